@@ -1,0 +1,121 @@
+"""The seam: what a latent language model and a proposal must offer.
+
+A latent LM defines p(x, z); a proposal defines q(z | x). Both work on batches of B
+texts and K latents a text, in two steps:
+
+1. ``encode`` does everything that does not depend on z, once a text;
+2. ``log_joint`` scores, and ``sample`` or ``beam`` proposes, K latents a text.
+
+What a batch, an encoding and a latent *are* is the model's own business: trees, chains
+of entities, walks through a graph, segmentations, permutations all fit, because nobody
+but the model and its proposal looks inside them.
+
+A model whose latents unfold from left to right can also stop and go on: ``advance``
+returns the state after a piece of text, ``encode`` takes it up again. Prefix
+probabilities, contexts shared by several continuations, texts of any length,
+next-token distributions and generation follow from that alone (``LeftToRight``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
+
+from torch import Tensor
+
+BatchT = TypeVar("BatchT", contravariant=True)
+EncodedT = TypeVar("EncodedT")
+LatentsT = TypeVar("LatentsT")
+
+Uniforms = Callable[[int], Tensor]
+"""Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1)."""
+
+
+@dataclass(frozen=True)
+class Draws(Generic[LatentsT]):
+    """Latents of B texts, K each, with their probability under the proposal."""
+
+    latents: LatentsT
+    """A model's own type with leading axes (B, K)."""
+    log_q: Tensor
+    """log q(z_k | x) in nats, shape (B, K). ``-inf`` marks an unused place of a beam."""
+
+
+class LatentLM(Protocol[BatchT, EncodedT, LatentsT]):
+    """A joint distribution p(x, z) over texts x and discrete latents z."""
+
+    def encode(self, batch: BatchT, /) -> EncodedT:
+        """Compute what does not depend on z, once a text."""
+        ...
+
+    def log_joint(self, encoded: EncodedT, latents: LatentsT, /) -> Tensor:
+        """Return log p(x, z_k) in nats, shape (B, K); ``-inf`` where p is zero."""
+        ...
+
+
+class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
+    """A distribution q(z | x), positive wherever p(x, z) is, that samples and ranks."""
+
+    def encode(self, batch: BatchT, /) -> EncodedT:
+        """Compute what does not depend on z, once a text."""
+        ...
+
+    def sample(
+        self, encoded: EncodedT, uniforms: Uniforms, num_samples: int, /
+    ) -> Draws[LatentsT]:
+        """Draw z_1..z_K from q(. | x) by inverting distribution functions.
+
+        The draws are a function of the random numbers alone, so that the same
+        numbers give the same latents in any batch.
+        """
+        ...
+
+    def beam(self, encoded: EncodedT, width: int, /) -> Draws[LatentsT]:
+        """Find up to ``width`` distinct latents of high q; every one if they fit."""
+        ...
+
+
+class State(Protocol):
+    """Where B texts with K latent histories each have got to."""
+
+    def select(self, index: Tensor) -> Self:
+        """Pick texts, in any order and number: ``index`` (B',) -> B' texts."""
+        ...
+
+
+StateT = TypeVar("StateT", bound=State)
+
+
+@runtime_checkable
+class LeftToRight(Protocol[BatchT, EncodedT, LatentsT, StateT]):
+    """What a model *and* its proposal offer if their latents unfold left to right."""
+
+    def encode(self, batch: BatchT, after: StateT | None = None, /) -> EncodedT:
+        """Encode a piece of text that follows ``after`` (None: the beginning)."""
+        ...
+
+    def advance(self, encoded: EncodedT, latents: LatentsT, /) -> StateT:
+        """Return the state after an encoded piece under K latents a text."""
+        ...
+
+
+class NextToken(Protocol[StateT]):
+    """A left-to-right model that also predicts."""
+
+    def next_token(self, state: StateT, log_w: Tensor, /) -> Tensor:
+        r"""Predict the next token from weighted latent histories.
+
+        .. math::
+            \hat p(x_{t+1} \mid x_{\le t}) =
+            \sum_k \bar w_k \sum_{z_{t+1}} p(z_{t+1} \mid z_{k, \le t}, x_{\le t})
+            \, p(x_{t+1} \mid z_{t+1}, x_{\le t})
+
+        Args:
+            state: B texts with K histories each.
+            log_w: Their log-weights in nats, shape (B, K), normalised here.
+
+        Returns:
+            Log-probabilities in nats, (B, number of words the model can utter).
+        """
+        ...

@@ -1,0 +1,433 @@
+"""KGLM: a language model that walks through a knowledge graph while it writes.
+
+    p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_t, x_<t),   z_t = (mention type, node)
+
+Symbols: h^t, h^h, h^r -> ``text``, ``head``, ``relation`` parts of the hidden state;
+E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``cutoff``
+tokens. The factor of z_t is in ``walk.py``, the factor of x_t in ``words.py``.
+Departures: parents and relations are summed out; newly trained models exclude what
+cannot happen (``only_possible``) and are normalised; embeddings are dropped out plainly.
+Source: Logan et al. (2019), sections 3 and 4; proposals: the same trunk, trained to
+predict z_t after reading x_t as well (``peeking``) or not (``nonpeeking``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from lm_latent_eval.latent import Draws, Uniforms
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.walk import (
+    Mention,
+    Rows,
+    Scores,
+    Walk,
+    Walks,
+    beam_walks,
+    log_prob_walks,
+    sample_walks,
+    windows,
+)
+from lm_latent_eval.models.kglm.words import UNKNOWN, Words, log_add
+from lm_latent_eval.models.recurrent import Carry, LSTMStack
+from lm_latent_eval.text.batch import TokenBatch
+
+ProposalName = Literal["peeking", "nonpeeking", "prior"]
+
+NEGLIGIBLE = 1e-6
+"""Probability of nodes that a next-token distribution may leave out."""
+
+
+@dataclass(frozen=True)
+class KGLMState:
+    """Where B texts with K walks each stand."""
+
+    carry: Carry
+    history: Tensor
+    """Nodes of the last ``cutoff`` tokens, (B, K, cutoff)."""
+
+    def select(self, index: Tensor) -> KGLMState:
+        """Pick texts."""
+        return KGLMState(self.carry.select(index), self.history[index])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of pieces with everything that no walk changes."""
+
+    batch: TokenBatch
+    text: Tensor
+    """h^t, (B, T, token_embedding_dim)."""
+    walk: Walk
+    """The distribution of the next step at every position."""
+    history: Tensor
+    """Nodes before the piece, (B, 1 or K, cutoff)."""
+    carry: Carry
+
+    def after(self, walks: Walks) -> KGLMState:
+        """Return the state after the piece under the given walks."""
+        batch, samples, _ = walks.node.shape
+        cutoff = self.history.shape[-1]
+        history = self.history.expand(batch, samples, cutoff)
+        path = torch.cat([history, walks.node], -1)
+        last = torch.arange(cutoff, device=path.device) + self.batch.length[:, None]
+        return KGLMState(self.carry, path.gather(2, last[:, None].expand_as(history)))
+
+
+class Trunk(nn.Module):
+    """Reads tokens and scores every decision of a walk; p and each q have their own."""
+
+    def __init__(self, config: KGLMConfig) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.config = config
+        dt, de = config.token_embedding_dim, config.entity_embedding_dim
+        inner = [config.hidden_size] * (config.num_layers - 1)
+        self.token_embeddings = nn.Embedding(config.vocab_size, dt)
+        self.entity_embeddings = nn.Embedding(config.num_entities, de)
+        self.relation_embeddings = nn.Embedding(config.num_relations, de)
+        self.rnn = LSTMStack([dt, *inner, dt + 2 * de], config.dropout)
+        self.mention = nn.Linear(dt, len(Mention))
+        if not config.entity_shortlist:
+            self.new_bias = nn.Parameter(torch.zeros(config.num_entities))
+            if not config.tie_weights:
+                self.new_weight = nn.Parameter(torch.empty(config.num_entities, de))
+
+    def read(
+        self, tokens: Tensor, length: Tensor, carry: Carry | None
+    ) -> tuple[Tensor, Tensor, Tensor, Carry]:
+        """Run over tokens; return h^t, h^h, h^r, each (B, T, .), and the new state."""
+        known = tokens.masked_fill(tokens >= self.config.vocab_size, UNKNOWN)
+        hidden, carry = self.rnn(self.token_embeddings(known), length, carry)
+        dt, de = self.config.token_embedding_dim, self.config.entity_embedding_dim
+        text, head, relation = hidden.split([dt, de, de], -1)
+        return text, head, relation, carry
+
+    def scores(self, text: Tensor, head: Tensor, relation: Tensor) -> Scores:
+        """Score mention types, new entities, parents and relations, P = B * T rows."""
+        text, head, relation = (x.flatten(0, -2) for x in (text, head, relation))
+        entities = self.entity_embeddings.weight
+        parent = F.linear(head, entities)
+        if self.config.entity_shortlist:
+            new = F.linear(head + relation, entities)
+        else:
+            weight = entities if self.config.tie_weights else self.new_weight
+            new = F.linear(head + relation, weight, self.new_bias)
+        return Scores(
+            self.mention(text), new, parent, F.linear(relation, self.relation_embeddings.weight)
+        )
+
+
+class GenerativeModel(nn.Module):
+    """p(x, z): the trunk's walk and the words that it utters."""
+
+    def __init__(self, config: KGLMConfig) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.config = config
+        self.trunk = Trunk(config)
+        self.words = Words(config, self.trunk.token_embeddings)
+
+
+class KGLM(PreTrainedModel):  # type: ignore[misc]
+    """A knowledge graph language model with its proposals and its graph.
+
+    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
+    the matching q. One directory holds it all (``save_pretrained``).
+    """
+
+    config_class = KGLMConfig
+    base_model_prefix = "kglm"
+    main_input_name = "inputs"
+
+    def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
+        """Build p and both trained q's; ``graph`` comes from the checkpoint if None."""
+        super().__init__(config)
+        self.generative = GenerativeModel(config)
+        self.peeking = Trunk(config)
+        self.nonpeeking = Trunk(config)
+        self.graph = graph
+        self._alias_keys: AliasMemo | None = None
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module of a new model."""
+        if isinstance(module, nn.Embedding):
+            nn.init.uniform_(module.weight, -0.1, 0.1)
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LSTM):
+            for name, weight in module.named_parameters():
+                if name.startswith("weight"):
+                    nn.init.xavier_uniform_(weight)
+                else:
+                    nn.init.zeros_(weight)
+        if isinstance(module, Trunk) and hasattr(module, "new_weight"):
+            nn.init.uniform_(module.new_weight, -0.1, 0.1)
+        if isinstance(module, Words) and hasattr(module, "weight"):
+            nn.init.uniform_(module.weight, -0.1, 0.1)
+
+    # -- p(x, z) --------------------------------------------------------------------
+
+    def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
+        """Read the tokens before each target and score every decision of a walk."""
+        return self._encode(
+            self.generative.trunk,
+            batch.inputs,
+            batch,
+            after,
+            only_possible=self.config.only_possible,
+        )
+
+    def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
+        """Return log p(x, z_k) in nats, (B, K) float64."""
+        log_z = log_prob_walks(
+            encoded.walk, self._history(encoded, walks), walks, encoded.batch.length
+        )
+        return (log_z.double() + self.log_words(encoded, walks).double()).sum(-1)
+
+    def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
+        """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T); 0 past the end.
+
+        Each (position, node) of a text is scored once, however many walks share it.
+        """
+        batch = encoded.batch
+        result = encoded.text.new_zeros(walks.node.shape)
+        for b, length in enumerate(batch.length.tolist()):
+            if not length:
+                continue
+            node, which = torch.unique(walks.node[b, :, :length], return_inverse=True)
+            keys, words = self._aliases(node)
+            paths = self.generative.words.log_paths(
+                encoded.text[b, :length],
+                batch.targets[b, :length],
+                batch.unknown_log_prob[b, :length].to(encoded.text.dtype),
+                self._entity_vectors(node),
+                keys,
+                words,
+            )
+            place = torch.arange(length, device=node.device)
+            result[b, :, :length] = log_add(*paths)[place, which]
+        return result
+
+    def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
+        """Return the state after the encoded piece."""
+        return encoded.after(walks)
+
+    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+        """Predict the first token of an encoded piece from K weighted histories.
+
+        Every choice of the walk at this token is summed over, but for nodes that
+        together have a probability below ``NEGLIGIBLE``.
+
+        Args:
+            encoded: B pieces of one token, whose targets are not looked at.
+            log_w: Log-weights of the K histories in nats, (B, K).
+
+        Returns:
+            Log-probabilities in nats, (B, num_words).
+        """
+        batch, samples, _ = encoded.history.shape
+        log_weight = log_w.log_softmax(-1).to(encoded.text.dtype)
+        rows = []
+        for b in range(batch):
+            position = torch.full((samples,), b, device=log_w.device)
+            option = encoded.walk.options(Rows(position, encoded.history[b]))
+            mass = encoded.text.new_zeros(self.knowledge.num_nodes).index_add(
+                0, option.node, (option.log_prob + log_weight[b, option.row]).exp()
+            )
+            node = self._not_negligible(mass)
+            keys, words = self._aliases(node)
+            mixed = self.generative.words.next_word(
+                encoded.text[b, 0], mass[node], self._entity_vectors(node), keys, words
+            )
+            rows.append(mixed.log())
+        return torch.stack(rows)
+
+    @staticmethod
+    def _not_negligible(mass: Tensor) -> Tensor:
+        sorted_mass, order = mass.sort(descending=True)
+        rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
+        return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
+
+    # -- q(z | x) -------------------------------------------------------------------
+
+    def proposal(
+        self, name: ProposalName = "peeking", temperature: float = 1.0
+    ) -> KGLMProposal:
+        """Return a proposal; ``prior`` is p's own distribution of z_t given the past.
+
+        Raises:
+            ValueError: If the name is unknown or the temperature is not positive.
+        """
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise ValueError(
+                f"temperature={temperature}: expected a positive number; small values "
+                "concentrate the proposal, large ones flatten it"
+            )
+        trunks = {
+            "peeking": self.peeking,
+            "nonpeeking": self.nonpeeking,
+            "prior": self.generative.trunk,
+        }
+        if name not in trunks:
+            raise ValueError(f"proposal={name!r}: expected one of {', '.join(trunks)}")
+        return KGLMProposal(self, trunks[name], name == "peeking", temperature)
+
+    # -- shared by p and q ----------------------------------------------------------
+
+    @property
+    def knowledge(self) -> KnowledgeGraph:
+        """The graph; an error if the model has none yet."""
+        if self.graph is None:
+            raise ValueError("this KGLM has no knowledge graph: pass graph=")
+        return self.graph
+
+    def _encode(
+        self,
+        trunk: Trunk,
+        tokens: Tensor,
+        batch: TokenBatch,
+        after: KGLMState | None,
+        *,
+        only_possible: bool,
+        temperature: float = 1.0,
+    ) -> Encoded:
+        text, head, relation, carry = trunk.read(
+            tokens, batch.length, after.carry if after else None
+        )
+        walk = Walk(
+            trunk.scores(text, head, relation).tempered(temperature),
+            self.knowledge,
+            self._introducible if only_possible else torch.ones_like(self._introducible),
+            only_possible,
+        )
+        none = batch.inputs.new_zeros(len(batch.inputs), 1, self.config.cutoff)
+        return Encoded(batch, text, walk, after.history if after else none, carry)
+
+    @cached_property
+    def _introducible(self) -> Tensor:
+        mask = self.knowledge.node_of_entity != 0
+        mask[: self.config.special_entities] = False
+        return mask
+
+    @staticmethod
+    def _history(encoded: Encoded, walks: Walks) -> Tensor:
+        return encoded.history.expand(*walks.node.shape[:2], encoded.history.shape[-1])
+
+    def _entity_vectors(self, node: Tensor) -> Tensor:
+        return self.generative.trunk.entity_embeddings(self.knowledge.entity_of[node])
+
+    def _aliases(self, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Encoded and plain alias words of nodes, (n, dim, slots) and (n, slots)."""
+        if self.training or torch.is_grad_enabled():
+            words = self.knowledge.aliases[node]
+            return self.generative.words.encode_aliases(words), words.flatten(1)
+        if self._alias_keys is None:
+            self._alias_keys = AliasMemo(self.knowledge.aliases, self.generative.words)
+        return self._alias_keys(node)
+
+    def train(self, mode: bool = True) -> KGLM:
+        """Switch between training and evaluation; forget what weights may change."""
+        self._alias_keys = None
+        return super().train(mode)  # type: ignore[no-any-return]
+
+
+class AliasMemo:
+    """Encodes the aliases of each node once, as long as they fit into memory."""
+
+    LIMIT = 1 << 30  # bytes
+
+    def __init__(self, aliases: Tensor, words: Words) -> None:
+        """Remember nothing yet."""
+        self.aliases, self.words = aliases, words
+        n, num_aliases, length = aliases.shape
+        weight = words.copy.weight
+        shape = (n, len(weight), num_aliases * length)
+        self.fits = math.prod(shape) * weight.element_size() <= self.LIMIT
+        if self.fits:
+            self.keys = weight.new_empty(shape)
+            self.known = torch.zeros(n, dtype=torch.bool, device=weight.device)
+
+    def __call__(self, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Return encoded and plain alias words, (n, dim, slots) and (n, slots)."""
+        words = self.aliases[node]
+        if not self.fits:
+            return self.words.encode_aliases(words), words.flatten(1)
+        new = node[~self.known[node]]
+        if len(new):
+            self.keys[new] = self.words.encode_aliases(self.aliases[new])
+            self.known[new] = True
+        return self.keys[node], words.flatten(1)
+
+
+@dataclass(frozen=True)
+class KGLMProposal:
+    """q(z | x): walks over the scores of a trunk, over possible choices only.
+
+    A peeking proposal reads each token before it decides on its latent, so exactly one
+    token more than p; it reads nothing later.
+    """
+
+    model: KGLM
+    trunk: Trunk
+    peeking: bool
+    temperature: float
+
+    def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
+        """Read the text and score every decision of a walk."""
+        return self.model._encode(
+            self.trunk,
+            batch.targets if self.peeking else batch.inputs,
+            batch,
+            after,
+            only_possible=True,
+            temperature=self.temperature,
+        )
+
+    def sample(
+        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Walks]:
+        """Draw K walks a text, continuing the K histories if there are any."""
+        batch, samples, cutoff = encoded.history.shape
+        if samples not in (1, num_samples):
+            raise ValueError(f"{samples} histories cannot continue in {num_samples} walks")
+        history = encoded.history.expand(batch, num_samples, cutoff)
+        num_tokens = encoded.batch.targets.shape[1]
+        return Draws(
+            *sample_walks(
+                encoded.walk, history, encoded.batch.length, uniforms, num_tokens
+            )
+        )
+
+    def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        history = KGLM._history(encoded, walks)
+        log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
+        return log_z.double().sum(-1)
+
+    def beam(self, encoded: Encoded, width: int) -> Draws[Walks]:
+        """Find up to ``width`` distinct walks of high q."""
+        num_tokens = encoded.batch.targets.shape[1]
+        return Draws(
+            *beam_walks(
+                encoded.walk, encoded.history, encoded.batch.length, num_tokens, width
+            )
+        )
+
+    def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
+        """Return the state after the encoded piece."""
+        return encoded.after(walks)
+
+
+__all__ = ["KGLM", "Encoded", "KGLMProposal", "KGLMState", "windows"]

@@ -1,0 +1,79 @@
+"""Rows of different lengths, kept as one flat axis with the row of each element."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """Concatenate the ranges start[i] .. end[i]-1.
+
+    Args:
+        start: First element of each range, shape (R,).
+        end: One past the last, shape (R,).
+
+    Returns:
+        The elements and the range each belongs to, both of shape (sum of lengths,).
+
+    Example:
+        >>> expand_ranges(torch.tensor([5, 0]), torch.tensor([7, 1]))
+        (tensor([5, 6, 0]), tensor([0, 0, 1]))
+    """
+    count = end - start
+    row = torch.repeat_interleave(torch.arange(len(count), device=start.device), count)
+    offset = count.cumsum(0) - count
+    element = torch.arange(len(row), device=start.device) - offset[row] + start[row]
+    return element, row
+
+
+def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    """Log of the summed exponentials of each row; ``-inf`` for an empty one.
+
+    Args:
+        value: Nats, shape (N,).
+        row: The row of each value, shape (N,).
+        num_rows: R.
+
+    Returns:
+        Shape (R,), differentiable in ``value``.
+    """
+    peak = value.new_full((num_rows,), -torch.inf).scatter_reduce(
+        0, row, value.detach(), "amax"
+    )
+    peak = peak.masked_fill(peak.isneginf(), 0.0)
+    total = value.new_zeros(num_rows).index_add(0, row, (value - peak[row]).exp())
+    return total.log() + peak
+
+
+def invert_cdf(
+    prob: Tensor, row: Tensor, num_rows: int, query: Tensor, u: Tensor
+) -> Tensor:
+    """Draw from distributions that lie end to end, by inverting their cdfs.
+
+    Args:
+        prob: Unnormalised probabilities, grouped by row, shape (N,).
+        row: The row of each, non-decreasing, shape (N,).
+        num_rows: R; every row asked for has positive mass.
+        query: The row to draw from, shape (Q,).
+        u: A number in (0, 1) each, shape (Q,).
+
+    Returns:
+        Indices into ``prob``, each of positive probability, shape (Q,).
+
+    Example:
+        >>> prob, row = torch.tensor([1.0, 3.0, 0.0, 5.0]), torch.tensor([0, 0, 0, 1])
+        >>> query, u = torch.tensor([0, 0, 0, 1]), torch.tensor([0.2, 0.3, 0.99, 0.5])
+        >>> invert_cdf(prob, row, 2, query, u)
+        tensor([0, 1, 1, 3])
+    """
+    mass = torch.cat([prob.new_zeros(1, dtype=torch.float64), prob.double().cumsum(0)])
+    ends = torch.searchsorted(row, torch.arange(num_rows, device=row.device), right=True)
+    start = mass[ends.roll(1).index_fill(0, ends.new_zeros(1), 0)]
+    end = mass[ends]
+    share = (mass[1:] - start[row]) / (end - start)[row]
+    # Row r fills (r, r + 1]: one sorted axis, so one search serves every query. Equality
+    # pins the last positive probability of a row to r + 1 whatever the rounding.
+    axis = row + torch.where(mass[1:] == end[row], 1.0, share)
+    top = torch.nextafter(query + 1.0, query.double())
+    return torch.searchsorted(axis, torch.minimum(query + u, top), right=True)

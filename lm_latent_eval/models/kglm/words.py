@@ -1,0 +1,194 @@
+r"""How a token is worded: p(x_t | h_t, node), generated or copied from an alias.
+
+.. math::
+    p(x_t = y \mid h, n) = \frac{e^{g_y(h, n)} + \sum_{j : a_{nj} = y} e^{c_j(h, n)}}
+        {\sum_{v} e^{g_v(h, n)} + \sum_j e^{c_j(h, n)}}
+
+over V words to generate and the words a_{n1}, a_{n2}, ... of the node's aliases to copy.
+The generation scores are a sum of a term of the position and a term of the entity,
+g_v(h, n) = P_v(h) + Q_v(n), so the sums over the vocabulary for all positions and
+entities of a text are *one* product of two matrices of exponentials.
+
+A word outside the vocabulary is copied where an alias of the node has it; elsewhere it
+is the unknown word, at the price (``unknown_log_prob``) that the caller puts on it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+
+UNKNOWN = 1
+
+
+class Words(nn.Module):
+    """The distribution of a token given its position's state and its node."""
+
+    def __init__(self, config: KGLMConfig, token_embeddings: nn.Embedding) -> None:
+        """Build the layers; the output layer may share the token embeddings."""
+        super().__init__()
+        dim = config.token_embedding_dim
+        self.config = config
+        self.tokens = [token_embeddings]  # in a list: owned, and saved, elsewhere
+        self.condense = nn.Linear(dim + config.entity_embedding_dim, dim)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        if not config.tie_weights:
+            self.weight = nn.Parameter(torch.empty(config.vocab_size, dim))
+        self.alias_encoder = nn.LSTM(dim, dim, batch_first=True)
+        self.copy = nn.Linear(dim, dim)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """(V, token_embedding_dim)."""
+        return self.tokens[0].weight if self.config.tie_weights else self.weight
+
+    def position_scores(self, hidden: Tensor) -> Tensor:
+        """P_v(h): the position's part of the generation scores, (..., V)."""
+        weight = self.condense.weight[:, : hidden.shape[-1]]
+        condensed = F.linear(hidden, weight, self.condense.bias)
+        scores = F.linear(condensed, self.output_weight, self.bias)
+        never = self.config.never_uttered
+        if never:
+            index = torch.tensor(never, device=scores.device)
+            scores = scores.index_fill(-1, index, -torch.inf)
+        return scores
+
+    def entity_scores(self, entity_embedding: Tensor) -> Tensor:
+        """Q_v(n): the entity's part of the generation scores, (..., V)."""
+        weight = self.condense.weight[:, -entity_embedding.shape[-1] :]
+        return F.linear(F.linear(entity_embedding, weight), self.output_weight)
+
+    def encode_aliases(self, aliases: Tensor) -> Tensor:
+        """Encode the words of each node's aliases for copying.
+
+        Args:
+            aliases: Extended word ids, 0 where there is none, (n, A, L).
+
+        Returns:
+            One vector a word, ready to be multiplied by h, (n, dim, A * L).
+        """
+        n, num_aliases, length = aliases.shape
+        dim, slots = self.config.token_embedding_dim, num_aliases * length
+        encoded = aliases.new_zeros(n, slots, dim, dtype=self.copy.weight.dtype)
+        encoded = encoded.view(-1, length, dim)
+        forms = aliases.reshape(-1, length).long()
+        (some,) = (forms != 0).any(-1).nonzero(as_tuple=True)
+        if len(some):
+            words = forms[some].masked_fill(forms[some] >= self.config.vocab_size, UNKNOWN)
+            states, _ = self.alias_encoder(self.tokens[0](words))
+            states = states * (words != 0)[..., None]
+            encoded = encoded.index_copy(0, some, states)
+        keys = self.copy(encoded.view(n, slots, dim)).tanh()
+        if self.config.copy_scores == "reshaped":
+            # What the original checkpoints were trained with: the same numbers read as
+            # a (dim, slots) matrix, where a transpose was meant.
+            return keys.reshape(n, dim, slots)
+        return keys.transpose(1, 2)
+
+    def log_paths(
+        self,
+        hidden: Tensor,
+        target: Tensor,
+        unknown_log_prob: Tensor,
+        entity_embedding: Tensor,
+        alias_keys: Tensor,
+        aliases: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Score one text's tokens under every node that some sample gives to it.
+
+        Args:
+            hidden: h of each position, (T, dim).
+            target: Extended ids of the tokens, (T,).
+            unknown_log_prob: What an unknown word costs on top of p(unknown), (T,).
+            entity_embedding: Embeddings of n nodes, (n, entity_dim).
+            alias_keys: From ``encode_aliases``, (n, dim, slots).
+            aliases: Extended word ids of the slots, (n, slots).
+
+        Returns:
+            Log-probabilities of generating and of copying the token in nats, (T, n)
+            each; log p(x_t | h_t, node) is their ``log_add``.
+        """
+        position, entity = self.position_scores(hidden), self.entity_scores(entity_embedding)
+        word = target.masked_fill(target >= self.config.vocab_size, UNKNOWN)
+        generate = position.gather(1, word[:, None]) + entity[:, word].T
+        copy = torch.einsum("td,nds->tns", hidden, alias_keys)
+        copy = copy.masked_fill(aliases == 0, -torch.inf)
+        log_z = log_add(log_sum_product(position, entity), logsumexp(copy))
+
+        same = (aliases == target[:, None, None]) & (target != UNKNOWN)[:, None, None]
+        unknown = (word == UNKNOWN)[:, None]
+        generate = generate + torch.where(word == UNKNOWN, unknown_log_prob, 0.0)[:, None]
+        generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
+        copied = logsumexp(copy.masked_fill(~same, -torch.inf))
+        return generate - log_z, copied - log_z
+
+    def next_word(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        entity_embedding: Tensor,
+        alias_keys: Tensor,
+        aliases: Tensor,
+    ) -> Tensor:
+        """Mix the word distributions of n nodes at one position.
+
+        Args:
+            hidden: h, (dim,).
+            weight: Probabilities of the nodes, (n,).
+            entity_embedding: (n, entity_dim).
+            alias_keys: (n, dim, slots).
+            aliases: (n, slots).
+
+        Returns:
+            Probabilities of the extended words, (num_words,).
+        """
+        scores = self.position_scores(hidden) + self.entity_scores(entity_embedding)
+        copy = torch.einsum("d,nds->ns", hidden, alias_keys)
+        copy = copy.masked_fill(aliases == 0, -torch.inf)
+        log_z = log_add(scores.logsumexp(-1), logsumexp(copy))
+        log_weight = (weight.log() - log_z)[:, None]
+        mixed = scores.new_zeros(self.config.num_words)
+        mixed[: self.config.vocab_size] = (scores + log_weight).exp().sum(0)
+        copied = (copy + log_weight).exp().flatten()
+        return mixed.index_add(0, aliases.flatten().long(), copied)
+
+
+def logsumexp(value: Tensor) -> Tensor:
+    """Reduce the last axis; a row without finite values gives -inf and no NaN gradient."""
+    if value.shape[-1] == 0:
+        return value.new_full(value.shape[:-1], -torch.inf)
+    empty = value.isneginf().all(-1)
+    summed = value.masked_fill(empty[..., None], 0.0).logsumexp(-1)
+    return summed.masked_fill(empty, -torch.inf)
+
+
+def log_add(a: Tensor, b: Tensor) -> Tensor:
+    """Log of the sum of two exponentials; two of -inf give -inf, no NaN gradient."""
+    return logsumexp(torch.stack([a, b], -1))
+
+
+def log_sum_product(a: Tensor, b: Tensor) -> Tensor:
+    r"""Return :math:`\log \sum_v e^{a_{tv} + b_{nv}}` for all pairs (t, n).
+
+    One matrix product of exponentials, each row shifted by its maximum. What underflows
+    in it is at most V times the smallest normal number; pairs whose result is not far
+    above that (their maxima lie at different words) are summed again in log space.
+
+    Args:
+        a: (T, V), nats.
+        b: (n, V), nats.
+
+    Returns:
+        (T, n).
+    """
+    peak_a, peak_b = a.detach().amax(-1, keepdim=True), b.detach().amax(-1, keepdim=True)
+    product = (a - peak_a).exp() @ (b - peak_b).exp().T
+    limit = torch.finfo(a.dtype)
+    t, n = (product.detach() < a.shape[1] * limit.tiny / limit.eps).nonzero(as_tuple=True)
+    result = product.clamp_min(limit.tiny).log() + peak_a + peak_b.T
+    for tt, nn_ in zip(t.split(256), n.split(256), strict=True):
+        result = result.index_put((tt, nn_), (a[tt] + b[nn_]).logsumexp(-1))
+    return result

@@ -1,0 +1,82 @@
+"""Batches of tokens for models that predict one word after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """B pieces of text, padded to T tokens.
+
+    Ids below the model's vocabulary size are words that it can utter; higher ones
+    are words that it can only copy.
+    """
+
+    inputs: Tensor
+    """The token before each target, (B, T)."""
+    targets: Tensor
+    """The tokens to be predicted, (B, T)."""
+    length: Tensor
+    """Targets of each text, (B,)."""
+    unknown_log_prob: Tensor
+    """What an unknown word costs on top of p(unknown), nats, (B, T), float64."""
+
+    @classmethod
+    def collate(
+        cls,
+        texts: Sequence[Sequence[int]],
+        unknown_log_probs: Sequence[Sequence[float]] | None = None,
+        *,
+        first: int,
+        device: torch.device | str = "cpu",
+    ) -> TokenBatch:
+        """Pad texts of different lengths.
+
+        Args:
+            texts: Token ids to predict, one list a text.
+            unknown_log_probs: One number a token; default 0.
+            first: The id of the token that stands before every text.
+            device: Where the batch goes.
+        """
+        num_tokens = max((len(text) for text in texts), default=0)
+        targets = torch.zeros(len(texts), num_tokens, dtype=torch.long)
+        cost = torch.zeros(len(texts), num_tokens, dtype=torch.float64)
+        for b, text in enumerate(texts):
+            targets[b, : len(text)] = torch.tensor(text, dtype=torch.long)
+            if unknown_log_probs is not None:
+                cost[b, : len(text)] = torch.tensor(
+                    unknown_log_probs[b], dtype=torch.float64
+                )
+        inputs = targets.roll(1, 1)
+        inputs[:, :1] = first
+        length = torch.tensor([len(text) for text in texts], dtype=torch.long)
+        return cls(*(x.to(device) for x in (inputs, targets, length, cost)))
+
+    def piece(self, start: int, end: int) -> TokenBatch:
+        """Return tokens ``start`` .. ``end - 1`` of every text that has them."""
+        return TokenBatch(
+            self.inputs[:, start:end],
+            self.targets[:, start:end],
+            (self.length - start).clamp(0, max(end - start, 0)),
+            self.unknown_log_prob[:, start:end],
+        )
+
+    def select(self, index: Tensor) -> TokenBatch:
+        """Pick texts."""
+        return TokenBatch(
+            self.inputs[index],
+            self.targets[index],
+            self.length[index],
+            self.unknown_log_prob[index],
+        )
+
+    @property
+    def inside(self) -> Tensor:
+        """Which places hold a token, (B, T) bool."""
+        places = torch.arange(self.targets.shape[1], device=self.length.device)
+        return places < self.length[:, None]

@@ -1,0 +1,100 @@
+"""The original KGLM's configurations A, B, C as models of ours."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.kglm.original import (
+    SPECIAL_ENTITIES,
+    build_graph,
+    rename_weights,
+)
+from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.text.batch import TokenBatch
+
+FOLDER = Path(__file__).parent / "reference" / "kglm"
+UNKNOWN = 1
+READER = {"T": "@@DATE@@", "V": "@@QUANTITY@@"}
+"""How annotated text names the entity of a date or quantity; a sampler looks its
+string up and finds nothing, so ``exact.json`` has the unknown entity there."""
+
+
+@cache
+def numbers() -> dict[str, Any]:
+    """Everything but the weights."""
+    return json.loads((FOLDER / "kglm.json").read_text())
+
+
+@cache
+def graph(*, as_reader: bool) -> KnowledgeGraph:
+    """The graph, with literals as the reader or as the sampler names them."""
+    ref = numbers()
+    return build_graph(
+        ref["edges"],
+        ref["aliases"],
+        nodes=ref["nodes"],
+        entities=ref["entities"],
+        relations=ref["relations"],
+        literal_entity=READER if as_reader else {},
+        max_aliases=ref["config"]["max_aliases"],
+        max_alias_words=ref["config"]["max_alias_tokens"],
+    )
+
+
+@cache
+def model(name: str, *, as_reader: bool = False) -> KGLM:
+    """Configuration A, B or C in float64."""
+    ref = numbers()
+    options = ref["config"]["models"][name]
+    config = KGLMConfig(
+        vocab_size=ref["vocab_size"],
+        num_words=ref["num_words"],
+        num_entities=len(ref["entities"]),
+        num_relations=len(ref["relations"]),
+        token_embedding_dim=options["token_embedding_dim"],
+        entity_embedding_dim=options["entity_embedding_dim"],
+        hidden_size=options["hidden_size"],
+        num_layers=options["num_layers"],
+        cutoff=options["cutoff"],
+        tie_weights=options["tie_weights"],
+        entity_shortlist=options["use_shortlist"],
+        special_entities=SPECIAL_ENTITIES,
+        only_possible=False,
+        copy_scores="reshaped",
+        never_uttered=[],
+        num_unknown_types=ref["num_unknown_types"],
+    )
+    kglm = KGLM(config, graph(as_reader=as_reader)).double().eval()
+    weights = rename_weights(
+        load_file(FOLDER / f"kglm_{name}.safetensors"),
+        load_file(FOLDER / f"kglmdisc_{name}.safetensors"),
+        tied=options["tie_weights"],
+    )
+    kglm.load_state_dict(weights)
+    return kglm.requires_grad_(False)
+
+
+def batch(tokens: list[int], *, penalty: float = 0.0) -> TokenBatch:
+    """One document as the originals split it: the first token is only read."""
+    vocab_size = numbers()["vocab_size"]
+    cost = [
+        penalty if t == UNKNOWN or t >= vocab_size else 0.0 for t in tokens[1:]
+    ]
+    return TokenBatch.collate([tokens[1:]], [cost], first=tokens[0])
+
+
+def walks(z: dict[str, Any]) -> Walks:
+    """An annotation, (1, 1, T)."""
+    return Walks(
+        torch.tensor(z["mention_type"])[None, None],
+        torch.tensor(z["raw_entity_ids"])[None, None],
+    )

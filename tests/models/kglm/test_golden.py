@@ -1,0 +1,213 @@
+"""KGLM and its proposals against the numbers of the original implementation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import kglm_reference as reference
+import pytest
+import torch
+from torch import Tensor
+
+from lm_latent_eval.models.kglm.modeling import KGLM, Encoded
+from lm_latent_eval.models.kglm.walk import Mention, Rows, windows
+
+CASES = reference.numbers()["cases"]
+Q_CASES = reference.numbers()["q_cases"]
+TOLERANCE = 1e-6
+MASKED = -90.0
+"""Below this the originals' numbers are mask constants; ours are -inf there."""
+
+
+def assert_same(ours: Tensor, golden: list) -> None:  # type: ignore[type-arg]
+    """Every entry within the tolerance, or -inf where the original is masked."""
+    wanted = torch.tensor(golden, dtype=torch.float64)
+    wanted = wanted.masked_fill(wanted < MASKED, -torch.inf)
+    assert ours.shape == wanted.shape
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE)
+
+
+def name(case: dict) -> str:  # type: ignore[type-arg]
+    return f"{case['model']}-{case['annotation']}-{len(case['tokens'])}"
+
+
+def encode(kglm: KGLM, case: dict, penalty: float = 0.0) -> Encoded:  # type: ignore[type-arg]
+    """Encode a case, over its own shortlist of new entities if it has one."""
+    encoded = kglm.encode(reference.batch(case["tokens"], penalty=penalty))
+    if case["shortlist"] is not None:
+        listed = torch.zeros(kglm.config.num_entities, dtype=torch.bool)
+        listed[case["shortlist"]] = True
+        listed[0] = False
+        walk = replace(encoded.walk, introducible=listed)
+        encoded = replace(encoded, walk=walk)
+    return encoded
+
+
+def parent_factors(encoded: Encoded, z: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
+    """log p(parent) and log p(edge to the node | parent) of the listed parents."""
+    annotated = reference.walks(z)
+    behind = windows(encoded.history, annotated.node)[0, 0]
+    width = max(len(p) for p in z["parent_ids"])
+    parents, edges = [], []
+    for t, listed in enumerate(z["parent_ids"]):
+        rows = Rows(torch.tensor([t]), behind[t : t + 1])
+        entity, log_parent = encoded.walk.log_parents(rows)
+        for parent in listed + [0] * (width - len(listed)):
+            here = log_parent[(entity == parent) & (entity != 0)]
+            parents.append(here.logsumexp(0))
+            edge = encoded.walk.log_edge(
+                torch.tensor([t]), torch.tensor([parent]), annotated.node[0, 0, t : t + 1]
+            )
+            edges.append(edge[0])
+    shape = (len(z["parent_ids"]), width)
+    return torch.stack(parents).view(shape), torch.stack(edges).view(shape)
+
+
+def same_but_padded(ours: Tensor, golden: list[list[float]]) -> None:
+    width = max(len(row) for row in golden)
+    for row, wanted in zip(ours, golden, strict=True):
+        assert_same(row[: len(wanted)], wanted)
+    assert ours.shape[1] >= width
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_every_factor_of_p(case):
+    kglm = reference.model(case["model"], as_reader=True)
+    encoded, z, golden = encode(kglm, case), case["z"], case["factors"]
+    annotated = reference.walks(z)
+    position = torch.arange(len(z["mention_type"]))
+    rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
+
+    mention = encoded.walk.log_mention(rows)[position, annotated.mention[0, 0]]
+    assert_same(mention, golden["mention_type"])
+    entity = torch.tensor(z["entity_ids"])
+    if case["shortlist"] is not None:  # looked up only for the tokens of new mentions
+        entity = torch.tensor(case["shortlist"])[z["shortlist_inds"]]
+    new = encoded.walk.log_new[position, entity]
+    assert_same(new, golden["new_entity_unmasked"])
+    parent, edge = parent_factors(encoded, z)
+    same_but_padded(parent, golden["parent"])
+    same_but_padded(edge, golden["relation"])
+
+    node = annotated.node[0, 0].unique()
+    which = torch.searchsorted(node, annotated.node[0, 0])
+    aliases = kglm.knowledge.aliases[node]
+    generate, copy = kglm.generative.words.log_paths(
+        encoded.text[0],
+        encoded.batch.targets[0],
+        encoded.batch.unknown_log_prob[0],
+        kglm._entity_vectors(node),
+        kglm.generative.words.encode_aliases(aliases),
+        aliases.flatten(1),
+    )
+    assert_same(generate[position, which], golden["word_gen"])
+    assert_same(copy[position, which], golden["word_copy"])
+    assert_same(kglm.log_words(encoded, annotated)[0, 0], golden["word"])
+
+    penalty = -math.log(reference.numbers()["num_unknown_types"])
+    penalized = encode(kglm, case, penalty)
+    assert_same(kglm.log_words(penalized, annotated)[0, 0], golden["word_penalized"])
+
+
+def clean_pieces(case: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
+    """What ``logp_clean`` charges a token, over the listed parents and over all."""
+    kglm = reference.model(case["model"], as_reader=True)
+    encoded, z = encode(kglm, case), case["z"]
+    annotated = reference.walks(z)
+    mention, node = annotated.mention[0, 0], annotated.node[0, 0]
+    rows = Rows(torch.arange(len(node)), windows(encoded.history, annotated.node)[0, 0])
+    listed = sum(parent_factors(encoded, z)).logsumexp(-1)
+    no_parent = torch.tensor([p == [0] for p in z["parent_ids"]])
+    new = encoded.walk.log_new[rows.position, torch.tensor(z["entity_ids"])]
+    rest = (
+        encoded.walk.log_mention(rows).gather(1, mention[:, None])[:, 0]
+        + torch.where(mention == Mention.NEW, new, 0.0)
+        + kglm.log_words(encoded, annotated)[0, 0]
+    )
+    derived = mention == Mention.DERIVED
+    every = encoded.walk.log_derived(rows, node)
+    return (
+        rest + torch.where(derived & ~no_parent, listed, 0.0),
+        rest + torch.where(derived, every, 0.0),
+    )
+
+
+def is_masked(case: dict) -> bool:  # type: ignore[type-arg]
+    """Whether a factor that ``logp_clean`` charges is one of the mask constants."""
+    f, z = case["factors"], case["z"]
+    return any(
+        f["word"][t] < MASKED
+        or (m == Mention.NEW and f["new_entity_unmasked"][t] < MASKED)
+        or (
+            m == Mention.DERIVED
+            and z["parent_ids"][t] != [0]
+            and max(map(sum, zip(f["parent"][t], f["relation"][t], strict=True))) < MASKED
+        )
+        for t, m in enumerate(z["mention_type"])
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_logp_clean(case):
+    listed, every = clean_pieces(case)
+    if is_masked(case):
+        assert listed.sum() == -torch.inf
+    else:
+        assert abs(listed.sum().item() - case["logp_clean"]) < TOLERANCE
+    listed_once = [p != [0] and len(set(p)) == len(p) for p in case["z"]["parent_ids"]]
+    charged = torch.tensor(listed_once)
+    assert (every >= listed - 1e-12)[charged].all(), "a sum over all parents is larger"
+
+
+def test_log_joint_is_the_sum_of_the_pieces():
+    """Wherever the annotation is a possible walk; elsewhere log p(x, z) is -inf."""
+    possible = 0
+    for case in CASES:
+        kglm = reference.model(case["model"], as_reader=True)
+        annotated = reference.walks(case["z"])
+        ours = kglm.log_joint(encode(kglm, case), annotated)[0, 0]
+        mention, node = annotated.mention[0, 0], annotated.node[0, 0]
+        before = torch.cat([node.new_zeros(1), node[:-1]])
+        continues = mention == Mention.CONTINUE
+        valid = (~continues | ((node == before) & (node != 0))).all()
+        valid &= ((mention == Mention.NONE) == (node == 0)).all()
+        if valid:
+            _, every = clean_pieces(case)
+            torch.testing.assert_close(ours, every.sum(), rtol=0, atol=TOLERANCE)
+            possible += bool(ours > -torch.inf)
+        else:
+            assert ours == -torch.inf
+    assert possible > 50, "premise: most cases are possible walks"
+
+
+@pytest.mark.parametrize("which", ["peeking", "nonpeeking"])
+@pytest.mark.parametrize("case", Q_CASES, ids=name)
+def test_every_factor_of_q(case, which):
+    kglm = reference.model(case["model"], as_reader=True)
+    proposal = kglm.proposal(which)
+    encoded = proposal.encode(reference.batch(case["tokens"]))
+    # The original's factors are over all choices, possible or not.
+    everything = replace(
+        encoded.walk,
+        only_possible=False,
+        introducible=torch.ones(kglm.config.num_entities, dtype=torch.bool),
+    )
+    z, golden = case["z"], case[which]["factors"]
+    annotated = reference.walks(z)
+    position = torch.arange(len(z["mention_type"]))
+    rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
+    entity = torch.tensor(z["entity_ids"])
+
+    mention = everything.log_mention(rows)[position, annotated.mention[0, 0]]
+    assert_same(mention, golden["mention_type"])
+    assert_same(
+        everything.log_new[position, entity],
+        golden["new_entity_full_softmax_every_position"],
+    )
+    for t, restricted in enumerate(golden["new_entity_restricted"]):
+        if restricted is not None:
+            assert_same(encoded.walk.log_new[t, entity[t]], restricted)
+    parent, edge = parent_factors(replace(encoded, walk=everything), z)
+    same_but_padded(parent, golden["parent"])
+    same_but_padded(edge, golden["relation"])
