@@ -1,0 +1,44 @@
+# make help lists the targets. The environment is made on first use; on Linux without
+# a GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares gigabytes of CUDA.
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?= -n 2 --dist loadgroup
+
+bin := $(VENV)/bin
+stamp := $(VENV)/.installed
+results := results/demo
+
+export HF_HUB_OFFLINE ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint clean
+
+help: ## List the targets.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+
+demo: $(stamp) ## Score a short text with stock lm_eval, and explain the number.
+	@rm -rf $(results)
+	$(bin)/lm_eval --model latent_kglm --tasks latent_demo --include_path tasks --output_path $(results)
+	@$(bin)/lm-latent-eval explain $(results)
+
+test: lint ## Lint, check types and run every test.
+	$(bin)/pytest $(PYTEST_ARGS)
+
+lint: $(stamp) ## Lint, check the format and the types.
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+
+clean: ## Remove what the other targets made, the environment included.
+	rm -rf $(VENV) results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Made again whenever the requirements change. The stamp comes last: an installation
+# that was cut short is taken up again by the next call.
+$(stamp): pyproject.toml constraints.txt lm_latent_eval/harness/bridge.pth
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(bin)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

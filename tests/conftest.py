@@ -1,0 +1,53 @@
+"""What every test shares: no network, and the folders of real text and golden numbers.
+
+``LATENT_EVAL_DATA`` and ``LATENT_EVAL_GOLDEN`` name those folders; without them they
+are looked for beside the project, in ``../shared/data`` and ``../shared/golden``.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before any test imports a Hugging Face library: they read these on import.
+for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+PROJECT = Path(__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what needs a CUDA device where there is none."""
+    needy = [item for item in items if item.get_closest_marker("gpu")]
+    if not needy:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in needy:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def find_folder(variable: str, default: str) -> Path:
+    """Return a folder of test material, or skip the test (in CI: fail)."""
+    named = os.environ.get(variable)
+    folder = Path(named) if named else PROJECT.parent / "shared" / default
+    if folder.is_dir():
+        return folder.resolve()
+    reason = f"no folder {folder}: set {variable} to where the {default} folder is"
+    if named or os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Return the folder of real text."""
+    return find_folder("LATENT_EVAL_DATA", "data")
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """Return the folder of numbers from the original implementations."""
+    return find_folder("LATENT_EVAL_GOLDEN", "golden")

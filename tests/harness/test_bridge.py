@@ -1,0 +1,259 @@
+"""The start-up bridge, against a small lm_eval of the tests' own.
+
+Every test runs a fresh interpreter without site (``-S``), so that the environment's
+own installation stays out, and lets ``site.addsitedir`` run our ``.pth``.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+PTH = PROJECT / "lm_latent_eval" / "harness" / "bridge.pth"
+
+REGISTRY = """
+class Registry(dict):
+    def register(self, alias, target):
+        assert alias not in self, f"{alias} replaced"
+        self[alias] = target
+
+model_registry = Registry()
+"""
+MODELS = """
+from lm_eval.api.registry import model_registry
+model_registry.register("hf", target="lm_eval.models.huggingface:HFLM")
+"""
+ENTRY_POINTS = """
+[console_scripts]
+lm-latent-eval = lm_latent_eval.cli:main
+
+[lm_eval.models]
+latent_one = lm_latent_eval.harness.backends:One
+latent_two = lm_latent_eval.harness.backends:Two
+"""
+OURS = {
+    "latent_one": "lm_latent_eval.harness.backends:One",
+    "latent_two": "lm_latent_eval.harness.backends:Two",
+}
+BUILT_IN = {"hf": "lm_eval.models.huggingface:HFLM"}
+
+
+class Site:
+    """A site directory with a small lm_eval, our package's metadata and our .pth."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("lm_eval/__init__.py", "")
+        self.write("lm_eval/api/__init__.py", "")
+        self.write("lm_eval/api/registry.py", REGISTRY)
+        self.write("lm_eval/models/__init__.py", MODELS)
+        info = "lm_latent_eval-0.0.0.dist-info"
+        self.write(f"{info}/METADATA", "Name: lm-latent-eval\nVersion: 0.0.0\n")
+        self.write(f"{info}/entry_points.txt", ENTRY_POINTS)
+        self.write("lm_latent_eval_bridge.pth", PTH.read_text())
+        (root / "lm_latent_eval").symlink_to(PROJECT / "lm_latent_eval")
+
+    def write(self, path: str, text: str) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run code in a fresh interpreter that has this directory as its site."""
+        start = f"""
+import site, sys
+before = {{*sys.modules}}
+site.addsitedir({str(self.root)!r})
+"""
+        return subprocess.run(
+            [sys.executable, "-S", "-W", "error", "-c", start + dedent(code)],
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            text=True,
+            cwd=self.root,
+        )
+
+    def registered(self, **environment: str) -> dict[str, str]:
+        """Return what is registered after a plain import, which must be silent."""
+        done = self.run("import lm_eval.models\n" + PRINT_REGISTRY, **environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return ast.literal_eval(done.stdout)
+
+
+PRINT_REGISTRY = (
+    "from lm_eval.api.registry import model_registry; print(dict(model_registry))\n"
+)
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+def check(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_our_entry_points_are_registered_as_strings(site):
+    assert site.registered() == BUILT_IN | OURS
+
+
+def test_importing_a_backend_of_lm_eval_is_enough(site):
+    site.write("lm_eval/models/huggingface.py", "")
+    done = site.run("import lm_eval.models.huggingface\n" + PRINT_REGISTRY)
+    check(done)
+    assert ast.literal_eval(done.stdout) == BUILT_IN | OURS
+
+
+@pytest.mark.parametrize("value", ["1", "yes"])
+def test_the_switch_turns_it_off(site, value):
+    assert site.registered(LM_LATENT_EVAL_NO_BRIDGE=value) == BUILT_IN
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_the_switch_can_be_off_itself(site, value):
+    assert site.registered(LM_LATENT_EVAL_NO_BRIDGE=value) == BUILT_IN | OURS
+
+
+def test_a_registry_that_discovers_plugins_is_left_alone(site):
+    site.write("lm_eval/api/registry.py", REGISTRY + "def load_plugins(): ...\n")
+    assert site.registered() == BUILT_IN
+
+
+def test_a_taken_name_is_left_alone(site):
+    taken = "model_registry.register('latent_one', target='theirs:One')\n"
+    site.write("lm_eval/models/__init__.py", MODELS + taken)
+    assert site.registered() == BUILT_IN | OURS | {"latent_one": "theirs:One"}
+
+
+def test_starting_python_imports_nothing(site):
+    check(site.run("assert {*sys.modules} == before, {*sys.modules} - before"))
+
+
+def test_importing_the_package_is_light(site):
+    code = """
+        before = {*sys.modules}
+        import lm_latent_eval, lm_latent_eval.harness
+        new = {*sys.modules} - before
+        assert all(name.startswith("lm_latent_eval") for name in new), new
+    """
+    check(site.run(code))
+
+
+def test_it_leaves_no_trace_once_done(site):
+    code = """
+        bridge = sys.meta_path[0]
+        assert bridge.__name__ == "bridge"
+        import lm_eval.models
+        assert bridge not in sys.meta_path
+        from importlib.machinery import SourceFileLoader
+        assert type(lm_eval.models.__loader__) is SourceFileLoader
+        assert lm_eval.models.__spec__.loader is lm_eval.models.__loader__
+    """
+    check(site.run(code))
+
+
+def test_looking_for_the_module_does_not_use_the_bridge_up(site):
+    code = """
+        import importlib.util
+        spec = importlib.util.find_spec("lm_eval.models")
+        assert "hf" in spec.loader.get_source("lm_eval.models")
+        import lm_eval.models
+        from lm_eval.api.registry import model_registry
+        assert "latent_one" in model_registry
+    """
+    check(site.run(code))
+
+
+def test_an_import_that_failed_may_be_repeated(site):
+    fails_once = "import sys\nif not hasattr(sys, 'again'): sys.again = 1; 1 / 0\n"
+    site.write("lm_eval/models/__init__.py", fails_once + MODELS)
+    code = """
+        try:
+            import lm_eval.models
+        except ZeroDivisionError:
+            pass
+        else:
+            raise AssertionError("premise: the first import fails")
+        import lm_eval.models
+        from lm_eval.api.registry import model_registry
+        assert {"hf", "latent_one"} <= {*model_registry}
+    """
+    check(site.run(code))
+
+
+def test_two_installations_register_once(site):
+    site.write("second_bridge.pth", PTH.read_text())
+    assert site.registered() == BUILT_IN | OURS
+
+
+def test_other_import_hooks_keep_working(site):
+    code = """
+        import importlib.util
+
+        class Tracer:  # asks everyone else, as tracing libraries do
+            busy = False
+
+            def find_spec(self, name, path=None, target=None):
+                if self.busy or name != "lm_eval.models":
+                    return None
+                self.busy = True
+                try:
+                    return importlib.util.find_spec(name)
+                finally:
+                    self.busy = False
+
+        sys.meta_path.insert(POSITION, Tracer())
+        import lm_eval.models
+        from lm_eval.api.registry import model_registry
+        assert {"hf", "latent_one"} <= {*model_registry}
+    """
+    for position in ("0", "1"):
+        check(site.run(code.replace("POSITION", position)))
+
+
+def test_without_lm_eval_the_error_is_pythons_own(site):
+    (site.root / "lm_eval").rename(site.root / "elsewhere")
+    done = site.run("import lm_eval.models")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'lm_eval'" in done.stderr
+    assert "lm_latent_eval" not in done.stderr
+
+
+def test_without_metadata_lm_eval_works_and_the_remedy_is_named(site):
+    (site.root / "lm_latent_eval-0.0.0.dist-info").rename(site.root / "gone")
+    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
+    assert done.returncode == 0
+    assert ast.literal_eval(done.stdout) == BUILT_IN
+    assert "Reinstall lm-latent-eval" in done.stderr
+    assert "LM_LATENT_EVAL_NO_BRIDGE=1" in done.stderr
+
+
+def test_a_registry_that_refuses_does_not_stop_lm_eval(site):
+    refuses = MODELS + "model_registry.register = None\n"
+    site.write("lm_eval/models/__init__.py", refuses)
+    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
+    assert done.returncode == 0
+    assert ast.literal_eval(done.stdout) == BUILT_IN
+    assert "TypeError" in done.stderr
+
+
+def test_a_half_removed_package_disturbs_nothing(site):
+    (site.root / "lm_latent_eval").unlink()
+    assert site.registered() == BUILT_IN
+
+    (site.root / "lm_latent_eval" / "harness").mkdir(parents=True)
+    assert site.registered() == BUILT_IN
+
+
+def test_a_broken_package_disturbs_nothing(site):
+    (site.root / "lm_latent_eval").unlink()
+    site.write("lm_latent_eval/__init__.py", "1 / 0")
+    assert site.registered() == BUILT_IN

@@ -1,0 +1,206 @@
+"""The package as users get it: a wheel and an editable install, in clean environments.
+
+Each environment is new and sees the running environment's third-party packages
+through a folder of links that leaves us out, so nothing is downloaded and nothing of
+ours leaks in.
+"""
+
+import json
+import os
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+OURS = ("lm_latent_eval", "_lm_latent_eval")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("install"),  # one worker builds each environment once
+]
+
+
+class Environment:
+    """A virtual environment with every third-party package but ours."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        venv.create(root, symlinks=True)
+        scripts = root / ("Scripts" if os.name == "nt" else "bin")
+        self.python = scripts / "python"
+        links = root / "third_party"
+        links.mkdir()
+        for folder in site.getsitepackages():
+            for entry in Path(folder).iterdir():
+                link = links / entry.name
+                if not entry.name.startswith(OURS) and not link.exists():
+                    link.symlink_to(entry)
+        (self.site_packages / "third_party.pth").write_text(f"{links}\n")
+
+        # What pip makes of lm-eval's own console script, for this environment.
+        (command,) = entry_points(group="console_scripts", name="lm_eval")
+        self.lm_eval = scripts / "lm_eval"
+        self.lm_eval.write_text(
+            f"import sys\nfrom {command.module} import {command.attr}\n"
+            f"sys.exit({command.attr}())\n"
+        )
+
+    @property
+    def site_packages(self) -> Path:
+        code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        return Path(self.run("-c", code).strip())
+
+    def install(self, *arguments: str) -> None:
+        pip("--python", str(self.python), "install", "--no-build-isolation", *arguments)
+
+    def run(self, *arguments: str, cwd: Path = PROJECT) -> str:
+        """Run this environment's Python; its standard output."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        done = subprocess.run(
+            [str(self.python), *arguments],
+            env={
+                **kept,
+                "HF_HUB_OFFLINE": "1",
+                "HF_HOME": str(self.root / "huggingface"),
+            },
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def imported_from(self) -> Path:
+        code = "import lm_latent_eval; print(lm_latent_eval.__file__)"
+        return Path(self.run("-c", code, cwd=self.root).strip()).parent
+
+
+def pip(*arguments: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "--disable-pip-version-check"),
+            *arguments,
+            *("--no-deps", "--no-index"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", str(PROJECT), "--no-build-isolation", "-w", str(folder))
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel_install(wheel, tmp_path_factory):
+    environment = Environment(tmp_path_factory.mktemp("wheel_env"))
+    environment.install(str(wheel))
+    assert environment.imported_from().is_relative_to(environment.root)
+    return environment
+
+
+@pytest.fixture(scope="module")
+def editable_install(tmp_path_factory):
+    environment = Environment(tmp_path_factory.mktemp("editable_env"))
+    environment.install("-e", str(PROJECT))
+    assert environment.imported_from() == PROJECT / "lm_latent_eval"
+    return environment
+
+
+@pytest.fixture(params=["wheel_install", "editable_install"])
+def install(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_wheel_holds_what_it_should(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {
+        "lm_latent_eval/__init__.py",
+        "lm_latent_eval/py.typed",
+        "lm_latent_eval/harness/bridge.py",
+        "lm_latent_eval_bridge.pth",
+    } <= names
+    assert [name for name in names if name.endswith(".pth")] == [
+        "lm_latent_eval_bridge.pth"
+    ]
+    top = {name.partition("/")[0] for name in names}
+    assert {name for name in top if not name.startswith("lm_latent_eval")} == set()
+    source = {
+        str(path.relative_to(PROJECT))
+        for path in (PROJECT / "lm_latent_eval").rglob("*")
+        if path.suffix in {".py", ".json", ".safetensors"}
+    }
+    assert source <= names, "package data is missing"
+
+
+def test_get_model_resolves_every_entry_point(install):
+    code = """
+from importlib.metadata import distribution
+import sys
+import lm_eval.models
+from lm_eval.api.registry import get_model
+ours = distribution("lm-latent-eval").entry_points.select(group="lm_eval.models")
+assert "latent_kglm" in ours.names
+assert "lm_latent_eval.harness.backends" not in sys.modules
+for entry in ours:
+    assert get_model(entry.name) is entry.load(), entry
+"""
+    install.run("-c", code)
+
+
+def test_the_switch_leaves_lm_eval_as_it_was(install):
+    code = """
+import os
+os.environ["LM_LATENT_EVAL_NO_BRIDGE"] = "1"
+import lm_eval.models
+from lm_eval.api.registry import model_registry
+assert "hf" in model_registry
+assert not [name for name in model_registry if name.startswith("latent_")]
+"""
+    install.run("-c", code)
+
+
+def test_stock_command_runs_the_demo(wheel_install, tmp_path):
+    wheel_install.run(
+        str(wheel_install.lm_eval),
+        *("--model", "latent_kglm"),
+        *("--tasks", "latent_demo"),
+        *("--include_path", "tasks"),
+        *("--limit", "2"),
+        *("--output_path", str(tmp_path)),
+    )
+    (written,) = tmp_path.rglob("results_*.json")
+    results = json.loads(written.read_text())
+    assert results["config"]["model"] == "latent_kglm"
+    assert results["n-samples"]["latent_demo"]["effective"] == 2
+    numbers = [v for v in results["results"]["latent_demo"].values() if v is not None]
+    assert any(isinstance(value, float) and value > 0 for value in numbers)
+
+
+def test_uninstalling_takes_the_bridge_along(wheel, tmp_path):
+    environment = Environment(tmp_path / "environment")
+    before = {path.name for path in environment.site_packages.iterdir()}
+    environment.install(str(wheel))
+    assert (environment.site_packages / "lm_latent_eval_bridge.pth").is_file()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "--python", str(environment.python)),
+            *("uninstall", "-y", "lm-latent-eval"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in environment.site_packages.iterdir()} == before
