@@ -1,0 +1,422 @@
+r"""From inputs to a corpus: two aggregations, and rates at the edge.
+
+    instance level   exp(-1/T sum_n log (1/K sum_k w_nk))
+    corpus level     exp(-1/T log (1/K sum_k prod_n w_nk))
+
+Symbols: log p-hat(x_n) -> ``log_evidences[n]``; log w_nk -> ``log_w[n, k]``;
+T -> ``num_tokens``, the predicted tokens of all inputs together.
+Departures: the paper's equation 6 leaves open how p-hat(x_C) draws; here, as in the
+released KGLM code, the k-th weight of the corpus is the product of its inputs' k-th.
+Source: Logan et al. (2020), section 3, equations 5 and 6.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators.importance import (
+    checked_floating,
+    checked_weights,
+    effective_sample_size,
+    log_evidence,
+    stderr,
+)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate or perplexity of a corpus with its Monte Carlo standard error.
+
+    The standard error speaks of the latents' sampling alone, not of which texts
+    make the corpus. Neither value nor error is in nats: see the function it is from.
+
+    Example:
+        >>> Rate(value=1.25, stderr=0.01)
+        Rate(value=1.25, stderr=0.01)
+    """
+
+    value: float
+    stderr: float
+
+
+def checked_log_evidences(log_evidences: Tensor) -> Tensor:
+    """Return the log-evidences of N inputs in float64, or raise with the first bad one.
+
+    Args:
+        log_evidences: Nats, shape ``(N,)``, all finite.
+
+    Returns:
+        The same numbers, shape ``(N,)``, float64.
+
+    Raises:
+        TypeError: If ``log_evidences`` is not a floating-point tensor.
+        ValueError: If N is 0, or an entry is not finite: a corpus cannot be scored
+            without one of its inputs.
+
+    Example:
+        >>> checked_log_evidences(torch.tensor([-3.0, -torch.inf]))
+        Traceback (most recent call last):
+        ...
+        ValueError: log_evidences[1] is -inf; expected finite: ...
+    """
+    checked_floating(log_evidences, "log_evidences")
+    if log_evidences.ndim != 1 or len(log_evidences) == 0:
+        raise ValueError(
+            "log_evidences must have shape (N,) with N >= 1; "
+            f"got {tuple(log_evidences.shape)}"
+        )
+    bad = (~log_evidences.isfinite()).nonzero()
+    if len(bad):
+        index = int(bad[0])
+        raise ValueError(
+            f"log_evidences[{index}] is {log_evidences[index].item()}; expected "
+            "finite: -inf means that no draw of this input had a positive weight"
+        )
+    return log_evidences.double()
+
+
+def total_count(counts: int | Tensor, name: str, num_inputs: int) -> int:
+    """Return how many tokens, words or bytes the inputs have in all.
+
+    Args:
+        counts: The total, or a count an input, shape ``(N,)``.
+        name: What the caller calls it.
+        num_inputs: N.
+
+    Returns:
+        The total, at least 1.
+
+    Raises:
+        ValueError: If there is not one count an input, one is negative, or the total
+            is below 1.
+
+    Example:
+        >>> total_count(torch.tensor([3, 4]), "num_tokens", num_inputs=2)
+        7
+    """
+    if isinstance(counts, Tensor) and counts.ndim > 0:
+        if counts.shape != (num_inputs,):
+            raise ValueError(
+                f"{name} has shape {tuple(counts.shape)}; expected a total, or one "
+                f"count an input, shape ({num_inputs},)"
+            )
+        bad = (~(counts >= 0)).nonzero()
+        if len(bad):
+            index = int(bad[0])
+            found = counts[index].item()
+            raise ValueError(f"{name}[{index}] is {found}; expected >= 0")
+        counts = counts.sum()
+    total = int(counts)
+    if total < 1:
+        raise ValueError(f"{name} must be at least 1 in all; got {total}")
+    return total
+
+
+def stacked_weights(log_w: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return one input's log-weights a row, checking that all have the same K.
+
+    Args:
+        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
+
+    Returns:
+        Nats, shape ``(N, K)``, float64.
+
+    Raises:
+        TypeError: If an input's log-weights are not a floating-point tensor.
+        ValueError: If N is 0, an input has another K than the first, or a weight is
+            NaN or ``+inf``.
+
+    Example:
+        >>> stacked_weights([torch.zeros(2), torch.zeros(3)])
+        Traceback (most recent call last):
+        ...
+        ValueError: log_w[1] has 3 samples and log_w[0] has 2; the corpus level needs...
+    """
+    if len(log_w) == 0:
+        raise ValueError("log_w must hold the log-weights of at least one input")
+    for index, row in enumerate(log_w):
+        if checked_floating(row, f"log_w[{index}]").ndim != 1:
+            raise ValueError(
+                f"log_w[{index}] must have shape (K,); got {tuple(row.shape)}"
+            )
+        if len(row) != len(log_w[0]):
+            raise ValueError(
+                f"log_w[{index}] has {len(row)} samples and log_w[0] has "
+                f"{len(log_w[0])}; the corpus level needs the same K for every input"
+            )
+    rows = log_w if isinstance(log_w, Tensor) else torch.stack(list(log_w))
+    checked_weights(rows)
+    return rows.double()
+
+
+def instance_perplexity(log_evidences: Tensor, num_tokens: int | Tensor) -> float:
+    r"""Return the perplexity of a corpus, aggregated at the instance level.
+
+    .. math:: \exp\Bigl(-\frac{1}{T} \sum_{n=1}^{N} \log\hat p(x_n)\Bigr)
+
+    A stochastic *upper* bound of the true perplexity where the log p-hat are
+    stochastic lower bounds; a strict one where they are strict (a beam's). Each
+    input's bias adds up: it does not shrink with N.
+
+    Args:
+        log_evidences: Nats, shape ``(N,)``.
+        num_tokens: T, predicted tokens only: in all, or an input, shape ``(N,)``.
+
+    Returns:
+        Perplexity per predicted token.
+
+    Raises:
+        TypeError: If ``log_evidences`` is not a floating-point tensor.
+        ValueError: If a log-evidence is not finite, or no token is counted.
+
+    Example:
+        >>> round(instance_perplexity(torch.tensor([0.25, 0.125]).log(), 5), 6)
+        2.0
+
+    Reference:
+        Logan et al. (2020), section 3, equation 5; the aggregation they recommend.
+    """
+    total = checked_log_evidences(log_evidences).sum().item()
+    return math.exp(-total / total_count(num_tokens, "num_tokens", len(log_evidences)))
+
+
+def corpus_log_evidence(log_w: Tensor | Sequence[Tensor]) -> Tensor:
+    r"""Estimate the log-evidence of a corpus at the corpus level.
+
+    .. math:: \log\hat p(x_C) = \log \frac{1}{K} \sum_{k=1}^{K} \prod_{n=1}^{N} w_{nk}
+
+    :math:`\hat p(x_C)` is unbiased when inputs draw independently, and its logarithm
+    is biased downwards as an instance-level sum is, but by far more: the variance of
+    a product of N weights grows exponentially in N, a single product soon outweighs
+    all others, and the estimate nears the ELBO, the mean of log w. Read it with
+    :func:`corpus_effective_sample_size`.
+
+    Args:
+        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
+
+    Returns:
+        Nats, a float64 scalar; ``-inf`` if every product holds a weight of zero,
+        which can happen even where every input has positive weights.
+
+    Raises:
+        TypeError: If an input's log-weights are not a floating-point tensor.
+        ValueError: If K differs between inputs, N or K is 0, or a weight is NaN or
+            ``+inf``.
+
+    Example:
+        >>> log_w = torch.tensor([[0.5, 0.1], [0.2, 0.4]]).log()
+        >>> corpus_log_evidence(log_w).exp()  # (0.5 * 0.2 + 0.1 * 0.4) / 2
+        tensor(0.0700, dtype=torch.float64)
+
+    Reference:
+        Logan et al. (2020), section 3, equation 6.
+    """
+    return log_evidence(stacked_weights(log_w).sum(0))
+
+
+def corpus_stderr(log_w: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return the delta-method standard error of the corpus-level log-evidence.
+
+    At an effective sample size near 1 it is near 1 whatever the true error is: it
+    cannot be believed there.
+
+    Args:
+        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
+
+    Returns:
+        Nats, a float64 scalar; ``inf`` where :func:`stderr` of the products is.
+
+    Raises:
+        TypeError: If an input's log-weights are not a floating-point tensor.
+        ValueError: As :func:`corpus_log_evidence`.
+
+    Example:
+        >>> corpus_stderr(torch.tensor([[1.0, 1.0], [1.0, 3.0]]).log())
+        tensor(0.3536, dtype=torch.float64)
+    """
+    return stderr(stacked_weights(log_w).sum(0))
+
+
+def corpus_effective_sample_size(log_w: Tensor | Sequence[Tensor]) -> Tensor:
+    r"""Return the effective sample size of the corpus's K products of weights.
+
+    .. math::
+        \frac{\bigl(\sum_k W_k\bigr)^2}{\sum_k W_k^2},
+        \qquad W_k = \prod_{n=1}^{N} w_{nk}
+
+    Args:
+        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
+
+    Returns:
+        A number of samples, a float64 scalar in [1, K]; 0 if every product is zero.
+
+    Raises:
+        TypeError: If an input's log-weights are not a floating-point tensor.
+        ValueError: As :func:`corpus_log_evidence`.
+
+    Example:
+        >>> corpus_effective_sample_size(torch.tensor([[1.0, 1.0], [1.0, 3.0]]).log())
+        tensor(1.6000, dtype=torch.float64)
+    """
+    return effective_sample_size(stacked_weights(log_w).sum(0))
+
+
+def corpus_perplexity(
+    log_w: Tensor | Sequence[Tensor], num_tokens: int | Tensor
+) -> float:
+    r"""Return the perplexity of a corpus, aggregated at the corpus level.
+
+    .. math:: \exp\Bigl(-\frac{1}{T} \log\hat p(x_C)\Bigr)
+
+    A stochastic upper bound of the true perplexity, looser than
+    :func:`instance_perplexity` wherever the latents matter.
+
+    Args:
+        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
+        num_tokens: T, predicted tokens only: in all, or an input, shape ``(N,)``.
+
+    Returns:
+        Perplexity per predicted token.
+
+    Raises:
+        TypeError: If an input's log-weights are not a floating-point tensor.
+        ValueError: As :func:`corpus_log_evidence`; also if every product of weights
+            is zero, or no token is counted.
+
+    Example:
+        >>> log_w = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
+        >>> round(corpus_perplexity(log_w, num_tokens=2), 6)
+        2.0
+
+    Reference:
+        Logan et al. (2020), section 3, equation 6.
+    """
+    total = corpus_log_evidence(log_w).item()
+    if total == -math.inf:
+        raise ValueError(
+            f"all {len(log_w[0])} products of {len(log_w)} inputs' weights are zero: "
+            "no corpus-level perplexity; draw more samples or aggregate by instance"
+        )
+    return math.exp(-total / total_count(num_tokens, "num_tokens", len(log_w)))
+
+
+def total_stderr(stderrs: Tensor) -> float:
+    r"""Return the standard error of a sum of independent estimates.
+
+    .. math:: \Bigl(\sum_{n=1}^{N} \mathrm{se}_n^2\Bigr)^{1/2}
+
+    Args:
+        stderrs: Standard errors of the inputs' log-evidences in nats, shape ``(N,)``.
+
+    Returns:
+        Nats; ``inf`` if one of them is.
+
+    Raises:
+        TypeError: If ``stderrs`` is not a floating-point tensor.
+        ValueError: If N is 0, or an entry is NaN or negative.
+
+    Example:
+        >>> total_stderr(torch.tensor([0.3, 0.4], dtype=torch.float64))
+        0.5
+    """
+    checked_floating(stderrs, "stderrs")
+    if stderrs.ndim != 1 or len(stderrs) == 0:
+        raise ValueError(
+            f"stderrs must have shape (N,) with N >= 1; got {tuple(stderrs.shape)}"
+        )
+    bad = (~(stderrs >= 0)).nonzero()
+    if len(bad):
+        index = int(bad[0])
+        raise ValueError(f"stderrs[{index}] is {stderrs[index].item()}; expected >= 0")
+    return math.sqrt(stderrs.double().square().sum().item())
+
+
+def bits_per_byte(
+    log_evidences: Tensor, stderrs: Tensor, num_bytes: int | Tensor
+) -> Rate:
+    r"""Return the corpus's information rate in bits per byte.
+
+    .. math:: -\frac{\sum_n \log\hat p(x_n)}{\ln 2 \; \sum_n B_n}
+
+    Sums before dividing; the mean of the inputs' rates is a different quantity. A
+    stochastic upper bound where the log p-hat are stochastic lower bounds. Linear in
+    the log-evidences, so the standard error is exact given theirs.
+
+    Args:
+        log_evidences: Nats, shape ``(N,)``.
+        stderrs: Their standard errors in nats, shape ``(N,)``.
+        num_bytes: Bytes of the text: in all, or an input, shape ``(N,)``. For bits
+            per word or character, count those instead.
+
+    Returns:
+        Bits per byte, and its Monte Carlo standard error in the same unit.
+
+    Raises:
+        TypeError: If ``log_evidences`` or ``stderrs`` is not a floating-point tensor.
+        ValueError: If a log-evidence is not finite, a standard error NaN or negative,
+            the two of different lengths, or no byte is counted.
+
+    Example:
+        >>> log_evidences = torch.tensor([0.25, 0.5], dtype=torch.float64).log()
+        >>> bits_per_byte(log_evidences, torch.zeros(2), num_bytes=3)
+        Rate(value=1.0, stderr=0.0)
+    """
+    total, total_se = _total(log_evidences, stderrs)
+    bits = math.log(2) * total_count(num_bytes, "num_bytes", len(log_evidences))
+    return Rate(value=-total / bits, stderr=total_se / bits)
+
+
+def perplexity_per_unit(
+    log_evidences: Tensor, stderrs: Tensor, num_units: int | Tensor
+) -> Rate:
+    r"""Return the instance-level perplexity per unit with its standard error.
+
+    .. math::
+        \mathrm{PPL} = \exp\Bigl(-\frac{1}{U} \sum_n \log\hat p(x_n)\Bigr), \qquad
+        \mathrm{se}(\mathrm{PPL}) = \frac{\mathrm{PPL}}{U}
+        \Bigl(\sum_n \mathrm{se}_n^2\Bigr)^{1/2}
+
+    The delta method's; inputs are independent. Perplexities compare only per the same
+    unit, with the same rule for the ends of sentences. Biased as
+    :func:`instance_perplexity` is, upwards.
+
+    Args:
+        log_evidences: Nats, shape ``(N,)``.
+        stderrs: Their standard errors in nats, shape ``(N,)``.
+        num_units: U, the tokens, words or bytes: in all, or an input, shape ``(N,)``.
+
+    Returns:
+        Perplexity per unit and its Monte Carlo standard error.
+
+    Raises:
+        TypeError: If ``log_evidences`` or ``stderrs`` is not a floating-point tensor.
+        ValueError: As :func:`bits_per_byte`.
+
+    Example:
+        >>> log_evidences = torch.tensor([-6.0, -4.0], dtype=torch.float64)
+        >>> rate = perplexity_per_unit(log_evidences, torch.tensor([0.3, 0.4]), 10)
+        >>> round(rate.value, 4), round(rate.stderr, 4)
+        (2.7183, 0.1359)
+
+    Reference:
+        Logan et al. (2020), section 3, equation 5; the standard error is ours.
+    """
+    total, total_se = _total(log_evidences, stderrs)
+    num_units = total_count(num_units, "num_units", len(log_evidences))
+    perplexity = math.exp(-total / num_units)
+    return Rate(value=perplexity, stderr=perplexity * total_se / num_units)
+
+
+def _total(log_evidences: Tensor, stderrs: Tensor) -> tuple[float, float]:
+    """Return the sum of the log-evidences and its standard error, in nats."""
+    total = checked_log_evidences(log_evidences).sum().item()
+    total_se = total_stderr(stderrs)
+    if len(stderrs) != len(log_evidences):
+        raise ValueError(
+            f"stderrs has {len(stderrs)} entries and log_evidences "
+            f"{len(log_evidences)}; expected one an input"
+        )
+    return total, total_se

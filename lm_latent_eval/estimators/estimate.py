@@ -1,0 +1,237 @@
+"""An estimate of log p(x) that travels with what is known about it."""
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from torch import Tensor
+
+from lm_latent_eval.estimators.beam import log_mass
+from lm_latent_eval.estimators.importance import (
+    checked_weights,
+    effective_sample_size,
+    log_evidence,
+    pareto_k,
+    stderr,
+)
+
+
+class MissedSupportError(ValueError):
+    """No draw had a positive weight: there is no estimate of log p(x)."""
+
+
+class Bound(StrEnum):
+    """In which direction an estimate of log p(x) bounds it.
+
+    Example:
+        >>> print(Bound.STOCHASTIC_LOWER)
+        stochastic lower
+    """
+
+    STOCHASTIC_LOWER = "stochastic lower"
+    """E[log p-hat] <= log p, and a certificate exists: perplexity is bounded above."""
+
+    STRICT_LOWER = "strict lower"
+    """log p-hat <= log p, always."""
+
+    EXACT = "exact"
+    """The estimate is log p(x): every latent was summed over."""
+
+    NONE = "none"
+    """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One input's estimated log p(x) with its diagnostics; picklable, by value.
+
+    Raises:
+        ValueError: If ``log_evidence`` is not finite, ``stderr`` NaN or negative,
+            ``num_samples`` below 1 or ``num_tokens`` negative: what could not be
+            computed is an error, never a record.
+
+    Example:
+        >>> import torch
+        >>> log_w = torch.tensor([0.2, 0.4]).log()
+        >>> estimate = Estimate.from_log_weights(log_w, num_tokens=3)
+        >>> round(estimate.log_evidence, 4), round(estimate.stderr, 4)
+        (-1.204, 0.2357)
+        >>> estimate.num_samples, str(estimate.bound), round(estimate.perplexity, 4)
+        (2, 'stochastic lower', 1.4938)
+    """
+
+    log_evidence: float
+    """Estimated log p(x), nats."""
+
+    stderr: float
+    """Monte Carlo standard error of ``log_evidence``, nats; 0 for a beam, whose
+    distance from log p(x) is unknown; ``inf`` if one draw is all there is."""
+
+    effective_sample_size: float | None
+    """In [1, num_samples]; None where nothing is sampled."""
+
+    pareto_k: float | None
+    """Shape of the weights' tail, unreliable above 0.7; ``inf`` if there are too few
+    weights to tell, None where nothing is sampled."""
+
+    num_samples: int
+    """K: samples, particles, or a beam's width."""
+
+    num_tokens: int
+    """Predicted tokens, the T of a perplexity."""
+
+    bound: Bound
+    """How ``log_evidence`` bounds log p(x)."""
+
+    estimator: str
+    """The estimator's name, such as "is" or "beam"."""
+
+    log_weights: tuple[float, ...] = field(default=(), repr=False)
+    """Log-weights in nats in the order drawn; empty where there are none to combine
+    with another input's."""
+
+    def __post_init__(self) -> None:
+        """Refuse what was not computed."""
+        if not math.isfinite(self.log_evidence):
+            raise ValueError(f"log_evidence must be finite; got {self.log_evidence}")
+        if not self.stderr >= 0:
+            raise ValueError(f"stderr must be at least 0; got {self.stderr}")
+        if self.num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1; got {self.num_samples}")
+        if self.num_tokens < 0:
+            raise ValueError(f"num_tokens must be at least 0; got {self.num_tokens}")
+
+    @property
+    def perplexity(self) -> float:
+        """This input's perplexity per predicted token.
+
+        Raises:
+            ValueError: If no token is predicted.
+        """
+        if self.num_tokens == 0:
+            raise ValueError("num_tokens is 0: no perplexity without predicted tokens")
+        return math.exp(-self.log_evidence / self.num_tokens)
+
+    @classmethod
+    def from_log_weights(
+        cls,
+        log_w: Tensor,
+        *,
+        num_tokens: int,
+        estimator: str = "is",
+        bound: Bound = Bound.STOCHASTIC_LOWER,
+    ) -> Self:
+        r"""Estimate log p(x) from K independent draws' log-weights.
+
+        .. math:: \log\hat p(x) = \log \frac{1}{K} \sum_{k=1}^{K} w_k
+
+        Biased downwards; a stochastic lower bound if K was decided before the draws.
+
+        Args:
+            log_w: Log-weights in nats, shape ``(K,)``, in the order drawn.
+            num_tokens: Predicted tokens of the input.
+            estimator: Its name.
+            bound: :attr:`Bound.NONE` if the draws were stopped by looking at them or
+                include a pilot.
+
+        Returns:
+            The record; its log-weights in float64.
+
+        Raises:
+            MissedSupportError: If all K weights are zero.
+            TypeError: If ``log_w`` is not a floating-point tensor.
+            ValueError: If ``log_w`` is not of shape ``(K,)`` with K >= 1, or a weight
+                is NaN or ``+inf``.
+
+        Example:
+            >>> import torch
+            >>> Estimate.from_log_weights(torch.tensor([-torch.inf]), num_tokens=3)
+            Traceback (most recent call last):
+            ...
+            lm_latent_eval.estimators.estimate.MissedSupportError: the proposal ...
+
+        Reference:
+            Logan et al. (2020), section 2, equations 2 to 4.
+        """
+        num_samples = _checked_vector(log_w)
+        estimated = log_evidence(log_w).item()
+        if estimated == -math.inf:
+            raise MissedSupportError(
+                "the proposal misses the model's support: p(x, z) is 0 for all "
+                f"{num_samples} latents drawn, so log p(x) cannot be estimated. "
+                "Draw more samples, or use a proposal that covers the model's latents"
+            )
+        return cls(
+            log_evidence=estimated,
+            stderr=stderr(log_w).item(),
+            effective_sample_size=effective_sample_size(log_w).item(),
+            pareto_k=pareto_k(log_w).item(),
+            num_samples=num_samples,
+            num_tokens=num_tokens,
+            bound=bound,
+            estimator=estimator,
+            log_weights=tuple(log_w.double().tolist()),
+        )
+
+    @classmethod
+    def from_beam(
+        cls, log_joint: Tensor, *, num_tokens: int, estimator: str = "beam"
+    ) -> Self:
+        r"""Bound log p(x) from below by the mass of a beam's distinct latents.
+
+        .. math:: \log \sum_{z \in B} p(x, z) \le \log p(x)
+
+        Args:
+            log_joint: Log p(x, z) in nats of the distinct latents, shape ``(k,)``;
+                ``-inf`` fills the places of a beam that found fewer.
+            num_tokens: Predicted tokens of the input.
+            estimator: Its name.
+
+        Returns:
+            The record: standard error 0, no effective sample size, no Pareto k, and
+            no log-weights, since joint probabilities are not weights.
+
+        Raises:
+            MissedSupportError: If p is zero on the whole beam.
+            TypeError: If ``log_joint`` is not a floating-point tensor.
+            ValueError: If ``log_joint`` is not of shape ``(k,)`` with k >= 1, or an
+                entry is NaN or ``+inf``.
+
+        Example:
+            >>> import torch
+            >>> beam = Estimate.from_beam(torch.tensor([0.2, 0.1]).log(), num_tokens=3)
+            >>> round(beam.log_evidence, 4), str(beam.bound)
+            (-1.204, 'strict lower')
+
+        Reference:
+            Logan et al. (2020), section 4, "Beam Marginalization".
+        """
+        width = _checked_vector(log_joint)
+        bound = log_mass(log_joint).item()
+        if bound == -math.inf:
+            raise MissedSupportError(
+                "the beam misses the model's support: p(x, z) is 0 for all "
+                f"{width} latents found, so log p(x) has no bound. "
+                "Widen the beam, or search with a proposal that covers p's latents"
+            )
+        return cls(
+            log_evidence=bound,
+            stderr=0.0,
+            effective_sample_size=None,
+            pareto_k=None,
+            num_samples=width,
+            num_tokens=num_tokens,
+            bound=Bound.STRICT_LOWER,
+            estimator=estimator,
+        )
+
+
+def _checked_vector(log_w: Tensor) -> int:
+    """Return K of one input's checked log-weights, shape (K,)."""
+    num_samples = checked_weights(log_w)
+    if log_w.ndim != 1:
+        raise ValueError(
+            f"expected one input's log-weights, shape (K,); got {tuple(log_w.shape)}"
+        )
+    return num_samples

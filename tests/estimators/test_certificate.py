@@ -1,0 +1,170 @@
+"""Coverage of the certificate, with the truth at log p(x) = 0 for every text.
+
+Markov's inequality is tight on a weight that is 20 with chance 1/20 and 0 otherwise;
+``spiky`` comes close to it, so that a bound that pays too little is caught.
+"""
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import (
+    certified_log_likelihood,
+    certified_perplexity,
+    log_evidence,
+)
+
+CORPORA = 4000
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def spiky(*shape, seed, high=21.0, chance=0.04):
+    """Log-weights of mean 1: ``high`` now and then, else a little."""
+    low = (1 - chance * high) / (1 - chance)
+    hit = torch.rand(shape, generator=seeded(seed), dtype=torch.float64) < chance
+    return torch.where(hit, high, low).log()
+
+
+def lognormal(*shape, seed, sd):
+    noise = torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
+    return sd * noise - sd**2 / 2
+
+
+def violations(log_evidences, **options):
+    """Return how often the certificate of a corpus, a row, exceeds the truth, 0."""
+    bounds = [certified_log_likelihood(row, **options) for row in log_evidences]
+    return sum(bound > 0 for bound in bounds) / len(bounds)
+
+
+def margin(rate):
+    """Return five standard errors of a frequency over the corpora."""
+    return 5 * math.sqrt(rate * (1 - rate) / CORPORA)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize(
+    "log_w",
+    [
+        lognormal(CORPORA, 10, 4, seed=0, sd=0.3),
+        lognormal(CORPORA, 10, 4, seed=1, sd=2.0),
+        spiky(CORPORA, 1, 1, seed=2),
+        spiky(CORPORA, 3, 2, seed=3, high=9.0, chance=0.1),
+        spiky(CORPORA, 1, 1, seed=4, high=2.0 + 1e-9, chance=0.499),
+    ],
+)
+def test_holds_at_its_confidence(log_w, confidence):
+    delta = 1 - confidence
+
+    rate = violations(log_evidence(log_w), confidence=confidence)
+
+    assert rate <= delta + margin(delta)
+
+
+def test_is_nearly_tight_on_spiky_weights():
+    rate = violations(log_evidence(spiky(CORPORA, 1, 1, seed=5)))
+
+    assert abs(rate - 0.04) < margin(0.04), "a smaller price would not do"
+
+
+def test_best_of_many_seeds_must_be_paid_for():
+    num_seeds = 20
+    per_seed = log_evidence(spiky(CORPORA, num_seeds, 1, seed=6))
+    best = per_seed.max(-1, keepdim=True).values
+
+    unpaid = violations(best)
+    paid = violations(best, num_configurations=num_seeds)
+
+    expected = 1 - 0.96**num_seeds
+    assert abs(unpaid - expected) < margin(expected)
+    assert unpaid > 0.05 + margin(0.05), "the best seed violates the bound"
+    assert paid <= 0.05 + margin(0.05)
+
+
+def test_the_price_of_selection_is_nearly_tight():
+    num_seeds = 10
+    per_seed = log_evidence(
+        spiky(CORPORA, num_seeds, 1, seed=7, high=201.0, chance=0.0049)
+    )
+    best = per_seed.max(-1, keepdim=True).values
+
+    rate = violations(best, num_configurations=num_seeds)
+
+    expected = 1 - (1 - 0.0049) ** num_seeds
+    assert abs(rate - expected) < margin(expected)
+    assert 0.025 < rate <= 0.05 + margin(0.05)
+
+
+def test_copies_that_share_draws_must_be_paid_for():
+    copies = 5
+    repeated = log_evidence(spiky(CORPORA, 1, 1, seed=8)).expand(-1, copies)
+    others = log_evidence(lognormal(CORPORA, 10, 100, seed=9, sd=0.2))
+    corpus = torch.cat([repeated, others], dim=-1)
+
+    half = log_evidence(spiky(CORPORA, 1, 1, seed=10, high=1.95, chance=0.5))
+    unpaid = violations(half.expand(-1, copies))
+
+    assert unpaid > 0.4, "five copies of one lucky draw exceed log 20"
+    assert violations(half.expand(-1, copies), multiplicity=copies) == 0
+    paid = violations(corpus, multiplicity=copies)
+    assert 0.02 < paid <= 0.05 + margin(0.05), "and the price is nearly tight"
+
+
+def test_copies_that_draw_anew_cost_nothing():
+    log_evidences = log_evidence(spiky(CORPORA, 5, 1, seed=11, high=1.95, chance=0.5))
+
+    assert violations(log_evidences) <= 0.05 + margin(0.05)
+
+
+def test_holds_at_the_corpus_level_too():
+    log_w = lognormal(CORPORA, 10, 4, seed=12, sd=0.5).sum(1)
+
+    rate = violations(log_evidence(log_w)[:, None], confidence=0.8)
+
+    assert rate <= 0.2 + margin(0.2)
+
+
+def test_the_price_in_nats():
+    log_evidences = torch.tensor([-30.0, -12.0])
+
+    def price(**options):
+        return -42 - certified_log_likelihood(log_evidences, **options)
+
+    assert price() == pytest.approx(math.log(20))
+    assert price(confidence=0.99) == pytest.approx(math.log(100))
+    assert price(num_configurations=6) == pytest.approx(math.log(120))
+    assert price(multiplicity=3) == pytest.approx(3 * math.log(20))
+    assert price(multiplicity=3, num_configurations=6) == pytest.approx(
+        3 * math.log(120)
+    )
+
+
+def test_perplexity_is_the_bounds():
+    log_evidences = torch.tensor([-30.0, -12.0])
+
+    assert certified_perplexity(log_evidences, 10) == pytest.approx(
+        math.exp((42 + math.log(20)) / 10)
+    )
+    assert certified_perplexity(
+        log_evidences, torch.tensor([7, 3]), 0.9, num_configurations=2, multiplicity=2
+    ) == pytest.approx(math.exp((42 + 2 * math.log(20)) / 10))
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, -0.5, 95, math.nan])
+def test_confidence_is_a_probability(confidence):
+    with pytest.raises(ValueError, match="confidence must be between 0 and 1"):
+        certified_log_likelihood(torch.zeros(2), confidence)
+
+
+@pytest.mark.parametrize("name", ["num_configurations", "multiplicity"])
+def test_counts_start_at_one(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1; got 0"):
+        certified_log_likelihood(torch.zeros(2), **{name: 0})
+
+
+def test_every_input_must_have_an_estimate():
+    with pytest.raises(ValueError, match=r"log_evidences\[1\] is -inf"):
+        certified_log_likelihood(torch.tensor([0.0, -math.inf]))

@@ -1,0 +1,145 @@
+import dataclasses
+import math
+import pickle
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    effective_sample_size,
+    log_evidence,
+    log_mass,
+    pareto_k,
+    stderr,
+)
+
+
+def draws(seed=0, num_samples=100):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_samples, generator=generator) - 50
+
+
+def test_from_log_weights_is_the_formulas():
+    log_w = draws()
+
+    estimate = Estimate.from_log_weights(log_w, num_tokens=12)
+
+    assert estimate == Estimate(
+        log_evidence=log_evidence(log_w).item(),
+        stderr=stderr(log_w).item(),
+        effective_sample_size=effective_sample_size(log_w).item(),
+        pareto_k=pareto_k(log_w).item(),
+        num_samples=100,
+        num_tokens=12,
+        bound=Bound.STOCHASTIC_LOWER,
+        estimator="is",
+        log_weights=tuple(log_w.double().tolist()),
+    )
+    assert estimate.perplexity == pytest.approx(math.exp(-estimate.log_evidence / 12))
+
+
+def test_from_beam_is_the_formula():
+    log_joint = torch.tensor([-50.0, -51.0, -torch.inf])
+
+    estimate = Estimate.from_beam(log_joint, num_tokens=12)
+
+    assert estimate == Estimate(
+        log_evidence=log_mass(log_joint).item(),
+        stderr=0.0,
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=3,
+        num_tokens=12,
+        bound=Bound.STRICT_LOWER,
+        estimator="beam",
+    )
+
+
+def test_log_weights_come_back_bit_for_bit():
+    log_w = draws().double() / 3
+    log_w[3] = -torch.inf
+
+    estimate = Estimate.from_log_weights(log_w, num_tokens=12)
+
+    again = torch.tensor(estimate.log_weights, dtype=torch.float64)
+    assert torch.equal(again, log_w)
+
+
+def test_is_a_value():
+    estimate = Estimate.from_log_weights(draws(), num_tokens=12)
+
+    assert pickle.loads(pickle.dumps(estimate)) == estimate
+    assert hash(Estimate.from_log_weights(draws(), num_tokens=12)) == hash(estimate)
+    assert Estimate.from_log_weights(draws(), num_tokens=13) != estimate
+    assert Estimate.from_log_weights(draws().flip(0), num_tokens=12) != estimate
+    assert "log_weights" not in repr(estimate)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        estimate.stderr = 0.0
+
+
+def test_bounds_are_their_words():
+    assert [*Bound] == ["stochastic lower", "strict lower", "none"]
+
+
+def test_name_and_bound_are_the_callers():
+    estimate = Estimate.from_log_weights(
+        draws(), num_tokens=12, estimator="mixed", bound=Bound.NONE
+    )
+    beam = Estimate.from_beam(draws(), num_tokens=12, estimator="top-k")
+
+    assert (estimate.estimator, estimate.bound) == ("mixed", Bound.NONE)
+    assert beam.estimator == "top-k"
+
+
+def test_missed_support_is_an_error():
+    nothing = torch.full((7,), -torch.inf)
+
+    with pytest.raises(MissedSupportError, match=r"proposal misses .* all 7 latents"):
+        Estimate.from_log_weights(nothing, num_tokens=12)
+    with pytest.raises(MissedSupportError, match=r"beam misses .* all 7 latents"):
+        Estimate.from_beam(nothing, num_tokens=12)
+    assert issubclass(MissedSupportError, ValueError)
+
+
+def test_one_draw_has_an_unknown_error():
+    estimate = Estimate.from_log_weights(torch.tensor([-3.0]), num_tokens=2)
+
+    assert (estimate.log_evidence, estimate.stderr) == (-3, math.inf)
+    assert (estimate.effective_sample_size, estimate.pareto_k) == (1, math.inf)
+
+
+@pytest.mark.parametrize("make", [Estimate.from_log_weights, Estimate.from_beam])
+def test_input_is_one_inputs_weights(make):
+    with pytest.raises(ValueError, match=r"shape \(K,\); got \(2, 3\)"):
+        make(torch.zeros(2, 3), num_tokens=1)
+    with pytest.raises(ValueError, match=r"log_w\[1\] is nan"):
+        make(torch.tensor([0.0, math.nan]), num_tokens=1)
+    with pytest.raises(ValueError, match="num_tokens must be at least 0; got -1"):
+        make(torch.zeros(3), num_tokens=-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"log_evidence": -math.inf}, "log_evidence must be finite; got -inf"),
+        ({"log_evidence": math.nan}, "log_evidence must be finite; got nan"),
+        ({"stderr": math.nan}, "stderr must be at least 0; got nan"),
+        ({"stderr": -0.1}, "stderr must be at least 0; got -0.1"),
+        ({"num_samples": 0}, "num_samples must be at least 1; got 0"),
+    ],
+)
+def test_what_was_not_computed_is_refused(change, message):
+    estimate = Estimate.from_log_weights(draws(), num_tokens=12)
+
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(estimate, **change)
+
+
+def test_no_perplexity_of_nothing():
+    estimate = Estimate.from_log_weights(torch.zeros(3), num_tokens=0)
+
+    with pytest.raises(ValueError, match="no perplexity without predicted tokens"):
+        _ = estimate.perplexity
