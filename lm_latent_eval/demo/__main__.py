@@ -1,0 +1,38 @@
+"""Write the demonstration corpus: ``python -m lm_latent_eval.demo --out DIR``."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm_latent_eval.demo.graph import forward
+from lm_latent_eval.demo.world import SIZES, generate
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write ``train.jsonl``, ``dev.jsonl``, ``test.jsonl`` and ``knowledge.json``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lm_latent_eval.demo",
+        description="Write the demonstration corpus, one JSON document a line.",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--seed", type=int, default=0, help="which world (default 0)")
+    arguments = parser.parse_args(argv)
+
+    world = generate(arguments.seed)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for split in SIZES:
+        documents = world.documents(split)
+        lines = [json.dumps(x, ensure_ascii=False) + "\n" for x in documents]
+        path = arguments.out / f"{split}.jsonl"
+        path.write_text("".join(lines), encoding="utf-8", newline="\n")
+        print(f"{path}: {len(documents)} documents")
+    facts = sorted({forward(triple) for triple in world.triples})
+    knowledge = {"triples": facts, "aliases": world.aliases}
+    path = arguments.out / "knowledge.json"
+    path.write_text(json.dumps(knowledge, ensure_ascii=False), encoding="utf-8")
+    print(f"{path}: {len(facts)} facts about {len(world.entities)} entities")
+
+
+if __name__ == "__main__":
+    main()
