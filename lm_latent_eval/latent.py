@@ -27,6 +27,8 @@ from torch import Tensor
 BatchT = TypeVar("BatchT", contravariant=True)
 EncodedT = TypeVar("EncodedT")
 LatentsT = TypeVar("LatentsT")
+GivenEncodedT = TypeVar("GivenEncodedT", contravariant=True)
+GivenLatentsT = TypeVar("GivenLatentsT", contravariant=True)
 
 Uniforms = Callable[[int], Tensor]
 """Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1)."""
@@ -39,17 +41,29 @@ class Draws(Generic[LatentsT]):
     latents: LatentsT
     """A model's own type with leading axes (B, K)."""
     log_q: Tensor
-    """log q(z_k | x) in nats, shape (B, K). ``-inf`` marks an unused place of a beam."""
+    """log q(z_k | x) in nats, shape (B, K), float64."""
 
 
-class LatentLM(Protocol[BatchT, EncodedT, LatentsT]):
+@dataclass(frozen=True)
+class Beam(Generic[LatentsT]):
+    """Distinct latents of B texts, up to K each."""
+
+    latents: LatentsT
+    """A model's own type with leading axes (B, K)."""
+    log_q: Tensor
+    """log q(z_k | x) in nats, shape (B, K), float64; ``-inf`` marks an unused place."""
+    origin: Tensor
+    """Which latent of the text so far each continues, (B, K); 0 at the beginning."""
+
+
+class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
     """A joint distribution p(x, z) over texts x and discrete latents z."""
 
     def encode(self, batch: BatchT, /) -> EncodedT:
         """Compute what does not depend on z, once a text."""
         ...
 
-    def log_joint(self, encoded: EncodedT, latents: LatentsT, /) -> Tensor:
+    def log_joint(self, encoded: EncodedT, latents: GivenLatentsT, /) -> Tensor:
         """Return log p(x, z_k) in nats, shape (B, K); ``-inf`` where p is zero."""
         ...
 
@@ -71,8 +85,13 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
         """
         ...
 
-    def beam(self, encoded: EncodedT, width: int, /) -> Draws[LatentsT]:
-        """Find up to ``width`` distinct latents of high q; every one if they fit."""
+    def beam(
+        self, encoded: EncodedT, width: int, log_q: Tensor | None = None, /
+    ) -> Beam[LatentsT]:
+        """Find up to ``width`` distinct latents of high q; every one if they fit.
+
+        ``log_q`` (B, K') are the latents of the text so far, if there is any.
+        """
         ...
 
 
@@ -83,27 +102,31 @@ class State(Protocol):
         """Pick texts, in any order and number: ``index`` (B',) -> B' texts."""
         ...
 
+    def resample(self, index: Tensor) -> Self:
+        """Pick latents of each text: ``index`` (B, K') -> K' latents a text."""
+        ...
+
 
 StateT = TypeVar("StateT", bound=State)
 
 
 @runtime_checkable
-class LeftToRight(Protocol[BatchT, EncodedT, LatentsT, StateT]):
+class LeftToRight(Protocol[BatchT, EncodedT, GivenLatentsT, StateT]):
     """What a model *and* its proposal offer if their latents unfold left to right."""
 
     def encode(self, batch: BatchT, after: StateT | None = None, /) -> EncodedT:
         """Encode a piece of text that follows ``after`` (None: the beginning)."""
         ...
 
-    def advance(self, encoded: EncodedT, latents: LatentsT, /) -> StateT:
+    def advance(self, encoded: EncodedT, latents: GivenLatentsT, /) -> StateT:
         """Return the state after an encoded piece under K latents a text."""
         ...
 
 
-class NextToken(Protocol[StateT]):
+class NextToken(Protocol[GivenEncodedT]):
     """A left-to-right model that also predicts."""
 
-    def next_token(self, state: StateT, log_w: Tensor, /) -> Tensor:
+    def next_token(self, encoded: GivenEncodedT, log_w: Tensor, /) -> Tensor:
         r"""Predict the next token from weighted latent histories.
 
         .. math::
@@ -112,7 +135,8 @@ class NextToken(Protocol[StateT]):
             \, p(x_{t+1} \mid z_{t+1}, x_{\le t})
 
         Args:
-            state: B texts with K histories each.
+            encoded: Pieces that begin with that token, which is not looked at; B texts
+                with K histories each.
             log_w: Their log-weights in nats, shape (B, K), normalised here.
 
         Returns:

@@ -86,9 +86,7 @@ def model(name: str, *, as_reader: bool = False) -> KGLM:
 def batch(tokens: list[int], *, penalty: float = 0.0) -> TokenBatch:
     """One document as the originals split it: the first token is only read."""
     vocab_size = numbers()["vocab_size"]
-    cost = [
-        penalty if t == UNKNOWN or t >= vocab_size else 0.0 for t in tokens[1:]
-    ]
+    cost = [penalty if t == UNKNOWN or t >= vocab_size else 0.0 for t in tokens[1:]]
     return TokenBatch.collate([tokens[1:]], [cost], first=tokens[0])
 
 

@@ -1,7 +1,7 @@
 """Every possible walk over a short text, listed by brute force.
 
 Written from the definition of a walk, without the code under test: per token nothing,
-any introducible entity, any node behind an edge of a recent entity, or more of the same.
+any introducible entity, any node behind an edge of a recent entity, or the same again.
 """
 
 from __future__ import annotations

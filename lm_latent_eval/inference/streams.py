@@ -1,4 +1,4 @@
-"""Random numbers that are a function of (seed, text, sample, position) and nothing else.
+"""Random numbers that are a function of (seed, text, sample, position) alone.
 
 A counter-based generator (Philox, from NumPy) is keyed by the seed and the text's
 identity; its counter is (sample, position). So the first k samples are the same for any

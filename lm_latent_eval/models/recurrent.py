@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,10 @@ class Carry:
         """Pick texts."""
         return Carry(tuple((h[index], c[index]) for h, c in self.layers))
 
+    def resample(self, index: Tensor) -> Carry:
+        """Return itself: all latents of a text share its recurrent state."""
+        return self
+
 
 class LSTMStack(nn.Module):
     """LSTM layers of possibly different sizes, batch first."""
@@ -26,9 +31,9 @@ class LSTMStack(nn.Module):
     def __init__(self, sizes: list[int], dropout: float = 0.0) -> None:
         """Build ``len(sizes) - 1`` layers, from ``sizes[0]`` to ``sizes[-1]`` wide."""
         super().__init__()
+        self.sizes = sizes[1:]
         self.layers = nn.ModuleList(
-            nn.LSTM(inner, outer, batch_first=True)
-            for inner, outer in zip(sizes, sizes[1:], strict=False)
+            nn.LSTM(inner, outer, batch_first=True) for inner, outer in pairwise(sizes)
         )
         self.dropout = nn.Dropout(dropout)
 
@@ -46,10 +51,10 @@ class LSTMStack(nn.Module):
             The top layer's outputs (B, T, sizes[-1]), and where each text now stands.
         """
         if carry is None:
-            zeros = [
-                value.new_zeros(len(value), layer.hidden_size) for layer in self.layers
-            ]
+            zeros = [value.new_zeros(len(value), size) for size in self.sizes]
             carry = Carry(tuple((z, z) for z in zeros))
+        if value.shape[1] == 0:
+            return value.new_zeros(len(value), 0, self.sizes[-1]), carry
         # A text without any token here keeps its state; packing wants one place.
         lengths = length.clamp_min(1).cpu()
         after = []
@@ -57,7 +62,9 @@ class LSTMStack(nn.Module):
             packed = pack_padded_sequence(
                 self.dropout(value), lengths, batch_first=True, enforce_sorted=False
             )
-            packed, (h_n, c_n) = layer(packed, (h[None].contiguous(), c[None].contiguous()))
+            packed, (h_n, c_n) = layer(
+                packed, (h[None].contiguous(), c[None].contiguous())
+            )
             value, _ = pad_packed_sequence(
                 packed, batch_first=True, total_length=value.shape[1]
             )

@@ -1,0 +1,1 @@
+"""Strings to a model's alphabet and back."""

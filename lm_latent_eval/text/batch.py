@@ -32,7 +32,7 @@ class TokenBatch:
         texts: Sequence[Sequence[int]],
         unknown_log_probs: Sequence[Sequence[float]] | None = None,
         *,
-        first: int,
+        first: int | Sequence[int],
         device: torch.device | str = "cpu",
     ) -> TokenBatch:
         """Pad texts of different lengths.
@@ -40,10 +40,10 @@ class TokenBatch:
         Args:
             texts: Token ids to predict, one list a text.
             unknown_log_probs: One number a token; default 0.
-            first: The id of the token that stands before every text.
+            first: The id of the token that stands before every text, or before each.
             device: Where the batch goes.
         """
-        num_tokens = max((len(text) for text in texts), default=0)
+        num_tokens = max((len(text) for text in texts), default=0) or 1
         targets = torch.zeros(len(texts), num_tokens, dtype=torch.long)
         cost = torch.zeros(len(texts), num_tokens, dtype=torch.float64)
         for b, text in enumerate(texts):
@@ -53,7 +53,7 @@ class TokenBatch:
                     unknown_log_probs[b], dtype=torch.float64
                 )
         inputs = targets.roll(1, 1)
-        inputs[:, :1] = first
+        inputs[:, 0] = torch.tensor(first, dtype=torch.long)
         length = torch.tensor([len(text) for text in texts], dtype=torch.long)
         return cls(*(x.to(device) for x in (inputs, targets, length, cost)))
 

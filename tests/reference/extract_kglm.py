@@ -3,7 +3,7 @@
     python tests/reference/extract_kglm.py GOLDEN_DIR/kglm
 
 writes ``kglm/`` beside this file: weights as they are, everything else as ids and
-numbers (words become ids of the extended vocabulary, alias-only words after the others).
+numbers (words become ids of the extended vocabulary, alias-only words come last).
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent / "kglm"
-FACTORS = (
-    "mention_type new_entity_unmasked parent relation word_gen word_copy word "
-    "word_penalized"
-).split()
+FACTORS = [
+    "mention_type",
+    "new_entity_unmasked",
+    "parent",
+    "relation",
+    "word_gen",
+    "word_copy",
+    "word",
+    "word_penalized",
+]
 
 
 def extract(source: Path) -> dict[str, Any]:
@@ -70,7 +76,10 @@ def extract(source: Path) -> dict[str, Any]:
         for c in read("q_cases")
     ]
     exact = [
-        {**{k: v for k, v in e.items() if k != "top5_clean"}, "tokens": ids(e["tokens"])}
+        {
+            **{k: v for k, v in e.items() if k != "top5_clean"},
+            "tokens": ids(e["tokens"]),
+        }
         for e in read("exact")
     ]
     return {

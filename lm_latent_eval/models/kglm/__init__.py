@@ -1,0 +1,1 @@
+"""KGLM: a language model that walks through a knowledge graph."""

@@ -9,7 +9,7 @@ from transformers import PretrainedConfig
 CopyScores = Literal["transposed", "reshaped"]
 
 
-class KGLMConfig(PretrainedConfig):  # type: ignore[misc]
+class KGLMConfig(PretrainedConfig):
     """Configuration of a knowledge graph language model and its proposals.
 
     Args:
@@ -27,7 +27,7 @@ class KGLMConfig(PretrainedConfig):  # type: ignore[misc]
         entity_shortlist: Score new entities by their own embeddings, over a list that
             may come with the text (original checkpoints), rather than by a layer.
         special_entities: Rows at the start of the entity table that are never
-            introduced (no entity; in original checkpoints also unknown, date, quantity).
+            introduced (no entity; in originals also unknown, date, quantity).
         only_possible: Exclude choices that cannot lead anywhere, so that p is
             normalised. Original checkpoints were trained with them.
         copy_scores: ``transposed``, or ``reshaped`` as original checkpoints need.
@@ -85,4 +85,5 @@ class KGLMConfig(PretrainedConfig):  # type: ignore[misc]
         self.max_alias_words = max_alias_words
         self.dropout = dropout
         self.num_unknown_types = num_unknown_types
-        super().__init__(tie_word_embeddings=False, **kwargs)
+        kwargs.setdefault("tie_word_embeddings", False)
+        super().__init__(**kwargs)

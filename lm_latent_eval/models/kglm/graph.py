@@ -15,9 +15,10 @@ the identity for new models, while converted ones share rows among literals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -51,8 +52,7 @@ class KnowledgeGraph:
     has_edges: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check the columns against each other and derive the two lookups."""
-        self._check()
+        """Derive the two lookups."""
         nodes = torch.arange(self.num_nodes, device=self.entity_of.device)
         num_entities = self.num_entities
         # The first node of a row that several share has no row "of its own":
@@ -101,17 +101,14 @@ class KnowledgeGraph:
         """List the distinct tails of one head, in increasing order."""
         start, end = self.edge_range(torch.tensor([head], device=self.edge_key.device))
         edges, _ = expand_ranges(start, end)
-        return self.tail(edges).unique().tolist()
+        return [int(node) for node in self.tail(edges).unique()]
 
-    def to(self, device: torch.device | str) -> KnowledgeGraph:
-        """Return the graph with its columns on a device."""
-        columns = {name: getattr(self, name).to(device) for name in _COLUMNS}
-        return KnowledgeGraph(
-            **columns,
-            node_names=self.node_names,
-            relation_names=self.relation_names,
-            num_entities=self.num_entities,
-        )
+    def map(self, function: Callable[[Tensor], Tensor]) -> KnowledgeGraph:
+        """Return the graph with a function applied to every column (a move, say)."""
+        columns: dict[str, Any] = {
+            name: function(getattr(self, name)) for name in _COLUMNS
+        }
+        return replace(self, **columns)
 
     @classmethod
     def build(
@@ -160,9 +157,7 @@ class KnowledgeGraph:
             relation_names += [REFLEXIVE]
         edges.sort(key=lambda edge: (edge[0], edge[2], edge[1]))
 
-        table = torch.zeros(
-            num_nodes, max_aliases, max_alias_words, dtype=torch.int32
-        )
+        table = torch.zeros(num_nodes, max_aliases, max_alias_words, dtype=torch.int32)
         for name, forms in aliases.items():
             for a, form in enumerate(forms[:max_aliases]):
                 words = torch.tensor(form[:max_alias_words], dtype=torch.int32)
@@ -196,15 +191,19 @@ class KnowledgeGraph:
         """
         path = Path(directory) / FILE_NAME
         if not path.is_file():
-            raise GraphError(f"{path} is missing: the checkpoint has no knowledge graph")
+            raise GraphError(
+                f"{path} is missing: the checkpoint has no knowledge graph"
+            )
         try:
             columns = load_file(path)
-            return cls(
-                **{name: columns[name] for name in _COLUMNS},
-                node_names=PackedNames.of(columns, "node_names"),
-                relation_names=list(PackedNames.of(columns, "relation_names")),
-                num_entities=int(columns["num_entities"]),
-            )
+            parts: dict[str, Any] = {name: columns[name] for name in _COLUMNS}
+            parts |= {
+                "node_names": PackedNames.of(columns, "node_names"),
+                "relation_names": list(PackedNames.of(columns, "relation_names")),
+                "num_entities": int(columns["num_entities"]),
+            }
+            check(**parts)
+            return cls(**parts)
         except GraphError as err:
             raise GraphError(f"{path}: {err}") from err
         except Exception as err:
@@ -213,38 +212,40 @@ class KnowledgeGraph:
                 "Build it again with the checkpoint"
             ) from err
 
-    def _check(self) -> None:
-        n = self.num_nodes
-        if len(self.edge_key) != len(self.edge_relation):
+
+def check(
+    edge_key: Tensor,
+    edge_relation: Tensor,
+    entity_of: Tensor,
+    aliases: Tensor,
+    node_names: Sequence[str],
+    relation_names: Sequence[str],
+    num_entities: int,
+) -> None:
+    """Check that the columns of a graph agree.
+
+    Raises:
+        GraphError: If an id dangles or the columns differ in length.
+    """
+    n = len(entity_of)
+    if len(edge_key) != len(edge_relation):
+        raise GraphError(f"{len(edge_key)} edges but {len(edge_relation)} relations")
+    if len(aliases) != n or len(node_names) != n:
+        raise GraphError(
+            f"{n} nodes, but aliases for {len(aliases)} and names for {len(node_names)}"
+        )
+    for what, ids, limit in (
+        ("an edge's end", edge_key, n * n),
+        ("an edge's relation", edge_relation, len(relation_names)),
+        ("a node's entity", entity_of, num_entities),
+    ):
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < limit:
             raise GraphError(
-                f"{len(self.edge_key)} edges but {len(self.edge_relation)} relations"
+                f"a dangling id: {what} is outside of the {n} nodes, "
+                f"{len(relation_names)} relations and {num_entities} entities"
             )
-        if len(self.aliases) != n:
-            raise GraphError(f"{n} nodes but aliases for {len(self.aliases)}")
-        if len(self.node_names) != n:
-            raise GraphError(f"{n} nodes but names for {len(self.node_names)}")
-        if n and not 0 <= int(self.entity_of.min()) <= int(self.entity_of.max()) < (
-            self.num_entities
-        ):
-            raise GraphError(
-                f"a dangling id: a node's entity is not one of the {self.num_entities}"
-            )
-        if self.num_edges and not 0 <= int(self.edge_key.min()):
-            raise GraphError("an edge has a negative node id")
-        if self.num_edges and int(self.edge_key.max()) >= n * n:
-            raise GraphError(
-                f"a dangling id: an edge points beyond the {n} nodes of the graph"
-            )
-        if self.num_edges and bool((self.edge_key.diff() < 0).any()):
-            raise GraphError("edges are not sorted by head and tail")
-        if self.num_edges and not (
-            0 <= int(self.edge_relation.min())
-            and int(self.edge_relation.max()) < len(self.relation_names)
-        ):
-            raise GraphError(
-                f"a dangling id: an edge's relation is not one of the "
-                f"{len(self.relation_names)} named"
-            )
+    if bool((edge_key.diff() < 0).any()):
+        raise GraphError("the edges are not sorted by head and tail")
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ class PackedNames(Sequence[str]):
         """Number of strings."""
         return len(self.ends)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def, override]
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
         """Decode one string, or a list of them for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]

@@ -1,12 +1,12 @@
 """KGLM: a language model that walks through a knowledge graph while it writes.
 
-    p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_t, x_<t),   z_t = (mention type, node)
+    p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_t, x_<t),  z_t = (mention type, node)
 
 Symbols: h^t, h^h, h^r -> ``text``, ``head``, ``relation`` parts of the hidden state;
 E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``cutoff``
 tokens. The factor of z_t is in ``walk.py``, the factor of x_t in ``words.py``.
 Departures: parents and relations are summed out; newly trained models exclude what
-cannot happen (``only_possible``) and are normalised; embeddings are dropped out plainly.
+cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
 Source: Logan et al. (2019), sections 3 and 4; proposals: the same trunk, trained to
 predict z_t after reading x_t as well (``peeking``) or not (``nonpeeking``).
 """
@@ -14,18 +14,22 @@ predict z_t after reading x_t as well (``peeking``) or not (``nonpeeking``).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
+from transformers.utils.hub import cached_file
 
-from lm_latent_eval.latent import Draws, Uniforms
+from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
-from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
+from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.walk import (
     Mention,
     Rows,
@@ -43,6 +47,16 @@ from lm_latent_eval.text.batch import TokenBatch
 
 ProposalName = Literal["peeking", "nonpeeking", "prior"]
 
+_HUB_OPTIONS = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "revision",
+    "subfolder",
+    "token",
+)
+"""Options of ``from_pretrained`` that say where its files are."""
+
 NEGLIGIBLE = 1e-6
 """Probability of nodes that a next-token distribution may leave out."""
 
@@ -58,6 +72,11 @@ class KGLMState:
     def select(self, index: Tensor) -> KGLMState:
         """Pick texts."""
         return KGLMState(self.carry.select(index), self.history[index])
+
+    def resample(self, index: Tensor) -> KGLMState:
+        """Pick walks of each text, (B, K')."""
+        texts = torch.arange(len(index), device=index.device)[:, None]
+        return KGLMState(self.carry, self.history[texts, index])
 
 
 @dataclass(frozen=True)
@@ -123,7 +142,10 @@ class Trunk(nn.Module):
             weight = entities if self.config.tie_weights else self.new_weight
             new = F.linear(head + relation, weight, self.new_bias)
         return Scores(
-            self.mention(text), new, parent, F.linear(relation, self.relation_embeddings.weight)
+            self.mention(text),
+            new,
+            parent,
+            F.linear(relation, self.relation_embeddings.weight),
         )
 
 
@@ -138,7 +160,7 @@ class GenerativeModel(nn.Module):
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class KGLM(PreTrainedModel):  # type: ignore[misc]
+class KGLM(PreTrainedModel):
     """A knowledge graph language model with its proposals and its graph.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -148,6 +170,7 @@ class KGLM(PreTrainedModel):  # type: ignore[misc]
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
+    config: KGLMConfig
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
         """Build p and both trained q's; ``graph`` comes from the checkpoint if None."""
@@ -157,7 +180,7 @@ class KGLM(PreTrainedModel):  # type: ignore[misc]
         self.nonpeeking = Trunk(config)
         self.graph = graph
         self._alias_keys: AliasMemo | None = None
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
@@ -176,6 +199,50 @@ class KGLM(PreTrainedModel):  # type: ignore[misc]
             nn.init.uniform_(module.new_weight, -0.1, 0.1)
         if isinstance(module, Words) and hasattr(module, "weight"):
             nn.init.uniform_(module.weight, -0.1, 0.1)
+
+    # -- files ----------------------------------------------------------------------
+
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: str | Path, **kwargs: Any
+    ) -> None:
+        """Write configuration, weights and graph."""
+        super().save_pretrained(save_directory, **kwargs)
+        self.save_extras(Path(save_directory))
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, path: str | Path, *args: Any, **kwargs: Any
+    ) -> KGLM:
+        """Read configuration, weights and graph from a directory or the hub."""
+        model: KGLM = super().from_pretrained(path, *args, **kwargs)
+        hub = {name: kwargs[name] for name in _HUB_OPTIONS if name in kwargs}
+        model.load_extras(Path(str(cached_file(path, GRAPH_FILE, **hub))).parent)
+        return model
+
+    def save_extras(self, directory: Path) -> None:
+        """Write the graph."""
+        self.knowledge.save(directory)
+
+    def load_extras(self, directory: Path) -> None:
+        """Read the graph.
+
+        Raises:
+            GraphError: If it is missing, damaged or of another model.
+        """
+        graph, config = KnowledgeGraph.load(directory), self.config
+        relations, words = len(graph.relation_names), int(graph.aliases.max())
+        if (graph.num_entities, relations) != (
+            config.num_entities,
+            config.num_relations,
+        ) or words >= config.num_words:
+            raise GraphError(
+                f"{directory / GRAPH_FILE} has {graph.num_entities} entities, "
+                f"{relations} relations and alias words up to {words}; the model has "
+                f"{config.num_entities}, {config.num_relations} and {config.num_words} "
+                "words: it belongs to another checkpoint"
+            )
+        self.graph = graph.map(lambda column: column.to(self.device))
+        self._forget()
 
     # -- p(x, z) --------------------------------------------------------------------
 
@@ -201,24 +268,28 @@ class KGLM(PreTrainedModel):  # type: ignore[misc]
 
         Each (position, node) of a text is scored once, however many walks share it.
         """
-        batch = encoded.batch
-        result = encoded.text.new_zeros(walks.node.shape)
+        batch, words = encoded.batch, self.generative.words
+        cost = batch.unknown_log_prob.to(encoded.text.dtype)
+        node, which = torch.unique(walks.node, return_inverse=True)
+        entity_scores = words.entity_scores(self._entity_vectors(node))
+        keys, aliases = self._aliases(node)
+        position_scores = words.position_scores(encoded.text)
+        rows = []
         for b, length in enumerate(batch.length.tolist()):
-            if not length:
-                continue
-            node, which = torch.unique(walks.node[b, :, :length], return_inverse=True)
-            keys, words = self._aliases(node)
-            paths = self.generative.words.log_paths(
+            here, index = torch.unique(which[b, :, :length], return_inverse=True)
+            paths = words.log_paths(
                 encoded.text[b, :length],
+                position_scores[b, :length],
                 batch.targets[b, :length],
-                batch.unknown_log_prob[b, :length].to(encoded.text.dtype),
-                self._entity_vectors(node),
-                keys,
-                words,
+                cost[b, :length],
+                entity_scores[here],
+                keys[here],
+                aliases[here],
             )
             place = torch.arange(length, device=node.device)
-            result[b, :, :length] = log_add(*paths)[place, which]
-        return result
+            log_p = log_add(*paths)[place, index]
+            rows.append(F.pad(log_p, (0, walks.node.shape[-1] - length)))
+        return torch.stack(rows)
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""
@@ -309,7 +380,9 @@ class KGLM(PreTrainedModel):  # type: ignore[misc]
         walk = Walk(
             trunk.scores(text, head, relation).tempered(temperature),
             self.knowledge,
-            self._introducible if only_possible else torch.ones_like(self._introducible),
+            self._introducible
+            if only_possible
+            else torch.ones_like(self._introducible),
             only_possible,
         )
         none = batch.inputs.new_zeros(len(batch.inputs), 1, self.config.cutoff)
@@ -326,21 +399,36 @@ class KGLM(PreTrainedModel):  # type: ignore[misc]
         return encoded.history.expand(*walks.node.shape[:2], encoded.history.shape[-1])
 
     def _entity_vectors(self, node: Tensor) -> Tensor:
-        return self.generative.trunk.entity_embeddings(self.knowledge.entity_of[node])
+        table: nn.Embedding = self.generative.trunk.entity_embeddings
+        vectors: Tensor = table(self.knowledge.entity_of[node])
+        return vectors
 
     def _aliases(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Encoded and plain alias words of nodes, (n, dim, slots) and (n, slots)."""
         if self.training or torch.is_grad_enabled():
             words = self.knowledge.aliases[node]
             return self.generative.words.encode_aliases(words), words.flatten(1)
-        if self._alias_keys is None:
+        if self._alias_keys is None or self._alias_keys.outdated:
             self._alias_keys = AliasMemo(self.knowledge.aliases, self.generative.words)
         return self._alias_keys(node)
 
     def train(self, mode: bool = True) -> KGLM:
         """Switch between training and evaluation; forget what weights may change."""
-        self._alias_keys = None
+        self._forget()
         return super().train(mode)  # type: ignore[no-any-return]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KGLM:
+        """Move the graph with the weights."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.graph is not None:
+            self.graph = self.graph.map(fn)
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        """Drop what was derived from weights and graph."""
+        self._alias_keys = None
+        self.__dict__.pop("_introducible", None)
 
 
 class AliasMemo:
@@ -351,6 +439,7 @@ class AliasMemo:
     def __init__(self, aliases: Tensor, words: Words) -> None:
         """Remember nothing yet."""
         self.aliases, self.words = aliases, words
+        self.version = self._version()
         n, num_aliases, length = aliases.shape
         weight = words.copy.weight
         shape = (n, len(weight), num_aliases * length)
@@ -358,6 +447,15 @@ class AliasMemo:
         if self.fits:
             self.keys = weight.new_empty(shape)
             self.known = torch.zeros(n, dtype=torch.bool, device=weight.device)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a weight has changed since."""
+        return self._version() != self.version
+
+    def _version(self) -> int:
+        weights = [*self.words.parameters(), self.words.tokens[0].weight]
+        return sum(weight._version for weight in weights)
 
     def __call__(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoded and plain alias words, (n, dim, slots) and (n, slots)."""
@@ -401,7 +499,9 @@ class KGLMProposal:
         """Draw K walks a text, continuing the K histories if there are any."""
         batch, samples, cutoff = encoded.history.shape
         if samples not in (1, num_samples):
-            raise ValueError(f"{samples} histories cannot continue in {num_samples} walks")
+            raise ValueError(
+                f"{samples} histories cannot continue in {num_samples} walks"
+            )
         history = encoded.history.expand(batch, num_samples, cutoff)
         num_tokens = encoded.batch.targets.shape[1]
         return Draws(
@@ -416,12 +516,19 @@ class KGLMProposal:
         log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
         return log_z.double().sum(-1)
 
-    def beam(self, encoded: Encoded, width: int) -> Draws[Walks]:
-        """Find up to ``width`` distinct walks of high q."""
+    def beam(
+        self, encoded: Encoded, width: int, log_q: Tensor | None = None
+    ) -> Beam[Walks]:
+        """Find up to ``width`` distinct walks of high q, continuing those so far."""
+        history = encoded.history
+        if log_q is None:
+            log_q = torch.zeros(
+                history.shape[:2], dtype=torch.float64, device=history.device
+            )
         num_tokens = encoded.batch.targets.shape[1]
-        return Draws(
+        return Beam(
             *beam_walks(
-                encoded.walk, encoded.history, encoded.batch.length, num_tokens, width
+                encoded.walk, history, log_q, encoded.batch.length, num_tokens, width
             )
         )
 

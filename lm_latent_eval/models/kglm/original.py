@@ -1,8 +1,8 @@
 """Takes over the parts of an original KGLM: weights, vocabularies, graph, aliases.
 
 The originals score as their authors wrote them; what must be kept so that trained
-weights mean the same (copy scores read in another order, choices that lead nowhere) is a
-field of the configuration, never a switch of the code.
+weights mean the same (copy scores read in another order, choices that lead nowhere) is
+a field of the configuration, never a switch of the code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _RENAMED = (
     (r"^_entity_embedder\.weight$", "trunk.entity_embeddings.weight"),
     (r"^_relation_embedder\.weight$", "trunk.relation_embeddings.weight"),
     (r"^_rnn\._rnns\.(\d+)\.weight_hh_l0_raw$", r"trunk.rnn.layers.\1.weight_hh_l0"),
-    (r"^_rnn\._rnns\.(\d+)\.module\.(weight_ih|bias_\w\w)_l0$", r"trunk.rnn.layers.\1.\2_l0"),
+    (
+        r"^_rnn\._rnns\.(\d+)\.module\.(weight_ih|bias_\w\w)_l0$",
+        r"trunk.rnn.layers.\1.\2_l0",
+    ),
     (r"^_fc_mention_type\.(\w+)$", r"trunk.mention.\1"),
     (r"^_fc_new_entity\.(\w+)$", r"trunk.new_\1"),
     (r"^_alias_encoder\._module\.(\w+)$", r"words.alias_encoder.\1"),
@@ -37,8 +40,8 @@ def rename_weights(
 ) -> dict[str, Tensor]:
     """Give the originals' tensors their names in ``KGLM``.
 
-    The originals have one proposal; it serves as the peeking and as the non-peeking one,
-    which differ in the tokens it reads.
+    The originals have one proposal; it serves as the peeking and as the non-peeking
+    one, which differ in the tokens it reads.
 
     Args:
         generative: Name -> tensor of the original ``Kglm``.
@@ -105,7 +108,10 @@ def build_graph(
         for name in nodes
     ]
     triples = sorted(
-        (node_id[head] * len(nodes) + node_id.get(tail, 1), relation_id.get(relation, 1))
+        (
+            node_id[head] * len(nodes) + node_id.get(tail, 1),
+            relation_id.get(relation, 1),
+        )
         for head, out in edges.items()
         if head in node_id
         for relation, tail in out

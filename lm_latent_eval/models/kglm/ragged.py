@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,12 +69,14 @@ def invert_cdf(
         tensor([0, 1, 1, 3])
     """
     mass = torch.cat([prob.new_zeros(1, dtype=torch.float64), prob.double().cumsum(0)])
-    ends = torch.searchsorted(row, torch.arange(num_rows, device=row.device), right=True)
-    start = mass[ends.roll(1).index_fill(0, ends.new_zeros(1), 0)]
+    ends = torch.searchsorted(
+        row, torch.arange(num_rows, device=row.device), right=True
+    )
+    start = mass[F.pad(ends, (1, 0))[:-1]]
     end = mass[ends]
     share = (mass[1:] - start[row]) / (end - start)[row]
-    # Row r fills (r, r + 1]: one sorted axis, so one search serves every query. Equality
-    # pins the last positive probability of a row to r + 1 whatever the rounding.
+    # Row r fills (r, r + 1]: one sorted axis, so one search serves every query.
+    # Equality pins the last positive probability of a row to r + 1 despite rounding.
     axis = row + torch.where(mass[1:] == end[row], 1.0, share)
     top = torch.nextafter(query + 1.0, query.double())
     return torch.searchsorted(axis, torch.minimum(query + u, top), right=True)

@@ -14,8 +14,8 @@ z_t = (mention type, node) of token t:
         & m_t = \mathrm{DERIVED} \\
       [e_t = e_{t-1}] & m_t = \mathrm{CONTINUE} \end{cases}
 
-The parent c and the relation are summed out: they influence nothing later, so the sum is
-exact, and a sampled weight that need not carry them varies less.
+The parent c and the relation are summed out: they influence nothing later, so the sum
+is exact, and a sampled weight that need not carry them varies less.
 
 The generative model, every proposal and the prior are this one distribution over
 different scores. ``only_possible`` says whether choices that cannot lead anywhere (a
@@ -107,7 +107,10 @@ class Scores:
         if temperature == 1.0:
             return self
         return Scores(
-            *(x / temperature for x in (self.mention, self.new, self.parent, self.relation))
+            *(
+                x / temperature
+                for x in (self.mention, self.new, self.parent, self.relation)
+            )
         )
 
 
@@ -159,7 +162,9 @@ class Walk:
     @cached_property
     def log_new(self) -> Tensor:
         """Log-probabilities of the entity that a NEW mention names, (P, E)."""
-        return self.scores.new.masked_fill(~self.introducible, -torch.inf).log_softmax(-1)
+        return self.scores.new.masked_fill(~self.introducible, -torch.inf).log_softmax(
+            -1
+        )
 
     def log_parents(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the recent entities and their log-probabilities as parents, (R, W).
@@ -178,7 +183,7 @@ class Walk:
         return entity, scores.log_softmax(-1).masked_fill(~possible, -torch.inf)
 
     def log_derived(self, rows: Rows, node: Tensor) -> Tensor:
-        """Return log-probabilities of deriving ``node`` from any recent entity, (R,)."""
+        """Return log p(``node`` is derived from any recent entity), (R,)."""
         entity, log_parent = self.log_parents(rows)
         row, place = (log_parent > -torch.inf).nonzero(as_tuple=True)
         log_edge = self.log_edge(rows.position[row], entity[row, place], node[row])
@@ -235,16 +240,13 @@ class Walk:
         """
         log_mention = self.log_mention(rows)
         every = torch.arange(len(u), device=u.device)
-        mention = (
-            invert_cdf(
-                log_mention.exp().flatten(),
-                every.repeat_interleave(len(Mention)),
-                len(u),
-                every,
-                u[:, 0],
-            )
-            % len(Mention)
-        )
+        mention = invert_cdf(
+            log_mention.exp().flatten(),
+            every.repeat_interleave(len(Mention)),
+            len(u),
+            every,
+            u[:, 0],
+        ) % len(Mention)
         node = torch.where(mention == Mention.CONTINUE, rows.previous, NO_ENTITY)
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
         if len(new):
@@ -293,13 +295,20 @@ class Walk:
         log_mention = self.log_mention(rows)
         every = torch.arange(len(log_mention), device=log_mention.device)
         log_new = self.log_new[rows.position]
-        log_new, entity = log_new.topk(min(num_new or log_new.shape[1], log_new.shape[1]))
+        log_new, entity = log_new.topk(
+            min(num_new or log_new.shape[1], log_new.shape[1])
+        )
         new_row = every[:, None].expand_as(entity).flatten()
         new_node = self.graph.node_of_entity[entity.flatten()]
 
         derived_row, derived_node, log_derived = self._derived_options(rows)
         parts = [
-            (Mention.NONE, every, torch.zeros_like(every), torch.zeros_like(log_new[:, 0])),
+            (
+                Mention.NONE,
+                every,
+                torch.zeros_like(every),
+                torch.zeros_like(log_new[:, 0]),
+            ),
             (Mention.NEW, new_row, new_node, log_new.flatten()),
             (Mention.DERIVED, derived_row, derived_node, log_derived),
             (
@@ -348,7 +357,8 @@ def windows(history: Tensor, node: Tensor) -> Tensor:
     Returns:
         For token t the nodes of t - W .. t - 1, shape (B, K, T, W), a view.
     """
-    return torch.cat([history, node], -1)[..., :-1].unfold(-1, history.shape[-1], 1)
+    path = torch.cat([history, node], -1)
+    return path.unfold(-1, history.shape[-1], 1)[..., :-1, :]
 
 
 def log_prob_walks(
@@ -366,7 +376,9 @@ def log_prob_walks(
             walks.mention[bb, kk, tt],
             walks.node[bb, kk, tt],
         )
-        for bb, kk, tt in zip(b.split(chunk), k.split(chunk), t.split(chunk), strict=True)
+        for bb, kk, tt in zip(
+            b.split(chunk), k.split(chunk), t.split(chunk), strict=True
+        )
     ]
     result = walk.scores.mention.new_zeros(batch, samples, tokens)
     return result.index_put((b, k, t), torch.cat(parts)) if parts else result
@@ -399,54 +411,68 @@ def sample_walks(
 
 
 def beam_walks(
-    walk: Walk, history: Tensor, length: Tensor, num_tokens: int, width: int
-) -> tuple[Walks, Tensor]:
+    walk: Walk,
+    history: Tensor,
+    log_q: Tensor,
+    length: Tensor,
+    num_tokens: int,
+    width: int,
+) -> tuple[Walks, Tensor, Tensor]:
     """Keep the ``width`` most probable distinct beginnings after every token.
 
     Args:
         walk: The distribution to search under.
-        history: (B, 1, W) nodes before the piece.
+        history: Nodes before the piece of every walk so far, (B, K, cutoff).
+        log_q: log q of the walks so far, (B, K) float64; ``-inf``: there is none.
         length: Tokens of each text, (B,).
         num_tokens: T.
-        width: Beams to keep.
+        width: Walks to keep.
 
     Returns:
-        Walks of shape (B, width, T) and log q, (B, width) float64; ``-inf`` marks
-        places that found no walk. Exact if no text has more than ``width`` walks.
+        Walks (B, width, T), their log q (B, width) with ``-inf`` where there is none,
+        and which of the K walks so far each of them continues, (B, width). Exact if no
+        text has more than ``width`` walks.
     """
-    batch, _, cutoff = history.shape
+    batch, samples, _ = history.shape
     device = history.device
-    path = torch.cat([history, history.new_zeros(batch, 1, num_tokens)], -1)
-    path = path.repeat(1, width, 1)
-    mention = torch.zeros_like(path[..., cutoff:])
-    log_q = torch.full((batch, width), -torch.inf, dtype=torch.float64, device=device)
-    log_q[:, 0] = 0.0
+    places = torch.arange(batch, device=device)[:, None]
+    more = max(width - samples, 0)
+    window = F.pad(history, (0, 0, 0, more))[:, :width]
+    log_q = F.pad(log_q, (0, more), value=-torch.inf)[:, :width]
+    start = torch.arange(width, device=device).clamp_max(samples - 1).repeat(batch, 1)
+    came_from = start.new_zeros(num_tokens, batch, width)
+    step = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
-        alive = (log_q > -torch.inf) & (length > t)[:, None]
-        text, place = alive.nonzero(as_tuple=True)
-        rows = Rows(text * num_tokens + t, path[text, place, t : t + cutoff])
+        going_on = length > t
+        text, place = ((log_q > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
+        rows = Rows(text * num_tokens + t, window[text, place])
         option = walk.options(rows, num_new=width)
-        owner = text[option.row]
-        total = log_q[text, place][option.row] + option.log_prob.double()
-        # Best first within each text; both sorts are stable, so ties are settled by
-        # the order of the options and do not depend on the batch.
+        owner, total = text[option.row], log_q[text, place][option.row]
+        total = total + option.log_prob.double()
+        # Best first within each text. Both sorts are stable, so ties go by the order
+        # of the options and do not depend on the rest of the batch.
         order = total.argsort(descending=True, stable=True)
         order = order[owner[order].argsort(stable=True)]
-        rank = torch.arange(len(order), device=device) - torch.searchsorted(
-            owner[order], owner[order]
-        )
+        rank = torch.arange(len(order), device=device)
+        rank = rank - torch.searchsorted(owner[order], owner[order])
         order, rank = order[rank < width], rank[rank < width]
-        owner, came_from = owner[order], place[option.row[order]]
-        path[owner, rank], mention[owner, rank] = (
-            path[owner, came_from],
-            mention[owner, came_from],
-        )
-        path[owner, rank, cutoff + t] = option.node[order]
-        mention[owner, rank, t] = option.mention[order]
-        going_on = length > t
-        log_q[going_on] = -torch.inf
+        owner, chosen = owner[order], place[option.row[order]]
+
+        came_from[t] = torch.arange(width, device=device)
+        came_from[t, owner, rank] = chosen
+        step[0, t, owner, rank] = option.mention[order]
+        step[1, t, owner, rank] = option.node[order]
+        moved = torch.cat([window[places, came_from[t]], step[1, t, ..., None]], -1)
+        window = torch.where(going_on[:, None, None], moved[..., 1:], window)
+        log_q = log_q.masked_fill(going_on[:, None], -torch.inf)
         log_q[owner, rank] = total[order]
-    return Walks(mention, path[..., cutoff:]), log_q
+    # Walk back along the links.
+    origin = torch.arange(width, device=device).repeat(batch, 1)
+    found = start.new_zeros(2, batch, width, num_tokens)
+    for t in reversed(range(num_tokens)):
+        found[..., t] = step[:, t, places, origin]
+        origin = came_from[t, places, origin]
+    return Walks(found[0], found[1]), log_q, start.gather(1, origin)
 
 
 __all__ = [

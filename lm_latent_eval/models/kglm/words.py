@@ -4,7 +4,8 @@ r"""How a token is worded: p(x_t | h_t, node), generated or copied from an alias
     p(x_t = y \mid h, n) = \frac{e^{g_y(h, n)} + \sum_{j : a_{nj} = y} e^{c_j(h, n)}}
         {\sum_{v} e^{g_v(h, n)} + \sum_j e^{c_j(h, n)}}
 
-over V words to generate and the words a_{n1}, a_{n2}, ... of the node's aliases to copy.
+over V words to generate and the words a_{n1}, a_{n2}, ... of the node's aliases to
+copy.
 The generation scores are a sum of a term of the position and a term of the entity,
 g_v(h, n) = P_v(h) + Q_v(n), so the sums over the vocabulary for all positions and
 entities of a text are *one* product of two matrices of exponentials.
@@ -77,11 +78,13 @@ class Words(nn.Module):
         forms = aliases.reshape(-1, length).long()
         (some,) = (forms != 0).any(-1).nonzero(as_tuple=True)
         if len(some):
-            words = forms[some].masked_fill(forms[some] >= self.config.vocab_size, UNKNOWN)
+            words = forms[some].masked_fill(
+                forms[some] >= self.config.vocab_size, UNKNOWN
+            )
             states, _ = self.alias_encoder(self.tokens[0](words))
             states = states * (words != 0)[..., None]
             encoded = encoded.index_copy(0, some, states)
-        keys = self.copy(encoded.view(n, slots, dim)).tanh()
+        keys: Tensor = self.copy(encoded.view(n, slots, dim)).tanh()
         if self.config.copy_scores == "reshaped":
             # What the original checkpoints were trained with: the same numbers read as
             # a (dim, slots) matrix, where a transpose was meant.
@@ -91,9 +94,10 @@ class Words(nn.Module):
     def log_paths(
         self,
         hidden: Tensor,
+        position_scores: Tensor,
         target: Tensor,
         unknown_log_prob: Tensor,
-        entity_embedding: Tensor,
+        entity_scores: Tensor,
         alias_keys: Tensor,
         aliases: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -101,9 +105,10 @@ class Words(nn.Module):
 
         Args:
             hidden: h of each position, (T, dim).
+            position_scores: P of each position, (T, V).
             target: Extended ids of the tokens, (T,).
             unknown_log_prob: What an unknown word costs on top of p(unknown), (T,).
-            entity_embedding: Embeddings of n nodes, (n, entity_dim).
+            entity_scores: Q of n nodes, (n, V).
             alias_keys: From ``encode_aliases``, (n, dim, slots).
             aliases: Extended word ids of the slots, (n, slots).
 
@@ -111,16 +116,19 @@ class Words(nn.Module):
             Log-probabilities of generating and of copying the token in nats, (T, n)
             each; log p(x_t | h_t, node) is their ``log_add``.
         """
-        position, entity = self.position_scores(hidden), self.entity_scores(entity_embedding)
         word = target.masked_fill(target >= self.config.vocab_size, UNKNOWN)
-        generate = position.gather(1, word[:, None]) + entity[:, word].T
+        generate = position_scores.gather(1, word[:, None]) + entity_scores[:, word].T
         copy = torch.einsum("td,nds->tns", hidden, alias_keys)
         copy = copy.masked_fill(aliases == 0, -torch.inf)
-        log_z = log_add(log_sum_product(position, entity), logsumexp(copy))
+        log_z = log_add(
+            log_sum_product(position_scores, entity_scores), logsumexp(copy)
+        )
 
         same = (aliases == target[:, None, None]) & (target != UNKNOWN)[:, None, None]
         unknown = (word == UNKNOWN)[:, None]
-        generate = generate + torch.where(word == UNKNOWN, unknown_log_prob, 0.0)[:, None]
+        generate = (
+            generate + torch.where(word == UNKNOWN, unknown_log_prob, 0.0)[:, None]
+        )
         generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
         copied = logsumexp(copy.masked_fill(~same, -torch.inf))
         return generate - log_z, copied - log_z
@@ -157,7 +165,7 @@ class Words(nn.Module):
 
 
 def logsumexp(value: Tensor) -> Tensor:
-    """Reduce the last axis; a row without finite values gives -inf and no NaN gradient."""
+    """Reduce the last axis; a row of -inf gives -inf, and no NaN gradient."""
     if value.shape[-1] == 0:
         return value.new_full(value.shape[:-1], -torch.inf)
     empty = value.isneginf().all(-1)
@@ -184,10 +192,15 @@ def log_sum_product(a: Tensor, b: Tensor) -> Tensor:
     Returns:
         (T, n).
     """
-    peak_a, peak_b = a.detach().amax(-1, keepdim=True), b.detach().amax(-1, keepdim=True)
+    peak_a, peak_b = (
+        a.detach().amax(-1, keepdim=True),
+        b.detach().amax(-1, keepdim=True),
+    )
     product = (a - peak_a).exp() @ (b - peak_b).exp().T
     limit = torch.finfo(a.dtype)
-    t, n = (product.detach() < a.shape[1] * limit.tiny / limit.eps).nonzero(as_tuple=True)
+    t, n = (product.detach() < a.shape[1] * limit.tiny / limit.eps).nonzero(
+        as_tuple=True
+    )
     result = product.clamp_min(limit.tiny).log() + peak_a + peak_b.T
     for tt, nn_ in zip(t.split(256), n.split(256), strict=True):
         result = result.index_put((tt, nn_), (a[tt] + b[nn_]).logsumexp(-1))

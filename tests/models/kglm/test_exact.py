@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-import kglm_reference as reference
 import pytest
 import torch
-from kglm_space import every_walk
 from scipy.stats import chisquare
 
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm.original import SPECIAL_ENTITIES
+from tests import kglm_reference as reference
+from tests.kglm_space import every_walk
 
 EXACT = reference.numbers()["exact"]
 PROPOSALS = ("peeking", "nonpeeking", "prior")
@@ -105,7 +105,10 @@ def test_samples_follow_q(model, which, temperature):
     common = expected >= 5
     cells = torch.cat([observed[common], observed[~common].sum()[None]])
     wanted = torch.cat([expected[common], expected[~common].sum()[None]])
-    assert chisquare(cells.numpy(), (wanted * cells.sum() / wanted.sum()).numpy()).pvalue > 1e-4
+    assert (
+        chisquare(cells.numpy(), (wanted * cells.sum() / wanted.sum()).numpy()).pvalue
+        > 1e-4
+    )
 
 
 @pytest.mark.parametrize("which", PROPOSALS)
@@ -123,13 +126,15 @@ def test_beam_is_a_bound_and_becomes_exact(case, which):
         latents = torch.cat([beam.latents.mention, beam.latents.node], -1)[0, found]
         assert len(latents.unique(dim=0)) == len(latents) <= width
         torch.testing.assert_close(
-            proposal.log_prob(q, beam.latents)[0, found], beam.log_q[0, found],
-            rtol=0, atol=1e-10,
+            proposal.log_prob(q, beam.latents)[0, found],
+            beam.log_q[0, found],
+            rtol=0,
+            atol=1e-10,
         )
         total = kglm.log_joint(p, beam.latents)[0, found].logsumexp(0).item()
         assert total <= exact + 1e-12
     assert abs(total - exact) < 1e-10
     best = proposal.beam(q, len(log_q)).log_q[0]
     torch.testing.assert_close(
-        best.sort().values, log_q.sort().values[-len(best):], rtol=0, atol=1e-10
+        best.sort().values, log_q.sort().values[-len(best) :], rtol=0, atol=1e-10
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import kglm_reference as reference
 import pytest
 import torch
 from torch import Tensor
 
 from lm_latent_eval.models.kglm.modeling import KGLM, Encoded
 from lm_latent_eval.models.kglm.walk import Mention, Rows, windows
+from tests import kglm_reference as reference
 
 CASES = reference.numbers()["cases"]
 Q_CASES = reference.numbers()["q_cases"]
@@ -57,7 +57,9 @@ def parent_factors(encoded: Encoded, z: dict) -> tuple[Tensor, Tensor]:  # type:
             here = log_parent[(entity == parent) & (entity != 0)]
             parents.append(here.logsumexp(0))
             edge = encoded.walk.log_edge(
-                torch.tensor([t]), torch.tensor([parent]), annotated.node[0, 0, t : t + 1]
+                torch.tensor([t]),
+                torch.tensor([parent]),
+                annotated.node[0, 0, t : t + 1],
             )
             edges.append(edge[0])
     shape = (len(z["parent_ids"]), width)
@@ -93,12 +95,14 @@ def test_every_factor_of_p(case):
     node = annotated.node[0, 0].unique()
     which = torch.searchsorted(node, annotated.node[0, 0])
     aliases = kglm.knowledge.aliases[node]
-    generate, copy = kglm.generative.words.log_paths(
+    words = kglm.generative.words
+    generate, copy = words.log_paths(
         encoded.text[0],
+        words.position_scores(encoded.text[0]),
         encoded.batch.targets[0],
         encoded.batch.unknown_log_prob[0],
-        kglm._entity_vectors(node),
-        kglm.generative.words.encode_aliases(aliases),
+        words.entity_scores(kglm._entity_vectors(node)),
+        words.encode_aliases(aliases),
         aliases.flatten(1),
     )
     assert_same(generate[position, which], golden["word_gen"])
@@ -142,7 +146,8 @@ def is_masked(case: dict) -> bool:  # type: ignore[type-arg]
         or (
             m == Mention.DERIVED
             and z["parent_ids"][t] != [0]
-            and max(map(sum, zip(f["parent"][t], f["relation"][t], strict=True))) < MASKED
+            and max(map(sum, zip(f["parent"][t], f["relation"][t], strict=True)))
+            < MASKED
         )
         for t, m in enumerate(z["mention_type"])
     )

@@ -1,0 +1,292 @@
+"""Latent language models as lm-eval models: ``lm_eval --model latent_kglm``.
+
+Requests come in, ``ScoredFloat`` answers go out; the arithmetic is in ``inference`` and
+``estimators``. A new model joins with a class of two lines here, one entry point in
+``pyproject.toml`` and its line in ``models.MODELS``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+# Before anything else of lm-eval: importing a backend first must not leave the registry
+# half filled.
+import lm_eval.models  # noqa: F401
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM, CacheHook
+
+import lm_latent_eval
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.cache import guard_cache
+from lm_latent_eval.harness.options import (
+    EvaluationOptions,
+
+    parse_batch_size,
+    parse_device,
+    parse_dtype,
+)
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.requests import Request, RequestScorer
+from lm_latent_eval.harness.summary import Summary
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.text.words import UnknownWords, unknown_log_prob
+
+logger = logging.getLogger(__name__)
+
+
+class LatentLMBackend(LM):  # type: ignore[misc]
+    """Scores strings with a latent language model.
+
+    Args:
+        pretrained: Checkpoint directory or hub repository; None is the embedded
+            demonstration model, where there is one.
+        proposal: ``peeking``, ``nonpeeking`` or ``prior``.
+        estimator: ``is`` (importance sampling) or ``beam`` (beam marginalization).
+        num_samples: K, samples a text, or the width of the beam; with
+            ``target_stderr`` the size of the pilot.
+        temperature: Divides the proposal's scores; above 1 flattens it.
+        seed: Of all random numbers.
+        unk: ``penalized`` or ``closed``; None is penalized where the checkpoint knows
+            how many unknown types there are.
+        target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
+            error of its log-likelihood in nats; the number comes from fresh draws.
+        max_samples: The most that ``target_stderr`` may choose.
+        confidence: Of the certificate.
+        batch_size: Texts scored together, or ``auto``. Moves no number.
+        max_batch_size: The most that ``auto`` takes.
+        device: Where to compute.
+        dtype: ``float32``, ``float64`` or ``auto`` (as in the checkpoint).
+    """
+
+    model_name: ClassVar[str]
+    default_estimator: ClassVar[str] = "is"
+    default_checkpoint: ClassVar[Path | None] = None
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        proposal: str = "peeking",
+        estimator: str | None = None,
+        num_samples: int | str = 100,
+        temperature: float | str = 1.0,
+        seed: int | str = 0,
+        unk: str | None = None,
+        target_stderr: float | str | None = None,
+        max_samples: int | str = 100_000,
+        confidence: float | str = 0.95,
+        batch_size: int | str | None = "auto",
+        max_batch_size: int | str | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = "auto",
+        **unknown: Any,
+    ) -> None:
+        """Check the arguments and load the checkpoint."""
+        super().__init__()
+        if unknown:
+            raise ValueError(
+                f"{next(iter(unknown))!r} is not an argument of latent_{self.model_name}"
+                "; expected pretrained, proposal, estimator, num_samples, temperature, "
+                "seed, unk, target_stderr, max_samples, confidence, dtype"
+            )
+        options = EvaluationOptions.parse(
+            estimator=estimator or self.default_estimator,
+            num_samples=num_samples,
+            proposal=proposal,
+            temperature=temperature,
+            seed=seed,
+            unk="",
+            confidence=confidence,
+            target_stderr=target_stderr,
+            max_samples=max_samples,
+        )
+        size = parse_batch_size(batch_size)
+        largest = parse_batch_size(max_batch_size)
+        self._processes = Processes.start()
+        self._device = self._processes.device or parse_device(device)
+        self.checkpoint = load(
+            pretrained or self._embedded(),
+            expected=self.model_name,
+            dtype=parse_dtype(dtype),
+            device=self._device,
+        )
+        config = self.checkpoint.model.config
+        if unk is None:
+            unk = UnknownWords.PENALIZED if config.num_unknown_types else "closed"
+        cost = unknown_log_prob(unk, config.num_unknown_types)
+        self.options = replace(options, unk=str(unk))
+        self.summary = Summary()
+        self._unreported: list[Estimate] = []
+        self._scorer = RequestScorer(
+            self.checkpoint,
+            self.checkpoint.model.proposal(options.proposal, options.temperature),
+            self.options,
+            cost,
+            batch_size=size,
+            max_batch_size=largest,
+            quiet=self.rank != 0,
+        )
+
+    def _embedded(self) -> Path:
+        if self.default_checkpoint is None:
+            raise ValueError(
+                f"latent_{self.model_name} has no embedded model: give "
+                "--model_args pretrained=DIRECTORY"
+            )
+        return self.default_checkpoint
+
+    # -- lm-eval's interface ----------------------------------------------------------
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[ScoredFloat]:
+        """Return log p-hat of whole texts, their ends included, in nats."""
+        answers: dict[int, ScoredFloat] = {}
+        for i, answer in self._scorer.score_texts(_identified(requests)):
+            answers[i] = answer
+            self.cache_hook.add_partial(
+                "loglikelihood_rolling", requests[i].args, answer
+            )
+        return self._finished(answers)
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
+        """Return log p-hat of continuations in nats, and whether greedy decoding of
+        the estimated next-token marginals utters them.
+        """
+        greedy: dict[int, bool] = {}
+        answers: dict[int, ScoredFloat] = {}
+        for i, answer, is_greedy in self._scorer.score_continuations(
+            _identified(requests)
+        ):
+            answers[i], greedy[i] = answer, is_greedy
+            self.cache_hook.add_partial(
+                "loglikelihood", requests[i].args, (answer, is_greedy)
+            )
+        scored = self._finished(answers)
+        return [(answer, greedy[i]) for i, answer in enumerate(scored)]
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """Continue contexts until a stop string, greedily or by sampling."""
+        texts: dict[int, str] = {}
+        for i, text in self._scorer.generate(_identified(requests)):
+            texts[i] = text
+            self.cache_hook.add_partial("generate_until", requests[i].args, text)
+        return [texts[i] for i in range(len(requests))]
+
+    def _finished(self, answers: dict[int, ScoredFloat]) -> list[ScoredFloat]:
+        ordered = [answers[i] for i in range(len(answers))]
+        self._unreported += [replace(a.estimate, log_weights=()) for a in ordered]
+        if self.world_size == 1:
+            self._report()
+        return ordered
+
+    def _report(self) -> None:
+        self.summary.add(self._processes.gather(self._unreported))
+        self._unreported = []
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Say what the numbers are: this goes into the results' ``config``."""
+        model = self.checkpoint.model
+        return {
+            "latent_eval_version": lm_latent_eval.__version__,
+            "checkpoint_digest": self.checkpoint.digest,
+            "model_num_parameters": sum(p.numel() for p in model.parameters()),
+            "model_dtype": str(model.dtype),
+            "latent_eval": {
+                **asdict(self.options),
+                "normalised": bool(getattr(model.config, "only_possible", True)),
+                "vocabulary": f"{model.config.vocab_size} words to utter, "
+                f"{model.config.num_words - model.config.vocab_size} more to copy",
+                "units": "nats; sentence ends counted in rolling log-likelihoods",
+                **self.summary.as_dict(),
+            },
+        }
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuse a cache whose numbers other settings made."""
+        guard_cache(cache_hook, self.fingerprint)
+        super().set_cache_hook(cache_hook)
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that a cached number depends on, as JSON."""
+        return {
+            "model": f"latent_{self.model_name}",
+            "checkpoint": self.checkpoint.digest,
+            "dtype": str(self.checkpoint.model.dtype),
+            **asdict(self.options),
+        }
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What tells this model's requests from others' in request caches."""
+        return f"latent_{self.model_name}-{self.checkpoint.digest}"
+
+    # -- data parallelism -------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Index of this process."""
+        return self._processes.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self._processes.world_size
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Concatenate a tensor over the processes."""
+        return self._processes.all_gather(tensor)
+
+    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
+        """Collect an object of every process on one."""
+        return self._processes.gather_object(obj, dst)
+
+    def barrier(self) -> None:
+        """Wait for every process; all of them pass here after every kind of request.
+
+        So here diagnostics are gathered. ``loglikelihood`` is not called where a cache
+        answers every request, and ``get_model_info`` on one process alone.
+        """
+        self._report()
+        self._processes.barrier()
+
+
+def _identified(requests: list[Instance]) -> list[Request]:
+    """Name each request by its task and document, so that its draws are its own.
+
+    The options of one document share a name, and with it the draws of their context. A
+    request that is repeated, or that no task made, is counted.
+    """
+    seen: Counter[int] = Counter()
+    named = []
+    for number, instance in enumerate(requests):
+        if instance.task_name is None or instance.doc_id is None:
+            name = f"request/{number}"
+        else:
+            name = f"{instance.task_name}/{instance.doc_id}"
+        if seen[id(instance)]:
+            name += f"/repeat {seen[id(instance)]}"
+        seen[id(instance)] += 1
+        named.append(Request(number, name, instance.args))
+    return named
+
+
+class LatentKGLM(LatentLMBackend):
+    """``latent_kglm``: a knowledge graph language model."""
+
+    model_name = "kglm"
+    default_checkpoint = Path(lm_latent_eval.__file__).parent / "demo" / "checkpoint"
+
+
+class LatentLSTM(LatentLMBackend):
+    """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
+
+    model_name = "lstm"
+    default_estimator = "exact"
+
+
+__all__ = ["LatentKGLM", "LatentLMBackend", "LatentLSTM"]

@@ -1,0 +1,102 @@
+"""How a continuation is written: greedily or by chance, until a stop string."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
+
+logger = logging.getLogger(__name__)
+
+MOST_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """The harness's ``generation_kwargs``."""
+
+    until: tuple[str, ...]
+    max_tokens: int
+    temperature: float
+    """0 is greedy decoding."""
+
+    @classmethod
+    def parse(cls, kwargs: dict[str, Any]) -> GenerationOptions:
+        """Read them.
+
+        Raises:
+            ValueError: If a value is out of its range.
+        """
+        known = {"until", "max_gen_toks", "max_new_tokens", "do_sample", "temperature"}
+        if ignored := sorted(kwargs.keys() - known):
+            logger.warning("generation arguments without effect: %s", ", ".join(ignored))
+        until = kwargs.get("until") or []
+        until = [until] if isinstance(until, str) else until
+        most = int(kwargs.get("max_gen_toks", kwargs.get("max_new_tokens", MOST_TOKENS)))
+        temperature = float(kwargs.get("temperature", 1.0 if kwargs.get("do_sample") else 0))
+        if not kwargs.get("do_sample", temperature > 0):
+            temperature = 0.0
+        if most < 1 or temperature < 0:
+            raise ValueError(
+                f"max_gen_toks={most}, temperature={temperature}: expected at least 1 "
+                "token and a temperature of at least 0"
+            )
+        return cls(tuple(stop for stop in until if stop), most, temperature)
+
+
+@dataclass
+class Utterance:
+    """A continuation that is being written."""
+
+    context: list[int]
+    options: GenerationOptions
+    words: list[int] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def ids(self) -> list[int]:
+        """Context and continuation."""
+        return self.context + self.words
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more is to be written."""
+        return self.ended or len(self.words) >= self.options.max_tokens
+
+    def extend(self, log_p: Tensor, u: float, tokenizer: WordTokenizer) -> None:
+        """Add a word.
+
+        Args:
+            log_p: Log-probabilities of the words, (number of words,).
+            u: A random number in (0, 1).
+            tokenizer: For finding stop strings.
+        """
+        if self.finished:
+            return
+        log_p = log_p.double().clone()
+        log_p[UNKNOWN] = -torch.inf  # it has no spelling to write
+        if self.options.temperature == 0:
+            word = int(log_p.argmax())
+        else:
+            mass = (log_p / self.options.temperature).softmax(-1).cumsum(-1)
+            word = int(torch.searchsorted(mass / mass[-1], torch.tensor(u), right=True))
+        if word == END:
+            self.ended = True
+            return
+        self.words.append(word)
+        text = self._written(tokenizer)
+        self.ended = any(stop in text for stop in self.options.until)
+
+    def text(self, tokenizer: WordTokenizer) -> str:
+        """Return the continuation up to the first stop string."""
+        text = self._written(tokenizer)
+        cuts = [text.find(stop) for stop in self.options.until]
+        return text[: min((cut for cut in cuts if cut >= 0), default=len(text))]
+
+    def _written(self, tokenizer: WordTokenizer) -> str:
+        return tokenizer.decode(self.ids)[len(tokenizer.decode(self.context)) :]

@@ -1,0 +1,87 @@
+"""Beam marginalization: log of the sum of p(x, z) over latents that beam search finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.inference.particles import PIECE, Particles, pieces
+from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.text.batch import TokenBatch
+
+
+@dataclass(frozen=True)
+class BeamMarginalization:
+    """The k distinct latents of high q, summed: a strict lower bound of p(x).
+
+    Source: Logan et al. (2020), section 5.
+    """
+
+    name: ClassVar[str] = "beam"
+    num_samples: int
+    """k, the width of the beam."""
+
+    def log_weights(
+        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+    ) -> Tensor:
+        """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
+        if isinstance(model, LeftToRight) and batch.targets.shape[1] > PIECE:
+            begin = Particles.begin(len(keys), batch.inputs.device)
+            return self.extend(model, proposal, batch, keys, [], begin).log_w
+        beam = proposal.beam(proposal.encode(batch), self.num_samples)
+        log_p: Tensor = model.log_joint(model.encode(batch), beam.latents).double()
+        return log_p.masked_fill(beam.log_q.isneginf(), -torch.inf)
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Particles,
+    ) -> Particles:
+        """Read on: continue the beams of the texts so far over some more tokens."""
+        particles = after
+        for _, piece in pieces(batch):
+            p_state, q_state = particles.model_state, particles.proposal_state
+            beam = proposal.beam(
+                proposal.encode(piece, q_state), self.num_samples, particles.log_q
+            )
+            if p_state is not None:
+                p_state = p_state.resample(beam.origin)
+                q_state = q_state.resample(beam.origin)
+            p = model.encode(piece, p_state)
+            log_p = model.log_joint(p, beam.latents).double()
+            log_p = log_p + particles.log_w.gather(1, beam.origin)
+            particles = Particles(
+                model.advance(p, beam.latents),
+                proposal.advance(proposal.encode(piece, q_state), beam.latents),
+                log_p.masked_fill(beam.log_q.isneginf(), -torch.inf),
+                beam.log_q,
+            )
+        return particles
+
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
+        return Estimate.from_beam(log_w, num_tokens=num_tokens)
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+    ) -> Estimate:
+        """Return the difference of two bounds, which is no bound itself."""
+        whole = Estimate.from_beam(log_w, num_tokens=num_tokens)
+        return Estimate(
+            log_evidence=whole.log_evidence - log_w_prefix.logsumexp(-1).item(),
+            stderr=0.0,
+            effective_sample_size=None,
+            pareto_k=None,
+            num_samples=self.num_samples,
+            num_tokens=num_tokens,
+            bound=Bound.NONE,
+            estimator=self.name,
+        )

@@ -1,0 +1,59 @@
+"""Models without latents: the one empty latent is all there is to sum over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.text.batch import TokenBatch
+
+_BEAM = BeamMarginalization(1)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """log p(x) as it is: a beam of one that holds every latent."""
+
+    name: ClassVar[str] = "exact"
+    num_samples: int = 1
+
+    def log_weights(
+        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+    ) -> Tensor:
+        """Return log p(x), (B, 1) float64."""
+        return _BEAM.log_weights(model, proposal, batch, keys)
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Particles,
+    ) -> Particles:
+        """Read on."""
+        return _BEAM.extend(model, proposal, batch, keys, starts, after)
+
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Return log p(x) of one text."""
+        return replace(
+            Estimate.from_beam(log_w, num_tokens=num_tokens),
+            bound=Bound.EXACT,
+            estimator=self.name,
+        )
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+    ) -> Estimate:
+        """Return log p(continuation | prefix)."""
+        return replace(
+            _BEAM.difference(log_w, log_w_prefix, num_tokens),
+            bound=Bound.EXACT,
+            estimator=self.name,
+        )

@@ -1,0 +1,140 @@
+"""Importance sampling: log w_k = log p(x, z_k) - log q(z_k | x), z_k drawn from q."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.estimators.importance import effective_sample_size, pareto_k
+from lm_latent_eval.inference.particles import PIECE, Particles, pieces
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.text.batch import TokenBatch
+
+DECISIONS = 1 << 21
+"""Latent decisions (texts x samples x tokens) held at a time."""
+
+
+@dataclass(frozen=True)
+class ImportanceSampling:
+    """K independent draws a text; unbiased for p(x), nested in K."""
+
+    name: ClassVar[str] = "is"
+    num_samples: int
+
+    def log_weights(
+        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+    ) -> Tensor:
+        """Return the log-weights of whole texts in nats, (B, K) float64.
+
+        Samples are drawn in as many rounds as memory asks for, which does not change
+        them.
+
+        Args:
+            model: A latent LM.
+            proposal: Its proposal.
+            batch: B whole texts.
+            keys: The key of each text's random numbers (``stream_key``).
+        """
+        batch_size, num_tokens = batch.targets.shape
+        at_once = max(1, DECISIONS // max(1, batch_size * min(num_tokens, PIECE)))
+        rounds = [
+            Streams(
+                keys, min(at_once, self.num_samples - k), k, device=batch.inputs.device
+            )
+            for k in range(0, self.num_samples, at_once)
+        ]
+        if isinstance(model, LeftToRight) and num_tokens > PIECE:
+            begin = Particles.begin(batch_size, batch.inputs.device)
+            parts = [self._extend(model, proposal, batch, s, begin).log_w for s in rounds]
+        else:
+            p, q = model.encode(batch), proposal.encode(batch)
+            parts = []
+            for streams in rounds:
+                draws = proposal.sample(q, streams, streams.num_samples)
+                parts.append(model.log_joint(p, draws.latents).double() - draws.log_q)
+        return torch.cat(parts, -1)
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Particles,
+    ) -> Particles:
+        """Read on: draw the latents of some more tokens and weigh them.
+
+        Args:
+            model: A left-to-right latent LM.
+            proposal: Its left-to-right proposal.
+            batch: The tokens that follow, any number.
+            keys: The key of each text's random numbers.
+            starts: How many tokens each text had so far.
+            after: The texts so far.
+
+        Returns:
+            The particles after the last token; their weights estimate the probability
+            of the text so far as a prefix.
+        """
+        streams = Streams(
+            keys, self.num_samples, starts=starts, device=batch.inputs.device
+        )
+        return self._extend(model, proposal, batch, streams, after)
+
+    @staticmethod
+    def _extend(
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        streams: Streams,
+        particles: Particles,
+    ) -> Particles:
+        starts = streams.starts or [0] * len(streams.keys)
+        for offset, piece in pieces(batch):
+            here = replace(streams, starts=[start + offset for start in starts])
+            p = model.encode(piece, particles.model_state)
+            q = proposal.encode(piece, particles.proposal_state)
+            draws = proposal.sample(q, here, streams.num_samples)
+            log_w = model.log_joint(p, draws.latents).double() - draws.log_q
+            particles = Particles(
+                model.advance(p, draws.latents),
+                proposal.advance(q, draws.latents),
+                particles.log_w + log_w,
+                particles.log_q + draws.log_q,
+            )
+        return particles
+
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Return the estimate of one text's log p(x), from log-weights (K,)."""
+        return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+    ) -> Estimate:
+        """Estimate log p(continuation | prefix) as a difference from the same draws.
+
+        No bound: the estimate of the prefix, which is subtracted, is biased as well.
+
+        Args:
+            log_w: Log-weights of prefix and continuation, (K,).
+            log_w_prefix: Log-weights of the prefix under the same latents, (K,).
+            num_tokens: Tokens of the continuation.
+        """
+        whole = Estimate.from_log_weights(log_w, num_tokens=num_tokens)
+        prefix = log_evidence(log_w_prefix).item()
+        return Estimate(
+            log_evidence=whole.log_evidence - prefix,
+            stderr=log_ratio_stderr(log_w, log_w_prefix).item(),
+            effective_sample_size=effective_sample_size(log_w).item(),
+            pareto_k=pareto_k(log_w).item(),
+            num_samples=self.num_samples,
+            num_tokens=num_tokens,
+            bound=Bound.NONE,
+            estimator=self.name,
+        )

@@ -1,0 +1,240 @@
+"""Text annotated with mentions of a knowledge graph's entities.
+
+JSON lines, one text a line::
+
+    {"id": "...", "tokens": ["Ada", "was", "born", "in", "London", "."],
+     "mentions": [{"start": 0, "end": 1, "entity": "Ada", "form": "name"}, ...],
+     "triples": [["Ada", "birthPlace", "London"], ...]}
+
+``tokens`` joined by single spaces are the text; ``start`` and ``end`` (exclusive)
+count tokens; ``form`` is name, description, pronoun or demonstrative. The union of the
+triples is the graph; names and descriptions are the aliases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.walk import Mention, Walks
+from lm_latent_eval.text.words import END, WordTokenizer, split
+
+NAMING = ("name", "description")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A mention: characters ``start`` .. ``end - 1`` name the entity."""
+
+    start: int
+    end: int
+    entity: str
+    form: str
+
+
+@dataclass(frozen=True)
+class AnnotatedText:
+    """A text, its mentions from left to right and the facts that it states."""
+
+    id: str
+    text: str
+    mentions: tuple[Span, ...]
+    triples: tuple[tuple[str, str, str], ...]
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> AnnotatedText:
+        """Read one record of the format above."""
+        tokens = record["tokens"]
+        starts = [0]
+        for token in tokens:
+            starts.append(starts[-1] + len(token) + 1)
+        mentions = tuple(
+            Span(starts[m["start"]], starts[m["end"]] - 1, m["entity"], m["form"])
+            for m in sorted(record["mentions"], key=lambda m: m["start"])
+        )
+        for before, after in pairwise(mentions):
+            if after.start < before.end:
+                raise ValueError(f"mentions overlap at character {after.start}")
+        triples = tuple((s, r, o) for s, r, o in record["triples"])
+        return cls(record.get("id", ""), " ".join(tokens), mentions, triples)
+
+
+def read_annotated(path: Path) -> list[AnnotatedText]:
+    """Read a file of annotated texts.
+
+    Raises:
+        ValueError: If a line is not of the format; it is named.
+    """
+    texts = []
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            texts.append(AnnotatedText.from_json(json.loads(line)))
+        except (ValueError, KeyError, IndexError, TypeError) as err:
+            raise ValueError(
+                f"{path}, line {number}: not an annotated text ({err!r}); expected "
+                '{"tokens": [...], "mentions": [...], "triples": [...]}'
+            ) from err
+    if not texts:
+        raise ValueError(f"{path} has no texts")
+    return texts
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with Path(path).open(encoding="utf-8") as file:
+        yield from (line for line in file if line.strip())
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Facts and names that no training text need mention."""
+
+    triples: tuple[tuple[str, str, str], ...]
+    aliases: dict[str, list[str]]
+
+    @classmethod
+    def read(cls, path: Path) -> Knowledge:
+        """Read ``{"triples": [[s, r, o], ...], "aliases": {name: [form, ...]}}``.
+
+        Raises:
+            ValueError: If the file is not of this format.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            triples = tuple((s, r, o) for s, r, o in content["triples"])
+            aliases = {
+                str(k): [str(f) for f in v] for k, v in content["aliases"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            raise ValueError(
+                f"{path} is not a knowledge graph ({err!r}); expected "
+                '{"triples": [["s", "r", "o"], ...], "aliases": {"s": ["name", ...]}}'
+            ) from err
+        return cls(triples, aliases)
+
+
+def surface_forms(
+    texts: Iterable[AnnotatedText], knowledge: Knowledge | None = None
+) -> dict[str, list[str]]:
+    """Collect each entity's names and descriptions, the most common first.
+
+    Names that come with the knowledge and occur in no text follow in their order.
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for text in texts:
+        for m in text.mentions:
+            if m.form in NAMING:
+                counts[m.entity][text.text[m.start : m.end]] += 1
+    ranked = {
+        entity: sorted(forms, key=lambda form: (-forms[form], form))
+        for entity, forms in sorted(counts.items())
+    }
+    for entity, forms in (knowledge.aliases if knowledge else {}).items():
+        seen = ranked.setdefault(entity, [])
+        seen += [form for form in forms if form not in seen]
+    return ranked
+
+
+def build_vocabulary(
+    texts: Sequence[AnnotatedText],
+    knowledge: Knowledge | None = None,
+    *,
+    min_count: int,
+) -> tuple[WordTokenizer, int]:
+    """Collect the words of a training text.
+
+    Returns:
+        The tokenizer, and how many word types of the text are unknown to it.
+    """
+    forms = surface_forms(texts, knowledge)
+    tokenizer = WordTokenizer.train(
+        (text.text for text in texts),
+        min_count=min_count,
+        copied=[form for names in forms.values() for form in names],
+    )
+    words = (word for text in texts for word in split(text.text))
+    return tokenizer, tokenizer.count_unknown_types(words)
+
+
+def build_graph(
+    texts: Sequence[AnnotatedText],
+    knowledge: Knowledge | None,
+    tokenizer: WordTokenizer,
+    *,
+    max_aliases: int,
+    max_alias_words: int,
+) -> KnowledgeGraph:
+    """Build the knowledge graph that annotated texts speak of."""
+    aliases = {
+        entity: [tokenizer(form).ids for form in forms]
+        for entity, forms in surface_forms(texts, knowledge).items()
+    }
+    triples = {triple for text in texts for triple in text.triples}
+    return KnowledgeGraph.build(
+        triples | set(knowledge.triples if knowledge else ()),
+        aliases,
+        nodes=sorted({m.entity for text in texts for m in text.mentions}),
+        max_aliases=max_aliases,
+        max_alias_words=max_alias_words,
+    )
+
+
+class Annotator:
+    """Turns annotated texts into word ids and the walk that is annotated."""
+
+    def __init__(
+        self, graph: KnowledgeGraph, tokenizer: WordTokenizer, cutoff: int
+    ) -> None:
+        """Index the graph by name."""
+        self.tokenizer, self.cutoff = tokenizer, cutoff
+        self.node = {name: i for i, name in enumerate(graph.node_names)}
+        self.tails = {n: set(graph.neighbours(n)) for n in range(1, graph.num_nodes)}
+
+    def __call__(self, text: AnnotatedText) -> tuple[list[int], list[int], list[int]]:
+        """Return word ids (the end included), mention types and nodes, T each.
+
+        A mention is derived if an edge leads to it from an entity of the last
+        ``cutoff`` words, and new otherwise. Entities that the graph lacks are not
+        mentioned.
+        """
+        words = self.tokenizer(text.text)
+        mention, node = [int(Mention.NONE)], [NO_ENTITY]
+        mention *= len(words.ids) + 1
+        node *= len(words.ids) + 1
+        spans = iter(text.mentions)
+        span = next(spans, None)
+        begun: Span | None = None
+        for t, start in enumerate(words.starts):
+            while span is not None and start >= span.end:
+                span = next(spans, None)
+            if span is None or start < span.start or span.entity not in self.node:
+                continue
+            node[t] = self.node[span.entity]
+            if span is begun:
+                mention[t] = int(Mention.CONTINUE)
+                continue
+            begun = span
+            recent = set(node[max(0, t - self.cutoff) : t]) - {NO_ENTITY}
+            derived = any(node[t] in self.tails[parent] for parent in recent)
+            mention[t] = int(Mention.DERIVED if derived else Mention.NEW)
+        return [*words.ids, END], mention, node
+
+
+def collate_walks(mention: Sequence[list[int]], node: Sequence[list[int]]) -> Walks:
+    """Pad annotations of B texts, (B, 1, T)."""
+    return Walks(_pad(mention)[:, None], _pad(node)[:, None])
+
+
+def _pad(rows: Sequence[list[int]]) -> Tensor:
+    padded = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = torch.tensor(values)
+    return padded

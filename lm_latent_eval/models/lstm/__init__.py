@@ -1,0 +1,1 @@
+"""A plain LSTM language model: the latent models' twin without latents."""

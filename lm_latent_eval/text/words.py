@@ -1,0 +1,190 @@
+"""Strings to words and back, with a vocabulary that belongs to the checkpoint.
+
+The work is done by Hugging Face ``tokenizers``: a word-level tokenizer in one
+``tokenizer.json``. Its first V words can be uttered by the model; the words after them
+occur only in aliases and can only be copied. Everything else is the unknown word.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+
+PADDING, UNKNOWN, START, END = range(4)
+SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")
+FILE_NAME = "tokenizer.json"
+
+WORD = (
+    r"<unk>"
+    r"|(?:\p{L}\.){2,}"  # initials: U.S.
+    r"|['’](?:s|re|ve|ll|d|m)\b"  # clitics stand alone
+    r"|\w+(?:(?:(?!['’](?:s|re|ve|ll|d|m)\b)['’.&/–-]|(?<=\d)[,:](?=\d))\w+)*"
+    r"|[^\w\s]"
+)
+"""What counts as one word: letters and digits with inner marks, or one other mark."""
+
+
+class UnknownWords(StrEnum):
+    """What an unknown word costs on top of p(unknown)."""
+
+    CLOSED = "closed"
+    """Nothing: the vocabulary is closed, as in the papers."""
+    PENALIZED = "penalized"
+    """1 / number of unknown types: the unknown-penalised perplexity."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A text as words."""
+
+    ids: list[int]
+    """Extended ids; words that can neither be uttered nor copied are ``UNKNOWN``."""
+    starts: list[int]
+    """Where each word starts in the string, in characters."""
+    ends: list[int]
+    """Where each word ends."""
+
+
+class WordTokenizer:
+    """A word-level tokenizer with V words to utter and some more to copy."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        """Wrap a tokenizer; ``vocab_size`` is V."""
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+
+    @property
+    def num_words(self) -> int:
+        """V plus the words that can only be copied."""
+        return self.tokenizer.get_vocab_size()
+
+    @classmethod
+    def train(
+        cls, texts: Iterable[str], *, min_count: int = 2, copied: Iterable[str] = ()
+    ) -> WordTokenizer:
+        """Collect the words of a training text.
+
+        Args:
+            texts: Strings.
+            min_count: Rarer words are unknown.
+            copied: Strings whose words are kept as words that can be copied.
+        """
+        counts = Counter(word for text in texts for word in split(text))
+        known = [w for w, n in counts.most_common() if n >= min_count]
+        known = [w for w in known if w not in SPECIAL_WORDS]
+        vocab = [*SPECIAL_WORDS, *sorted(known, key=lambda w: (-counts[w], w))]
+        more = {word for text in copied for word in split(text)} - set(vocab)
+        return cls(_word_level([*vocab, *sorted(more)]), len(vocab))
+
+    def __call__(self, text: str) -> Words:
+        """Split a string into words."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return Words(
+            encoding.ids,
+            [start for start, _ in encoding.offsets],
+            [end for _, end in encoding.offsets],
+        )
+
+    def count_unknown_types(self, words: Iterable[str]) -> int:
+        """Count the distinct words that the model cannot utter."""
+        ids = map(self.tokenizer.token_to_id, set(words) - {SPECIAL_WORDS[UNKNOWN]})
+        return sum(i is None or i >= self.vocab_size for i in ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Write words as a string, punctuation attached the usual way.
+
+        Raises:
+            ValueError: If an id is no word's.
+        """
+        words = [self._word(i) for i in ids if i not in (PADDING, START, END)]
+        text = " ".join(words)
+        text = re.sub(r" (?=[.,;:!?%)\]}…’]|['’]\w+\b)", "", text)
+        return re.sub(r"(?<=[(\[{]) ", "", text)
+
+    def _word(self, index: int) -> str:
+        word = self.tokenizer.id_to_token(index) if index >= 0 else None
+        if word is None:
+            raise ValueError(f"no word has the id {index}: there are {self.num_words}")
+        return word
+
+    def save(self, directory: Path) -> None:
+        """Write ``tokenizer.json``."""
+        self.tokenizer.save(str(directory / FILE_NAME))
+
+    @classmethod
+    def load(cls, directory: Path, vocab_size: int) -> WordTokenizer:
+        """Read ``tokenizer.json``.
+
+        Raises:
+            ValueError: If it is missing, damaged or smaller than the vocabulary.
+        """
+        path = Path(directory) / FILE_NAME
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: the checkpoint has no vocabulary")
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as err:  # the library raises bare exceptions
+            raise ValueError(f"{path} is not a readable tokenizer ({err})") from err
+        if tokenizer.get_vocab_size() < vocab_size:
+            raise ValueError(
+                f"{path} has {tokenizer.get_vocab_size()} words but the model's "
+                f"vocabulary has {vocab_size}: it belongs to another checkpoint"
+            )
+        return cls(tokenizer, vocab_size)
+
+
+def split(text: str) -> list[str]:
+    """Split a string into words.
+
+    Example:
+        >>> split("Anna's 3,000 books (U.S. edition) aren't here.")
+        ['Anna', "'s", '3,000', 'books', '(', 'U.S.', 'edition', ')',
+         "aren't", 'here', '.']
+    """
+    return [word for word, _ in _SPLIT.pre_tokenize_str(text) if not word.isspace()]
+
+
+def unknown_log_prob(policy: UnknownWords | str, num_unknown_types: int) -> float:
+    """Return what one unknown word costs on top of log p(unknown), in nats.
+
+    Raises:
+        ValueError: If the policy is unknown or the checkpoint lacks what it needs.
+    """
+    if policy == "spelled":
+        raise ValueError(
+            "unk=spelled needs a checkpoint with a character model, and this one has "
+            "none: use unk=penalized or unk=closed"
+        )
+    try:
+        policy = UnknownWords(policy)
+    except ValueError:
+        names = ", ".join(UnknownWords)
+        raise ValueError(f"unk={policy!r}: expected one of {names}") from None
+    if policy is UnknownWords.CLOSED:
+        return 0.0
+    if num_unknown_types < 1:
+        raise ValueError(
+            "unk=penalized needs the number of unknown word types of the training "
+            "text (num_unknown_types in config.json), which this checkpoint lacks: "
+            "use unk=closed"
+        )
+    return -math.log(num_unknown_types)
+
+
+_SPLIT = Split(Regex(WORD), behavior="removed", invert=True)
+
+
+def _word_level(words: Sequence[str]) -> Tokenizer:
+    vocab = {word: i for i, word in enumerate(words)}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token=SPECIAL_WORDS[UNKNOWN]))
+    tokenizer.pre_tokenizer = _SPLIT
+    return tokenizer

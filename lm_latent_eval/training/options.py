@@ -1,0 +1,50 @@
+"""What a training run can be told; imports nothing heavy, so ``--help`` is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train.
+
+    Attributes:
+        epochs: At most.
+        batch_size: Texts an update.
+        learning_rate: Of Adam at the start; halved when the development loss rises.
+        patience: Stop a part after this many epochs without a better one.
+        clip: Largest norm of a gradient.
+        seed: Of the initial weights, the order of texts and dropout.
+    """
+
+    epochs: int = 30
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    patience: int = 3
+    clip: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class KGLMSize:
+    """How large a KGLM to build; see ``KGLMConfig``."""
+
+    token_embedding_dim: int = 128
+    entity_embedding_dim: int = 64
+    hidden_size: int = 256
+    num_layers: int = 2
+    cutoff: int = 30
+    max_aliases: int = 4
+    max_alias_words: int = 8
+    dropout: float = 0.4
+
+
+@dataclass(frozen=True)
+class LSTMSize:
+    """How large an LSTM to build; see ``LSTMConfig``."""
+
+    embedding_dim: int = 128
+    hidden_size: int = 256
+    num_layers: int = 2
+    dropout: float = 0.4

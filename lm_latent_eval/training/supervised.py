@@ -1,0 +1,215 @@
+"""Fits modules by gradient descent, with early stopping, progress and resumption.
+
+Several parts (a generative model, its proposals) train side by side on the same
+batches: each has its own loss, its own learning rate and its own best epoch, and stops
+when it no longer improves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from lm_latent_eval.training.options import Options
+
+ItemT = TypeVar("ItemT")
+STATE_FILE = "training_state.pt"
+
+
+@dataclass(frozen=True)
+class Part(Generic[ItemT]):
+    """A module and its loss."""
+
+    module: nn.Module
+    loss: Callable[[Sequence[ItemT]], Tensor]
+    """Negative log-probability of a batch in nats, summed."""
+
+
+class Trainer(Generic[ItemT]):
+    """Trains parts on a list of items; one ``run`` to the end or to an interruption."""
+
+    def __init__(
+        self,
+        parts: dict[str, Part[ItemT]],
+        *,
+        size: Callable[[ItemT], int],
+        options: Options,
+        directory: Path,
+    ) -> None:
+        """Prepare, and go on where an interrupted run in ``directory`` stopped.
+
+        Args:
+            parts: Name -> part; their modules share no parameters.
+            size: Predicted tokens of an item, the unit of the losses shown.
+            options: How to train; an interrupted run is only resumed with its own.
+            directory: Where the state is kept while training.
+        """
+        self.parts, self.size, self.options = parts, size, options
+        self.path = directory / STATE_FILE
+        self.optimizers = {
+            name: torch.optim.Adam(part.module.parameters(), lr=options.learning_rate)
+            for name, part in parts.items()
+        }
+        self.epoch = 0
+        self.best: dict[str, dict[str, Tensor]] = {}
+        self.best_loss = dict.fromkeys(parts, float("inf"))
+        self.waited = dict.fromkeys(parts, 0)
+        self.history: list[dict[str, Any]] = []
+        if self.path.exists():
+            self._resume()
+
+    def run(self, train: Sequence[ItemT], dev: Sequence[ItemT]) -> list[dict[str, Any]]:
+        """Train until every part has stopped; leave each at its best epoch.
+
+        Returns:
+            One record an epoch: nats a token by part, on training and development text.
+        """
+        while self.epoch < self.options.epochs and self._active():
+            # All randomness of an epoch follows from its number, so a resumed run is
+            # the run that was interrupted.
+            torch.manual_seed(self.options.seed * 1_000_003 + self.epoch)
+            record: dict[str, Any] = {"epoch": self.epoch + 1}
+            record["train"] = self._train_epoch(train)
+            record["dev"] = self.evaluate(dev, self._active())
+            self._after_epoch(record)
+            self.history.append(record)
+            self.epoch += 1
+            self._save()
+            print(_line(record), file=sys.stderr)
+        for name, part in self.parts.items():
+            part.module.load_state_dict(self.best[name])
+        return self.history
+
+    def evaluate(
+        self, items: Sequence[ItemT], names: Iterable[str]
+    ) -> dict[str, float]:
+        """Return nats a token of each part."""
+        tokens = sum(map(self.size, items))
+        losses = {}
+        for name in names:
+            part = self.parts[name]
+            part.module.eval()
+            with torch.no_grad():
+                total = sum(
+                    float(part.loss(batch)) for batch in self._batches(items, None)
+                )
+            losses[name] = total / tokens
+        return losses
+
+    def _train_epoch(self, items: Sequence[ItemT]) -> dict[str, float]:
+        active, seen = self._active(), 0
+        totals = dict.fromkeys(active, 0.0)
+        for name in active:
+            self.parts[name].module.train()
+        order = torch.randperm(len(items)).tolist()
+        batches = list(self._batches(items, order))
+        bar = tqdm(
+            batches,
+            desc=f"epoch {self.epoch + 1}",
+            unit="batch",
+            leave=False,
+            disable=None,
+        )
+        for batch in bar:
+            tokens = sum(map(self.size, batch))
+            seen += tokens
+            for name in active:
+                loss = self.parts[name].loss(batch)
+                totals[name] += float(loss.detach())
+                self.optimizers[name].zero_grad()
+                (loss / tokens).backward()
+                nn.utils.clip_grad_norm_(
+                    self.parts[name].module.parameters(), self.options.clip
+                )
+                self.optimizers[name].step()
+            bar.set_postfix({name: f"{totals[name] / seen:.3f}" for name in active})
+        return {name: total / seen for name, total in totals.items()}
+
+    def _batches(
+        self, items: Sequence[ItemT], order: Sequence[int] | None
+    ) -> Iterable[list[ItemT]]:
+        """Batches of similar length, in random order if one is given."""
+        size = self.options.batch_size
+        if order is None:
+            by_length = sorted(range(len(items)), key=lambda i: self.size(items[i]))
+            for start in range(0, len(items), size):
+                yield [items[i] for i in by_length[start : start + size]]
+            return
+        pool = size * 50
+        batches = []
+        for start in range(0, len(order), pool):
+            near = sorted(
+                order[start : start + pool], key=lambda i: self.size(items[i])
+            )
+            batches += [near[i : i + size] for i in range(0, len(near), size)]
+        for b in torch.randperm(len(batches)).tolist():
+            yield [items[i] for i in batches[b]]
+
+    def _after_epoch(self, record: dict[str, Any]) -> None:
+        for name, loss in record["dev"].items():
+            if loss != loss:
+                raise FloatingPointError(
+                    f"training {name} diverged in epoch {self.epoch + 1} (its loss is "
+                    "NaN): lower the learning rate"
+                )
+            if loss < self.best_loss[name]:
+                self.best_loss[name], self.waited[name] = loss, 0
+                state = self.parts[name].module.state_dict()
+                self.best[name] = {k: v.detach().clone() for k, v in state.items()}
+            else:
+                self.waited[name] += 1
+                for group in self.optimizers[name].param_groups:
+                    group["lr"] /= 2
+
+    def _active(self) -> list[str]:
+        return [n for n in self.parts if self.waited[n] < self.options.patience]
+
+    def _save(self) -> None:
+        state = {
+            "options": json.dumps(asdict(self.options)),
+            "epoch": self.epoch,
+            "modules": {n: p.module.state_dict() for n, p in self.parts.items()},
+            "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
+            "best": self.best,
+            "best_loss": self.best_loss,
+            "waited": self.waited,
+            "history": json.dumps(self.history),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.rename(self.path)
+
+    def _resume(self) -> None:
+        state = torch.load(self.path, weights_only=True)
+        options = json.loads(state["options"])
+        mine = asdict(self.options)
+        # More epochs may be asked for; anything else would be another run.
+        if {**options, "epochs": 0} != {**mine, "epochs": 0}:
+            raise ValueError(
+                f"{self.path} is of a run with other options ({state['options']}): "
+                "repeat them to resume it, or remove the file to start anew"
+            )
+        for name, part in self.parts.items():
+            part.module.load_state_dict(state["modules"][name])
+            self.optimizers[name].load_state_dict(state["optimizers"][name])
+        self.epoch, self.best = state["epoch"], state["best"]
+        self.best_loss, self.waited = state["best_loss"], state["waited"]
+        self.history = json.loads(state["history"])
+        print(f"resuming after epoch {self.epoch} ({self.path})", file=sys.stderr)
+
+
+def _line(record: dict[str, Any]) -> str:
+    parts = (
+        f"{name} {record['train'][name]:.4f} -> {loss:.4f}"
+        for name, loss in record["dev"].items()
+    )
+    return f"epoch {record['epoch']}: nats a token, train -> dev: " + "; ".join(parts)

@@ -1,0 +1,116 @@
+"""Models and texts small enough to enumerate, and lopsided enough to notice a swap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from lm_latent_eval.demo.world import generate
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.data import AnnotatedText
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
+
+KNOWN, COPIED = 4, 5
+"""The one ordinary word of a tiny KGLM, and the one that it can only copy."""
+SYMBOLS = (UNKNOWN, END, KNOWN, COPIED)
+"""Every word that a tiny KGLM can emit."""
+
+
+def tokenizer() -> WordTokenizer:
+    """Words of the tiny models: ``the`` can be uttered, ``Ada`` only copied."""
+    words = WordTokenizer.train(["the the"], copied=["the Ada"])
+    assert words.vocab_size == COPIED, "premise"
+    assert words.num_words == len(SYMBOLS) + 2, "premise"
+    return words
+
+
+def plain_graph() -> KnowledgeGraph:
+    """Two parallel edges lead from one node to another; that one leads nowhere."""
+    return KnowledgeGraph.build(
+        [("Ada", "knows", "Bo"), ("Ada", "likes", "Bo")],
+        {"Ada": [[COPIED], [KNOWN, COPIED]], "Bo": [[KNOWN]]},
+        max_aliases=2,
+        max_alias_words=2,
+        reflexive=False,
+        inverse=False,
+    )
+
+
+def full_graph() -> KnowledgeGraph:
+    """A graph as training builds it: with self-loops and inverse relations."""
+    return KnowledgeGraph.build(
+        [("Ada", "knows", "Bo")],
+        {"Ada": [[KNOWN, COPIED], [COPIED]]},
+        max_aliases=2,
+        max_alias_words=3,
+    )
+
+
+def kglm(
+    graph: KnowledgeGraph, *, cutoff: int = 2, seed: int = 0, spread: float = 1.0
+) -> KGLM:
+    """A new KGLM in float64, with random weights of a standard deviation."""
+    config = KGLMConfig(
+        vocab_size=COPIED,
+        num_words=COPIED + 1,
+        num_entities=graph.num_entities,
+        num_relations=len(graph.relation_names),
+        token_embedding_dim=3,
+        entity_embedding_dim=2,
+        hidden_size=4,
+        num_layers=2,
+        cutoff=cutoff,
+        max_aliases=graph.aliases.shape[1],
+        max_alias_words=graph.aliases.shape[2],
+        num_unknown_types=7,
+    )
+    return randomised(KGLM(config, graph).double(), seed, spread).eval()
+
+
+def lstm(seed: int = 0) -> LSTMLanguageModel:
+    """A new LSTM over the same words, in float64."""
+    config = LSTMConfig(
+        vocab_size=COPIED,
+        num_words=COPIED + 1,
+        embedding_dim=3,
+        hidden_size=4,
+        num_unknown_types=7,
+    )
+    return randomised(LSTMLanguageModel(config).double(), seed, 1.0).eval()
+
+
+def randomised(model, seed: int, spread: float):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, spread, generator=generator)
+    return model.requires_grad_(False)
+
+
+def batch(texts: Sequence[Sequence[int]], unknown: float = 0.0) -> TokenBatch:
+    """Texts of ``SYMBOLS``.
+
+    An unknown word is one symbol of cost ``unknown``; a word that can be copied is
+    itself only where it is, and has probability zero elsewhere.
+    """
+    cost = {UNKNOWN: unknown, COPIED: -torch.inf}
+    costs = [[cost.get(i, 0.0) for i in text] for text in texts]
+    return TokenBatch.collate(texts, costs, first=START)
+
+
+def annotated(number: int, *, seed: int = 0) -> list[AnnotatedText]:
+    """The first texts of the demonstration world."""
+    documents = generate(seed).documents("dev")[:number]
+    return [AnnotatedText.from_json(dict(document)) for document in documents]
+
+
+def damage(path: Path) -> None:
+    """Cut a file off in the middle."""
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
