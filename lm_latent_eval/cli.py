@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; the same command resumes", file=sys.stderr)
         return 130
-    except (ValueError, FileNotFoundError, FloatingPointError) as err:
+    except (ValueError, OSError, FloatingPointError) as err:
         print(f"lm-latent-eval: {err}", file=sys.stderr)
         return 2
 

@@ -8,11 +8,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before any test imports a Hugging Face library: they read these on import.
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Examples are not timed: the machine may be busy with something else.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 PROJECT = Path(__file__).parents[1]
 

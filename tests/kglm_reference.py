@@ -71,6 +71,7 @@ def model(name: str, *, as_reader: bool = False) -> KGLM:
         only_possible=False,
         copy_scores="reshaped",
         never_uttered=[],
+        proposals=["peeking", "nonpeeking"],
         num_unknown_types=ref["num_unknown_types"],
     )
     kglm = KGLM(config, graph(as_reader=as_reader)).double().eval()

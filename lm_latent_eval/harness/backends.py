@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.cache import guard_cache
 from lm_latent_eval.harness.options import (
     EvaluationOptions,
-
+    one_of,
     parse_batch_size,
     parse_device,
     parse_dtype,
@@ -46,7 +47,8 @@ class LatentLMBackend(LM):  # type: ignore[misc]
     Args:
         pretrained: Checkpoint directory or hub repository; None is the embedded
             demonstration model, where there is one.
-        proposal: ``peeking``, ``nonpeeking`` or ``prior``.
+        proposal: One that the checkpoint has (KGLM: ``smoothing``, ``peeking``,
+            ``nonpeeking``, ``prior``); None is the one that reads most of the text.
         estimator: ``is`` (importance sampling) or ``beam`` (beam marginalization).
         num_samples: K, samples a text, or the width of the beam; with
             ``target_stderr`` the size of the pilot.
@@ -65,13 +67,14 @@ class LatentLMBackend(LM):  # type: ignore[misc]
     """
 
     model_name: ClassVar[str]
-    default_estimator: ClassVar[str] = "is"
+    estimators: ClassVar[Sequence[str]] = ("is", "beam")
+    """What a run may choose, the default first."""
     default_checkpoint: ClassVar[Path | None] = None
 
     def __init__(
         self,
         pretrained: str | None = None,
-        proposal: str = "peeking",
+        proposal: str | None = None,
         estimator: str | None = None,
         num_samples: int | str = 100,
         temperature: float | str = 1.0,
@@ -95,9 +98,11 @@ class LatentLMBackend(LM):  # type: ignore[misc]
                 "seed, unk, target_stderr, max_samples, confidence, dtype"
             )
         options = EvaluationOptions.parse(
-            estimator=estimator or self.default_estimator,
+            estimator=one_of(
+                "estimator", estimator or self.estimators[0], list(self.estimators)
+            ),
             num_samples=num_samples,
-            proposal=proposal,
+            proposal=proposal or "",
             temperature=temperature,
             seed=seed,
             unk="",
@@ -119,12 +124,13 @@ class LatentLMBackend(LM):  # type: ignore[misc]
         if unk is None:
             unk = UnknownWords.PENALIZED if config.num_unknown_types else "closed"
         cost = unknown_log_prob(unk, config.num_unknown_types)
-        self.options = replace(options, unk=str(unk))
+        chosen = self.checkpoint.model.proposal(proposal, options.temperature)
+        self.options = replace(options, unk=str(unk), proposal=chosen.name)
         self.summary = Summary()
         self._unreported: list[Estimate] = []
         self._scorer = RequestScorer(
             self.checkpoint,
-            self.checkpoint.model.proposal(options.proposal, options.temperature),
+            chosen,
             self.options,
             cost,
             batch_size=size,
@@ -150,7 +156,7 @@ class LatentLMBackend(LM):  # type: ignore[misc]
             self.cache_hook.add_partial(
                 "loglikelihood_rolling", requests[i].args, answer
             )
-        return self._finished(answers)
+        return self._finished(requests, answers)
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
         """Return log p-hat of continuations in nats, and whether greedy decoding of
@@ -165,7 +171,7 @@ class LatentLMBackend(LM):  # type: ignore[misc]
             self.cache_hook.add_partial(
                 "loglikelihood", requests[i].args, (answer, is_greedy)
             )
-        scored = self._finished(answers)
+        scored = self._finished(requests, answers)
         return [(answer, greedy[i]) for i, answer in enumerate(scored)]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
@@ -176,9 +182,15 @@ class LatentLMBackend(LM):  # type: ignore[misc]
             self.cache_hook.add_partial("generate_until", requests[i].args, text)
         return [texts[i] for i in range(len(requests))]
 
-    def _finished(self, answers: dict[int, ScoredFloat]) -> list[ScoredFloat]:
-        ordered = [answers[i] for i in range(len(answers))]
-        self._unreported += [replace(a.estimate, log_weights=()) for a in ordered]
+    def _finished(
+        self, requests: list[Instance], answers: dict[int, ScoredFloat]
+    ) -> list[ScoredFloat]:
+        ordered = [answers[i] for i in range(len(requests))]
+        self._unreported += [
+            replace(answer.estimate, log_weights=())
+            for answer, asked in zip(ordered, _asked(requests), strict=True)
+            if asked
+        ]
         if self.world_size == 1:
             self._report()
         return ordered
@@ -259,7 +271,8 @@ def _identified(requests: list[Instance]) -> list[Request]:
     """Name each request by its task and document, so that its draws are its own.
 
     The options of one document share a name, and with it the draws of their context. A
-    request that is repeated, or that no task made, is counted.
+    request that is to be repeated, or that no task made, is counted. Copies beyond that,
+    which pad the share of a process, draw the same: a cache keeps the last answer.
     """
     seen: Counter[int] = Counter()
     named = []
@@ -268,11 +281,22 @@ def _identified(requests: list[Instance]) -> list[Request]:
             name = f"request/{number}"
         else:
             name = f"{instance.task_name}/{instance.doc_id}"
-        if seen[id(instance)]:
-            name += f"/repeat {seen[id(instance)]}"
+        if repeat := seen[id(instance)] % (instance.repeats or 1):
+            name += f"/repeat {repeat}"
         seen[id(instance)] += 1
         named.append(Request(number, name, instance.args))
     return named
+
+
+def _asked(requests: list[Instance]) -> Iterator[bool]:
+    """Tell requests from the padding of a process whose share is smaller.
+
+    lm-eval repeats the last request until all processes have equally many.
+    """
+    seen: Counter[int] = Counter()
+    for instance in requests:
+        seen[id(instance)] += 1
+        yield seen[id(instance)] <= (instance.repeats or 1)
 
 
 class LatentKGLM(LatentLMBackend):
@@ -286,7 +310,7 @@ class LatentLSTM(LatentLMBackend):
     """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
 
     model_name = "lstm"
-    default_estimator = "exact"
+    estimators = ("exact", "is", "beam")
 
 
 __all__ = ["LatentKGLM", "LatentLMBackend", "LatentLSTM"]

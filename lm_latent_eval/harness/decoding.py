@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,14 +39,15 @@ class GenerationOptions:
         until = kwargs.get("until") or []
         until = [until] if isinstance(until, str) else until
         most = int(kwargs.get("max_gen_toks", kwargs.get("max_new_tokens", MOST_TOKENS)))
-        temperature = float(kwargs.get("temperature", 1.0 if kwargs.get("do_sample") else 0))
-        if not kwargs.get("do_sample", temperature > 0):
-            temperature = 0.0
-        if most < 1 or temperature < 0:
+        sampling = kwargs.get("do_sample")
+        temperature = float(kwargs.get("temperature", 1.0 if sampling else 0.0))
+        if most < 1 or not 0 <= temperature < math.inf:
             raise ValueError(
                 f"max_gen_toks={most}, temperature={temperature}: expected at least 1 "
                 "token and a temperature of at least 0"
             )
+        if sampling is not None and not sampling:
+            temperature = 0.0
         return cls(tuple(stop for stop in until if stop), most, temperature)
 
 
@@ -78,13 +80,14 @@ class Utterance:
         """
         if self.finished:
             return
-        log_p = log_p.double().clone()
+        log_p = log_p.double().cpu()
         log_p[UNKNOWN] = -torch.inf  # it has no spelling to write
         if self.options.temperature == 0:
             word = int(log_p.argmax())
         else:
             mass = (log_p / self.options.temperature).softmax(-1).cumsum(-1)
-            word = int(torch.searchsorted(mass / mass[-1], torch.tensor(u), right=True))
+            threshold = torch.tensor(u, dtype=mass.dtype, device=mass.device)
+            word = int(torch.searchsorted(mass / mass[-1], threshold, right=True))
         if word == END:
             self.ended = True
             return

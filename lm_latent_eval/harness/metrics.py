@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lm_latent_eval.estimators import (
+    Bound,
     Rate,
     bits_per_byte,
     certified_perplexity,
@@ -107,18 +108,22 @@ def corpus_level_perplexity_stderr(items: Sequence[Scored]) -> float:
 def certified(items: Sequence[Scored]) -> float:
     """What the token perplexity is at most, at 95 % confidence.
 
-    Documents that share their draws (copies answered from a cache) pay for it.
+    Documents that share their draws (copies answered from a cache) pay for it. Where
+    nothing is drawn (a beam, a model without latents) it is the perplexity itself.
     """
     streams = Counter(
         i.log_likelihood.stream
         for i in items
         if isinstance(i.log_likelihood, ScoredFloat)
+        and i.log_likelihood.estimate.bound is Bound.STOCHASTIC_LOWER
     )
+    if not streams:
+        return token_perplexity(items)
     return certified_perplexity(
         _log_likelihoods(items),
         _tokens(items),
         CONFIDENCE,
-        multiplicity=max(streams.values(), default=1),
+        multiplicity=max(streams.values()),
     )
 
 

@@ -167,36 +167,39 @@ class RequestScorer:
     def _continue(
         self, texts: list[Text], before: Particles
     ) -> Iterator[tuple[int, ScoredFloat, bool]]:
-        """Read continuations a token at a time while any of them may be greedy."""
-        batch, keys = self._collate(texts), self._keys(texts)
-        starts = [len(text.context) for text in texts]
-        greedy = torch.ones(len(texts), dtype=torch.bool, device=self.model.device)
-        particles, read = before, 0
-        while read < batch.targets.shape[1] and bool(greedy.any()):
-            greedy &= self._is_next(batch.piece(read, read + 1), particles, greedy)
-            particles = self._method.extend(
-                self.model,
-                self.proposal,
-                batch.piece(read, read + 1),
-                keys,
-                [start + read for start in starts],
-                particles,
-            )
-            read += 1
-        if read < batch.targets.shape[1]:
-            particles = self._method.extend(
-                self.model,
-                self.proposal,
-                batch.piece(read, batch.targets.shape[1]),
-                keys,
-                [start + read for start in starts],
-                particles,
-            )
-        rows = zip(texts, particles.log_w.cpu(), before.log_w.cpu(), strict=True)
+        """Weigh continuations under their contexts' latents."""
+        batch = self._collate(texts)
+        after = self._method.extend(
+            self.model,
+            self.proposal,
+            batch,
+            self._keys(texts),
+            [len(text.context) for text in texts],
+            before,
+        )
+        greedy = self._are_greedy(texts, batch, before)
+        rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
         for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
             with naming(text.request):
                 estimate = self._method.difference(log_w, prefix, len(text.words))
             yield text.request.index, self._answer(text, estimate), is_greedy
+
+    def _are_greedy(
+        self, texts: list[Text], batch: TokenBatch, particles: Particles
+    ) -> Tensor:
+        """Compare continuations with the estimated marginals, token by token."""
+        keys = self._keys(texts)
+        greedy = torch.ones(len(texts), dtype=torch.bool, device=self.model.device)
+        for t in range(int(batch.length.max())):
+            token = batch.piece(t, t + 1)
+            greedy &= self._is_next(token, particles, greedy)
+            if not bool(greedy.any()):
+                break
+            starts = [len(text.context) + t for text in texts]
+            particles = self._method.extend(
+                self.model, self.proposal, token, keys, starts, particles
+            )
+        return greedy
 
     def _is_next(self, token: TokenBatch, particles: Particles, asked: Tensor) -> Tensor:
         """Whether each text's next token, if it has one, is the most probable one."""

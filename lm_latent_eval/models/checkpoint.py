@@ -92,7 +92,7 @@ def load(
     """
     directory = _directory(path)
     name, config = _read_config(directory, expected)
-    model = model_class(name)(model_class(name).config_class.from_dict(config))
+    model = _build(name, config, directory)
     _load_weights(model, directory / WEIGHTS, dtype)
     try:
         tokenizer = WordTokenizer.load(directory, model.config.vocab_size)
@@ -167,6 +167,16 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
             f"--model latent_{types[found]}"
         )
     return types[found], config
+
+
+def _build(name: str, config: dict[str, Any], directory: Path) -> Any:
+    model = model_class(name)
+    try:
+        return model(model.config_class.from_dict(config))
+    except (TypeError, ValueError, RuntimeError) as err:
+        raise CheckpointError(
+            f"{directory / CONFIG} describes no model ({err}): copy or train it again"
+        ) from err
 
 
 def _load_weights(model: nn.Module, path: Path, dtype: torch.dtype | None) -> None:

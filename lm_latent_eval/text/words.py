@@ -87,7 +87,7 @@ class WordTokenizer:
 
     def __call__(self, text: str) -> Words:
         """Split a string into words."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        encoding = self.tokenizer.encode(_encodable(text), add_special_tokens=False)
         return Words(
             encoding.ids,
             [start for start, _ in encoding.offsets],
@@ -150,7 +150,7 @@ def split(text: str) -> list[str]:
         ['Anna', "'s", '3,000', 'books', '(', 'U.S.', 'edition', ')',
          "aren't", 'here', '.']
     """
-    return [word for word, _ in _SPLIT.pre_tokenize_str(text) if not word.isspace()]
+    return [word for word, _ in _SPLIT.pre_tokenize_str(_encodable(text))]
 
 
 def unknown_log_prob(policy: UnknownWords | str, num_unknown_types: int) -> float:
@@ -181,6 +181,11 @@ def unknown_log_prob(policy: UnknownWords | str, num_unknown_types: int) -> floa
 
 
 _SPLIT = Split(Regex(WORD), behavior="removed", invert=True)
+
+
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which no file can hold, one character for another."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _word_level(words: Sequence[str]) -> Tokenizer:

@@ -25,6 +25,15 @@ class Options:
     clip: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot train."""
+        for name in ("epochs", "batch_size", "patience"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name in ("learning_rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected more than 0")
+
 
 @dataclass(frozen=True)
 class KGLMSize:

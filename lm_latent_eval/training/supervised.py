@@ -7,7 +7,10 @@ when it no longer improves.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -59,6 +62,7 @@ class Trainer(Generic[ItemT]):
             for name, part in parts.items()
         }
         self.epoch = 0
+        self.data: str | None = None
         self.best: dict[str, dict[str, Tensor]] = {}
         self.best_loss = dict.fromkeys(parts, float("inf"))
         self.waited = dict.fromkeys(parts, 0)
@@ -71,7 +75,19 @@ class Trainer(Generic[ItemT]):
 
         Returns:
             One record an epoch: nats a token by part, on training and development text.
+
+        Raises:
+            ValueError: If the run that is resumed had other texts.
+            FloatingPointError: If a loss is no finite number.
         """
+        data = hashlib.sha256(repr((train, dev)).encode()).hexdigest()
+        if self.data not in (None, data):
+            raise ValueError(
+                f"{self.path} is of a run on other texts, or on texts read otherwise: "
+                "repeat its options and texts to resume it, or remove the file to "
+                "start anew"
+            )
+        self.data = data
         while self.epoch < self.options.epochs and self._active():
             # All randomness of an epoch follows from its number, so a resumed run is
             # the run that was interrupted.
@@ -155,10 +171,10 @@ class Trainer(Generic[ItemT]):
 
     def _after_epoch(self, record: dict[str, Any]) -> None:
         for name, loss in record["dev"].items():
-            if loss != loss:
+            if not math.isfinite(loss):
                 raise FloatingPointError(
                     f"training {name} diverged in epoch {self.epoch + 1} (its loss is "
-                    "NaN): lower the learning rate"
+                    f"{loss}): lower the learning rate"
                 )
             if loss < self.best_loss[name]:
                 self.best_loss[name], self.waited[name] = loss, 0
@@ -176,6 +192,7 @@ class Trainer(Generic[ItemT]):
         state = {
             "options": json.dumps(asdict(self.options)),
             "epoch": self.epoch,
+            "data": self.data,
             "modules": {n: p.module.state_dict() for n, p in self.parts.items()},
             "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
             "best": self.best,
@@ -189,7 +206,13 @@ class Trainer(Generic[ItemT]):
         partial.rename(self.path)
 
     def _resume(self) -> None:
-        state = torch.load(self.path, weights_only=True)
+        try:
+            state = torch.load(self.path, weights_only=True)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as err:
+            raise ValueError(
+                f"{self.path} is damaged ({type(err).__name__}): remove the file to "
+                "start anew"
+            ) from err
         options = json.loads(state["options"])
         mine = asdict(self.options)
         # More epochs may be asked for; anything else would be another run.
@@ -198,12 +221,18 @@ class Trainer(Generic[ItemT]):
                 f"{self.path} is of a run with other options ({state['options']}): "
                 "repeat them to resume it, or remove the file to start anew"
             )
-        for name, part in self.parts.items():
-            part.module.load_state_dict(state["modules"][name])
-            self.optimizers[name].load_state_dict(state["optimizers"][name])
+        try:
+            for name, part in self.parts.items():
+                part.module.load_state_dict(state["modules"][name])
+                self.optimizers[name].load_state_dict(state["optimizers"][name])
+        except (KeyError, RuntimeError) as err:
+            raise ValueError(
+                f"{self.path} is of a run with another model or vocabulary: repeat its "
+                "options and texts to resume it, or remove the file to start anew"
+            ) from err
         self.epoch, self.best = state["epoch"], state["best"]
         self.best_loss, self.waited = state["best_loss"], state["waited"]
-        self.history = json.loads(state["history"])
+        self.data, self.history = state.get("data"), json.loads(state["history"])
         print(f"resuming after epoch {self.epoch} ({self.path})", file=sys.stderr)
 
 

@@ -34,6 +34,7 @@ class KGLMConfig(PretrainedConfig):
         never_uttered: Words excluded from generation (padding and start).
         max_aliases: Surface forms kept a node.
         max_alias_words: Words kept a surface form.
+        proposals: The trained proposals: ``peeking``, ``nonpeeking``, ``smoothing``.
         dropout: Training only.
         num_unknown_types: Distinct unknown words of the training text, for the
             unknown-penalised perplexity; 0 if not known.
@@ -61,6 +62,7 @@ class KGLMConfig(PretrainedConfig):
         never_uttered: list[int] | None = None,
         max_aliases: int = 4,
         max_alias_words: int = 8,
+        proposals: list[str] | None = None,
         dropout: float = 0.0,
         num_unknown_types: int = 0,
         **kwargs: Any,
@@ -83,6 +85,9 @@ class KGLMConfig(PretrainedConfig):
         self.never_uttered = [0, 2] if never_uttered is None else never_uttered
         self.max_aliases = max_aliases
         self.max_alias_words = max_alias_words
+        self.proposals = (
+            ["peeking", "nonpeeking", "smoothing"] if proposals is None else proposals
+        )
         self.dropout = dropout
         self.num_unknown_types = num_unknown_types
         kwargs.setdefault("tie_word_embeddings", False)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,8 @@ from torch import Tensor
 
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.walk import Mention, Walks
-from lm_latent_eval.text.words import END, WordTokenizer, split
+from lm_latent_eval.text.corpora import numbered_lines
+from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer, split
 
 NAMING = ("name", "description")
 
@@ -54,6 +55,11 @@ class AnnotatedText:
     def from_json(cls, record: dict[str, Any]) -> AnnotatedText:
         """Read one record of the format above."""
         tokens = record["tokens"]
+        for m in record["mentions"]:
+            if not 0 <= m["start"] < m["end"] <= len(tokens):
+                raise ValueError(
+                    f"a mention of tokens {m['start']} to {m['end']} of {len(tokens)}"
+                )
         starts = [0]
         for token in tokens:
             starts.append(starts[-1] + len(token) + 1)
@@ -75,7 +81,7 @@ def read_annotated(path: Path) -> list[AnnotatedText]:
         ValueError: If a line is not of the format; it is named.
     """
     texts = []
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in numbered_lines(path):
         try:
             texts.append(AnnotatedText.from_json(json.loads(line)))
         except (ValueError, KeyError, IndexError, TypeError) as err:
@@ -86,11 +92,6 @@ def read_annotated(path: Path) -> list[AnnotatedText]:
     if not texts:
         raise ValueError(f"{path} has no texts")
     return texts
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with Path(path).open(encoding="utf-8") as file:
-        yield from (line for line in file if line.strip())
 
 
 @dataclass(frozen=True)
@@ -173,8 +174,9 @@ def build_graph(
     max_alias_words: int,
 ) -> KnowledgeGraph:
     """Build the knowledge graph that annotated texts speak of."""
+    # A word that is unknown cannot be copied: it could stand for any.
     aliases = {
-        entity: [tokenizer(form).ids for form in forms]
+        entity: [[i for i in tokenizer(form).ids if i != UNKNOWN] for form in forms]
         for entity, forms in surface_forms(texts, knowledge).items()
     }
     triples = {triple for text in texts for triple in text.triples}

@@ -244,6 +244,8 @@ def check(
                 f"a dangling id: {what} is outside of the {n} nodes, "
                 f"{len(relation_names)} relations and {num_entities} entities"
             )
+    if aliases.ndim != 3 or (aliases.numel() and int(aliases.min()) < 0):
+        raise GraphError("aliases are not word ids of shape (nodes, aliases, words)")
     if bool((edge_key.diff() < 0).any()):
         raise GraphError("the edges are not sorted by head and tail")
 
@@ -258,7 +260,10 @@ class PackedNames(Sequence[str]):
     @classmethod
     def of(cls, columns: Mapping[str, Tensor], name: str) -> PackedNames:
         """Read the two columns of ``name``."""
-        return cls(columns[f"{name}.text"], columns[f"{name}.ends"])
+        text, ends = columns[f"{name}.text"], columns[f"{name}.ends"]
+        if bool((ends.diff() < 0).any()) or ends[-1:].tolist() not in ([], [len(text)]):
+            raise GraphError(f"{name} do not fill their column of text")
+        return cls(text, ends)
 
     def __len__(self) -> int:
         """Number of strings."""

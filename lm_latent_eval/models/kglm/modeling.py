@@ -5,10 +5,12 @@
 Symbols: h^t, h^h, h^r -> ``text``, ``head``, ``relation`` parts of the hidden state;
 E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``cutoff``
 tokens. The factor of z_t is in ``walk.py``, the factor of x_t in ``words.py``.
+Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
+(``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``).
 Departures: parents and relations are summed out; newly trained models exclude what
 cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
-Source: Logan et al. (2019), sections 3 and 4; proposals: the same trunk, trained to
-predict z_t after reading x_t as well (``peeking``) or not (``nonpeeking``).
+Source: Logan et al. (2019), sections 3 and 4; Logan et al. (2020), whose proposals are
+the first two.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +47,6 @@ from lm_latent_eval.models.kglm.words import UNKNOWN, Words, log_add
 from lm_latent_eval.models.recurrent import Carry, LSTMStack
 from lm_latent_eval.text.batch import TokenBatch
 
-ProposalName = Literal["peeking", "nonpeeking", "prior"]
-
 _HUB_OPTIONS = (
     "cache_dir",
     "force_download",
@@ -56,6 +56,9 @@ _HUB_OPTIONS = (
     "token",
 )
 """Options of ``from_pretrained`` that say where its files are."""
+
+READING_MOST = ("smoothing", "peeking", "nonpeeking")
+"""Trained proposals, the one that reads most of the text first."""
 
 NEGLIGIBLE = 1e-6
 """Probability of nodes that a next-token distribution may leave out."""
@@ -105,16 +108,18 @@ class Encoded:
 class Trunk(nn.Module):
     """Reads tokens and scores every decision of a walk; p and each q have their own."""
 
-    def __init__(self, config: KGLMConfig) -> None:
-        """Build the layers."""
+    def __init__(self, config: KGLMConfig, *, both_ways: bool = False) -> None:
+        """Build the layers; ``both_ways`` reads what follows a token as well."""
         super().__init__()
         self.config = config
         dt, de = config.token_embedding_dim, config.entity_embedding_dim
         inner = [config.hidden_size] * (config.num_layers - 1)
+        sizes = [dt, *inner, dt + 2 * de]
         self.token_embeddings = nn.Embedding(config.vocab_size, dt)
         self.entity_embeddings = nn.Embedding(config.num_entities, de)
         self.relation_embeddings = nn.Embedding(config.num_relations, de)
-        self.rnn = LSTMStack([dt, *inner, dt + 2 * de], config.dropout)
+        self.rnn = LSTMStack(sizes, config.dropout)
+        self.backward_rnn = LSTMStack(sizes, config.dropout) if both_ways else None
         self.mention = nn.Linear(dt, len(Mention))
         if not config.entity_shortlist:
             self.new_bias = nn.Parameter(torch.zeros(config.num_entities))
@@ -126,7 +131,12 @@ class Trunk(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Carry]:
         """Run over tokens; return h^t, h^h, h^r, each (B, T, .), and the new state."""
         known = tokens.masked_fill(tokens >= self.config.vocab_size, UNKNOWN)
-        hidden, carry = self.rnn(self.token_embeddings(known), length, carry)
+        embedded = self.token_embeddings(known)
+        hidden, carry = self.rnn(embedded, length, carry)
+        if self.backward_rnn is not None:
+            # From the end of this piece: what comes after it is not read.
+            after, _ = self.backward_rnn(_reversed(embedded, length), length)
+            hidden = hidden + _reversed(after, length)
         dt, de = self.config.token_embedding_dim, self.config.entity_embedding_dim
         text, head, relation = hidden.split([dt, de, de], -1)
         return text, head, relation, carry
@@ -147,6 +157,14 @@ class Trunk(nn.Module):
             parent,
             F.linear(relation, self.relation_embeddings.weight),
         )
+
+
+def _reversed(value: Tensor, length: Tensor) -> Tensor:
+    """Reverse the real places of each sequence, (B, T, .)."""
+    place = torch.arange(value.shape[1], device=value.device)
+    mirrored = length[:, None] - 1 - place
+    index = torch.where(mirrored >= 0, mirrored, place)
+    return value.gather(1, index[..., None].expand_as(value))
 
 
 class GenerativeModel(nn.Module):
@@ -173,11 +191,15 @@ class KGLM(PreTrainedModel):
     config: KGLMConfig
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
-        """Build p and both trained q's; ``graph`` comes from the checkpoint if None."""
+        """Build p and the trained q's; ``graph`` comes from the checkpoint if None."""
         super().__init__(config)
         self.generative = GenerativeModel(config)
-        self.peeking = Trunk(config)
-        self.nonpeeking = Trunk(config)
+        self.proposals = nn.ModuleDict(
+            {
+                name: Trunk(config, both_ways=name == "smoothing")
+                for name in config.proposals
+            }
+        )
         self.graph = graph
         self._alias_keys: AliasMemo | None = None
         self.post_init()  # type: ignore[no-untyped-call]
@@ -276,7 +298,12 @@ class KGLM(PreTrainedModel):
         position_scores = words.position_scores(encoded.text)
         rows = []
         for b, length in enumerate(batch.length.tolist()):
+            if not length:
+                rows.append(encoded.text.new_zeros(walks.node.shape[1:]))
+                continue
             here, index = torch.unique(which[b, :, :length], return_inverse=True)
+            place = torch.arange(length, device=node.device) * len(here)
+            pair, shared = torch.unique(place + index, return_inverse=True)
             paths = words.log_paths(
                 encoded.text[b, :length],
                 position_scores[b, :length],
@@ -285,9 +312,10 @@ class KGLM(PreTrainedModel):
                 entity_scores[here],
                 keys[here],
                 aliases[here],
+                pair // len(here),
+                pair % len(here),
             )
-            place = torch.arange(length, device=node.device)
-            log_p = log_add(*paths)[place, index]
+            log_p = log_add(*paths)[shared]
             rows.append(F.pad(log_p, (0, walks.node.shape[-1] - length)))
         return torch.stack(rows)
 
@@ -334,26 +362,32 @@ class KGLM(PreTrainedModel):
     # -- q(z | x) -------------------------------------------------------------------
 
     def proposal(
-        self, name: ProposalName = "peeking", temperature: float = 1.0
+        self, name: str | None = None, temperature: float = 1.0
     ) -> KGLMProposal:
         """Return a proposal; ``prior`` is p's own distribution of z_t given the past.
 
+        Args:
+            name: One of ``config.proposals`` or ``prior``; None is the one that reads
+                most.
+            temperature: Divides the proposal's scores.
+
         Raises:
-            ValueError: If the name is unknown or the temperature is not positive.
+            ValueError: If there is no such proposal or the temperature is not positive.
         """
         if not (temperature > 0 and math.isfinite(temperature)):
             raise ValueError(
                 f"temperature={temperature}: expected a positive number; small values "
                 "concentrate the proposal, large ones flatten it"
             )
-        trunks = {
-            "peeking": self.peeking,
-            "nonpeeking": self.nonpeeking,
-            "prior": self.generative.trunk,
-        }
+        trunks: dict[str, Any] = {"prior": self.generative.trunk, **self.proposals}
+        if name is None:
+            name = next(n for n in (*READING_MOST, "prior") if n in trunks)
         if name not in trunks:
-            raise ValueError(f"proposal={name!r}: expected one of {', '.join(trunks)}")
-        return KGLMProposal(self, trunks[name], name == "peeking", temperature)
+            raise ValueError(
+                f"proposal={name!r}: this checkpoint has {', '.join(sorted(trunks))}"
+            )
+        reads_target = name in ("peeking", "smoothing")
+        return KGLMProposal(self, name, trunks[name], reads_target, temperature)
 
     # -- shared by p and q ----------------------------------------------------------
 
@@ -405,7 +439,7 @@ class KGLM(PreTrainedModel):
 
     def _aliases(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Encoded and plain alias words of nodes, (n, dim, slots) and (n, slots)."""
-        if self.training or torch.is_grad_enabled():
+        if self.training or self.generative.words.copy.weight.requires_grad:
             words = self.knowledge.aliases[node]
             return self.generative.words.encode_aliases(words), words.flatten(1)
         if self._alias_keys is None or self._alias_keys.outdated:
@@ -474,19 +508,20 @@ class KGLMProposal:
     """q(z | x): walks over the scores of a trunk, over possible choices only.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
-    token more than p; it reads nothing later.
+    token more than p; a smoothing one reads to the end of the piece of text at hand.
     """
 
     model: KGLM
+    name: str
     trunk: Trunk
-    peeking: bool
+    reads_target: bool
     temperature: float
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
         return self.model._encode(
             self.trunk,
-            batch.targets if self.peeking else batch.inputs,
+            batch.targets if self.reads_target else batch.inputs,
             batch,
             after,
             only_possible=True,

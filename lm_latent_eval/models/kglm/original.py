@@ -54,7 +54,7 @@ def rename_weights(
     weights = {f"generative.{k}": v for k, v in _rename(generative).items()}
     for name, tensor in _rename(proposal).items():
         for which in ("peeking", "nonpeeking"):
-            weights[f"{which}.{name.removeprefix('trunk.')}"] = tensor.clone()
+            weights[f"proposals.{which}.{name.removeprefix('trunk.')}"] = tensor.clone()
     shared = ("words.weight", "new_weight") if tied else ()
     return {k: v for k, v in weights.items() if not k.endswith(shared or ("\0",))}
 

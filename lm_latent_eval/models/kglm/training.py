@@ -1,8 +1,9 @@
-"""Supervised training of a KGLM and its two proposals on annotated text."""
+"""Supervised training of a KGLM and its proposals on annotated text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,7 +39,7 @@ def train(
     size: KGLMSize | None = None,
     options: Options | None = None,
 ) -> KGLM:
-    """Train p, the peeking and the non-peeking q, and write the checkpoint.
+    """Train p and its proposals, and write the checkpoint.
 
     Args:
         texts: Training text; its triples and names make the graph and the aliases.
@@ -97,21 +98,20 @@ def new_model(
 
 
 def parts(model: KGLM) -> dict[str, Part[Item]]:
-    """Return what is trained: log p(x, z) and the log q(z | x) of both proposals."""
+    """Return what is trained: log p(x, z) and log q(z | x) of every proposal."""
 
     def log_p(items: Sequence[Item]) -> Tensor:
         batch, walks = _collate(items)
         return -model.log_joint(model.encode(batch), walks).sum()
 
-    def log_q(name: str, items: Sequence[Item]) -> Tensor:
+    def log_q(items: Sequence[Item], *, name: str) -> Tensor:
         batch, walks = _collate(items)
-        proposal = model.proposal("peeking" if name == "peeking" else "nonpeeking")
+        proposal = model.proposal(name)
         return -proposal.log_prob(proposal.encode(batch), walks).sum()
 
-    return {
-        "p": Part(model.generative, log_p),
-        "peeking": Part(model.peeking, lambda items: log_q("peeking", items)),
-        "nonpeeking": Part(model.nonpeeking, lambda items: log_q("nonpeeking", items)),
+    return {"p": Part(model.generative, log_p)} | {
+        name: Part(trunk, partial(log_q, name=name))
+        for name, trunk in model.proposals.items()
     }
 
 

@@ -153,8 +153,9 @@ class Walk:
             entities = self.graph.entity_of[rows.window]
             can_derive = self.graph.has_edges[entities].any(-1)
             always = torch.ones_like(can_derive)
+            can_begin = self.introducible.any(-1).expand_as(always)
             possible = torch.stack(
-                [always, always, can_derive, rows.previous != NO_ENTITY], -1
+                [always, can_begin, can_derive, rows.previous != NO_ENTITY], -1
             )
             scores = scores.masked_fill(~possible, -torch.inf)
         return scores.log_softmax(-1)

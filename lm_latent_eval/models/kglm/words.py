@@ -23,6 +23,8 @@ from torch.nn import functional as F
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 
 UNKNOWN = 1
+COPY_NUMBERS = 1 << 22
+"""Numbers (pairs x dim x slots) gathered at a time for the scores of copies."""
 
 
 class Words(nn.Module):
@@ -100,8 +102,10 @@ class Words(nn.Module):
         entity_scores: Tensor,
         alias_keys: Tensor,
         aliases: Tensor,
+        position: Tensor,
+        node: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Score one text's tokens under every node that some sample gives to it.
+        """Score U (token, node) pairs of a text, each once whatever samples share it.
 
         Args:
             hidden: h of each position, (T, dim).
@@ -111,27 +115,39 @@ class Words(nn.Module):
             entity_scores: Q of n nodes, (n, V).
             alias_keys: From ``encode_aliases``, (n, dim, slots).
             aliases: Extended word ids of the slots, (n, slots).
+            position: The position of each pair, (U,).
+            node: Which of the n nodes each pair has, (U,).
 
         Returns:
-            Log-probabilities of generating and of copying the token in nats, (T, n)
+            Log-probabilities of generating and of copying the token in nats, (U,)
             each; log p(x_t | h_t, node) is their ``log_add``.
         """
-        word = target.masked_fill(target >= self.config.vocab_size, UNKNOWN)
-        generate = position_scores.gather(1, word[:, None]) + entity_scores[:, word].T
-        copy = torch.einsum("td,nds->tns", hidden, alias_keys)
-        copy = copy.masked_fill(aliases == 0, -torch.inf)
+        target, cost = target[position], unknown_log_prob[position]
+        unknown = (target >= self.config.vocab_size) | (target == UNKNOWN)
+        word = target.masked_fill(unknown, UNKNOWN)
+        copy = self._copy_scores(hidden, alias_keys, position, node)
+        copy = copy.masked_fill(aliases[node] == 0, -torch.inf)
         log_z = log_add(
-            log_sum_product(position_scores, entity_scores), logsumexp(copy)
+            log_sum_product(position_scores, entity_scores)[position, node],
+            logsumexp(copy),
         )
-
-        same = (aliases == target[:, None, None]) & (target != UNKNOWN)[:, None, None]
-        unknown = (word == UNKNOWN)[:, None]
-        generate = (
-            generate + torch.where(word == UNKNOWN, unknown_log_prob, 0.0)[:, None]
-        )
+        same = (aliases[node] == target[:, None]) & (target != UNKNOWN)[:, None]
+        generate = position_scores[position, word] + entity_scores[node, word]
+        generate = generate + cost.masked_fill(~unknown, 0.0)
         generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
         copied = logsumexp(copy.masked_fill(~same, -torch.inf))
         return generate - log_z, copied - log_z
+
+    @staticmethod
+    def _copy_scores(
+        hidden: Tensor, alias_keys: Tensor, position: Tensor, node: Tensor
+    ) -> Tensor:
+        """c_j(h, n) of every pair, (U, slots), some pairs at a time."""
+        at_once = max(1, COPY_NUMBERS // max(1, alias_keys[0].numel()))
+        pairs = zip(position.split(at_once), node.split(at_once), strict=True)
+        return torch.cat(
+            [torch.einsum("ud,uds->us", hidden[t], alias_keys[n]) for t, n in pairs]
+        )
 
     def next_word(
         self,

@@ -80,6 +80,8 @@ class LSTMLanguageModel(PreTrainedModel):
     config_class = LSTMConfig
     base_model_prefix = "lstm"
     main_input_name = "inputs"
+    name = "none"
+    """Of the proposal that it is."""
     config: LSTMConfig
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -154,7 +156,7 @@ class LSTMLanguageModel(PreTrainedModel):
         return F.pad(first, (0, rest), value=-torch.inf)
 
     def proposal(
-        self, name: str = "none", temperature: float = 1.0
+        self, name: str | None = None, temperature: float = 1.0
     ) -> LSTMLanguageModel:
         """Return the model itself: there is nothing to propose."""
         return self

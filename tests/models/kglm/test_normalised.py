@@ -16,13 +16,15 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.kglm import modeling
 from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.text.words import START
 from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.tiny_models import COPIED, KNOWN, SYMBOLS
 
 LENGTH, CUTOFF = 4, 2  # longer than the cutoff, so that entities are forgotten
 GRAPHS = {"plain": tiny_models.plain_graph, "full": tiny_models.full_graph}
-PROPOSALS = ("peeking", "nonpeeking", "prior")
+CAUSAL = ("peeking", "nonpeeking", "prior")
+PROPOSALS = (*CAUSAL, "smoothing")
 RAGGED = [[4, 5, 1, 4, 3], [5], [4, 4, 5, 5, 4, 1, 3], [], [5, 3]]
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
@@ -47,7 +49,7 @@ def log_p_of(kglm, texts, walks: Walks) -> torch.Tensor:
     return kglm.log_joint(encoded, Walks(*(z.expand(shape) for z in walks)))
 
 
-# -- totals -----------------------------------------------------------------------------
+# -- totals ------------------------------------------------------------------------
 
 
 def test_every_text_under_every_walk_totals_one(kglm):
@@ -114,7 +116,7 @@ def test_an_unknown_word_costs_what_it_costs(kglm):
     torch.testing.assert_close(priced, free - 2.5, **EXACTLY)
 
 
-# -- batches and pieces -------------------------------------------------------------------
+# -- batches and pieces -------------------------------------------------------------
 
 
 def draw(kglm, which, texts, keys, num_samples):
@@ -136,7 +138,7 @@ def test_a_batch_equals_its_texts_alone(kglm, which):
     for b, text in enumerate(RAGGED):
         alone = draw(kglm, which, [text], keys[b : b + 1], 5)
         for ours, wanted in zip(together.latents, alone.latents, strict=True):
-            assert torch.equal(ours[b, :, : len(text)], wanted[0])
+            assert torch.equal(ours[b, :, : len(text)], wanted[0, :, : len(text)])
         torch.testing.assert_close(together.log_q[b], alone.log_q[0], **EXACTLY)
         alone_p = kglm.log_joint(kglm.encode(tiny_models.batch([text])), alone.latents)
         torch.testing.assert_close(log_p[b], alone_p[0], **EXACTLY)
@@ -144,7 +146,26 @@ def test_a_batch_equals_its_texts_alone(kglm, which):
         torch.testing.assert_close(found.log_q[b], best.log_q[0], **EXACTLY)
         used = best.log_q[0] > -torch.inf
         for ours, wanted in zip(found.latents, best.latents, strict=True):
-            assert torch.equal(ours[b, used, : len(text)], wanted[0, used])
+            assert torch.equal(*(z[used, : len(text)] for z in (ours[b], wanted[0])))
+
+
+def test_a_text_may_wait_while_others_go_on(kglm):
+    """A piece without tokens of a text leaves the text where it is."""
+    whole = [[4, 5, 4], [5, 5, 4, 1]]
+    keys = [stream_key(4, str(i)) for i in range(2)]
+    proposal, method = kglm.proposal("peeking"), ImportanceSampling(6)
+    read = Particles.begin(2, "cpu")
+    done = [0, 0]
+    for more in ([1, 2], [0, 1], [2, 1]):
+        ends = [a + b for a, b in zip(done, more, strict=True)]
+        texts = [x[a:b] for x, a, b in zip(whole, done, ends, strict=True)]
+        piece = tiny_models.batch(texts)
+        for b, start in enumerate(done):
+            piece.inputs[b, 0] = whole[b][start - 1] if start else START
+        read = method.extend(kglm, proposal, piece, keys, done, read)
+        done = ends
+    wanted = method.log_weights(kglm, proposal, tiny_models.batch(whole), keys)
+    torch.testing.assert_close(read.log_w, wanted, **EXACTLY)
 
 
 def cut(monkeypatch, size: int) -> None:
@@ -154,7 +175,7 @@ def cut(monkeypatch, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("which", PROPOSALS)
+@pytest.mark.parametrize("which", CAUSAL)
 @pytest.mark.parametrize("method", [ImportanceSampling, BeamMarginalization])
 def test_pieces_equal_the_whole(kglm, monkeypatch, method, which, size):
     keys = [stream_key(1, str(i)) for i in range(len(RAGGED))]
@@ -182,7 +203,7 @@ def test_extending_a_prefix_equals_the_whole(kglm, method):
     torch.testing.assert_close(before.log_w, alone, **EXACTLY)
 
 
-# -- states -------------------------------------------------------------------------------
+# -- states ------------------------------------------------------------------------
 
 
 def test_states_pick_texts_and_walks(kglm):
@@ -256,7 +277,7 @@ def test_next_token_is_the_enumerated_marginal(kglm, monkeypatch, prefix):
     torch.testing.assert_close(scaled, predicted, rtol=0, atol=1e-8)
 
 
-# -- weights that change ----------------------------------------------------------------
+# -- weights that change ------------------------------------------------------------
 
 
 def test_scores_follow_the_weights():

@@ -1,0 +1,96 @@
+"""Says in plain words what the numbers of an lm_eval run mean."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+MEANING = {
+    "token_perplexity": "exp of the negative log-likelihood a predicted token, each "
+    "text's likelihood estimated by itself (instance level). An upper bound of the "
+    "true perplexity on average: more samples lower it. ± is its Monte Carlo error.",
+    "corpus_token_perplexity": "the same, with the weights of all texts multiplied "
+    "before averaging (corpus level, as some papers report). Looser: compare its "
+    "effective sample size below.",
+    "certified_token_perplexity": "with 95 % confidence over the draws, the true "
+    "token perplexity is at most this, however badly the proposal fits.",
+    "word_perplexity": "per word between white space, as other harness models report.",
+    "byte_perplexity": "per byte of the text.",
+    "bits_per_byte": "the same in bits.",
+    "effective_samples_median": "how many perfect draws the weighted draws of a text "
+    "are worth, for the median text.",
+    "effective_samples_minimum": "the same for the worst text.",
+    "effective_samples_corpus": "the same for the corpus level; near 1, one draw "
+    "decides the number.",
+    "share_pareto_k_above_0.7": "share of texts whose weights have too heavy a tail "
+    "(or too few draws) for ± to be trusted.",
+    "acc": "share of questions whose right answer has the largest estimated likelihood.",
+}
+
+
+def explain(directory: Path) -> str:
+    """Explain the newest results below a folder.
+
+    Raises:
+        FileNotFoundError: If there are none.
+    """
+    files = sorted(Path(directory).rglob("results_*.json"), key=lambda p: p.stat().st_mtime)
+    if not files:
+        raise FileNotFoundError(
+            f"{directory} has no results_*.json: run lm_eval with --output_path {directory}"
+        )
+    content = json.loads(files[-1].read_text(encoding="utf-8"))
+    sections = [_how(content["config"])]
+    sections += [
+        f"{task}\n{_task(values)}" for task, values in content["results"].items()
+    ]
+    return "\n\n".join(sections)
+
+
+def _how(config: dict[str, Any]) -> str:
+    """How the numbers were made."""
+    ours = config.get("latent_eval")
+    if ours is None:
+        return f"{config.get('model')} is not one of our models; its numbers are its own."
+    drawn = ours.get("samples_per_request", [ours["num_samples"]])
+    samples = f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
+    how = {
+        "is": f"importance sampling, {samples} samples a text from the {ours['proposal']} "
+        f"proposal at temperature {ours['temperature']:g}, seed {ours['seed']}",
+        "beam": f"beam marginalization over at most {samples} latents a text, found by "
+        f"the {ours['proposal']} proposal",
+        "exact": "no latents, so log-likelihoods are exact",
+    }[ours["estimator"]]
+    lines = [
+        f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
+        f"Unknown words are {ours['unk']} ({ours['vocabulary']}); word and token "
+        "perplexities compare only within one vocabulary.",
+    ]
+    if not ours["normalised"]:
+        lines.append(
+            "The model is sub-normalised: it wastes probability on latents that cannot "
+            "happen, so its likelihoods are lower bounds of the renormalised model's."
+        )
+    return "\n".join(_wrapped(line) for line in lines)
+
+
+def _task(values: dict[str, Any]) -> str:
+    lines = []
+    for name, meaning in MEANING.items():
+        value = values.get(f"{name},none")
+        if not isinstance(value, int | float):
+            continue
+        error = values.get(f"{name}_stderr,none")
+        number = f"{value:.4g}"
+        if isinstance(error, int | float):
+            number += f" ± {error:.2g}"
+        lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text, 88, initial_indent=indent, subsequent_indent=indent + "  "
+    )

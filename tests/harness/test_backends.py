@@ -1,0 +1,387 @@
+"""What a backend's numbers mean, held against sums over every walk."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests import tiny_checkpoint
+from tests.tiny_checkpoint import (
+    COPIED,
+    UTTERED,
+    Truth,
+    conditional,
+    generation,
+    ids,
+    rolling,
+)
+
+EVERY_WALK = 17_000
+"""A beam of this width holds every walk over six tokens."""
+
+TEXTS = {
+    "Ada saw the fox": ("Ada", "saw", "the", "fox"),
+    "the fox saw Bo.": ("the", "fox", "saw", "Bo", "."),
+    "a zebra saw Ada": ("?", "?", "saw", "Ada"),
+    "": (),
+}
+
+
+@pytest.fixture(scope="module")
+def truth(model):
+    return Truth(model)
+
+
+@pytest.fixture(scope="module")
+def exact(tiny):
+    """A beam that holds every walk."""
+    return LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK)
+
+
+# -- whole texts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
+    exact, truth, text
+):
+    words = ids(*TEXTS[text], "END")
+    (answer,) = exact.loglikelihood_rolling(rolling(text))
+    assert answer == pytest.approx(truth.log_p(words), abs=1e-10)
+    assert answer.estimate.num_tokens == len(words)
+    assert answer.estimate.bound == "strict lower"
+
+
+@pytest.mark.parametrize("unk", ["penalized", "closed"])
+def test_an_unknown_word_costs_what_its_policy_says(tiny, model, unk):
+    lm = LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK, unk=unk)
+    truth = Truth(model, penalized=unk == "penalized")
+    (answer,) = lm.loglikelihood_rolling(rolling("a zebra saw Ada"))
+    words = ids("?", "?", "saw", "Ada", "END")
+    assert answer == pytest.approx(truth.log_p(words), abs=1e-10)
+
+
+def test_a_narrow_beam_stays_below(backend, truth):
+    words = ids("Ada", "saw", "the", "fox", "END")
+    for width in (1, 5, 100):
+        lm = backend(estimator="beam", num_samples=width)
+        (answer,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
+        assert answer < truth.log_p(words)
+
+
+@pytest.mark.parametrize("proposal", ["smoothing", "peeking", "nonpeeking", "prior"])
+@pytest.mark.parametrize("text", ["Ada saw the fox", "the saw"])
+def test_importance_sampling_is_unbiased(backend, model, truth, proposal, text):
+    num_samples = 20_000
+    words = ids(*text.split(), "END")
+    exact_log_p = truth.log_p(words)
+    relative_error = exact_relative_error(model, proposal, words, num_samples)
+    assert 0 < relative_error < 0.05, "premise: precise enough to notice an error"
+    lm = backend(num_samples=num_samples, proposal=proposal)
+    (answer,) = lm.loglikelihood_rolling(rolling(text))
+    assert abs((answer - torch.tensor(exact_log_p)).exp() - 1) < 5 * relative_error
+
+    weights = torch.tensor(answer.estimate.log_weights, dtype=torch.float64)
+    assert len(weights) == num_samples
+    assert answer == pytest.approx(tiny_checkpoint.log_mean_exp(weights).item())
+
+
+def exact_relative_error(model, proposal, words, num_samples):
+    """The standard error of p-hat / p, from every walk rather than from draws."""
+    cost = [Truth(model).penalty if w >= 4 + len(UTTERED) else 0.0 for w in words]
+    batch = TokenBatch.collate([words], [cost], first=START)
+    walks = Truth(model).walks(len(words))
+    q = model.proposal(proposal)
+    log_p = model.log_joint(model.encode(batch), walks)[0]
+    log_q = q.log_prob(q.encode(batch), walks)[0]
+    log_square = (2 * log_p - log_q)[log_p > -torch.inf].logsumexp(0)
+    variance = (log_square - 2 * log_p.logsumexp(0)).exp() - 1
+    return (variance / num_samples).sqrt().item()
+
+
+def test_every_seed_draws_anew_and_their_mean_is_the_probability(backend, model, truth):
+    words = ids("the", "saw", "END")
+    error = exact_relative_error(model, "peeking", words, 500)
+    estimates = []
+    for seed in range(30):
+        lm = backend(num_samples=500, seed=seed, proposal="peeking")
+        (answer,) = lm.loglikelihood_rolling(rolling("the saw"))
+        estimates.append(float(answer))
+    assert len(set(estimates)) == len(estimates)
+    ratio = (torch.tensor(estimates).double() - truth.log_p(words)).exp()
+    error /= len(ratio) ** 0.5
+    assert error < 0.05, "premise"
+    assert abs(ratio.mean() - 1) < 5 * error
+
+
+def test_a_model_without_latents_is_exact(tiny_lstm):
+    model = tiny_checkpoint.lstm()
+    words = ids("Ada", "saw", "the", "fox", "END")
+    penalty = Truth(model).penalty
+    batch = TokenBatch.collate([words], [[penalty, 0, 0, 0, 0]], first=START)
+    (expected,) = model.log_joint(model.encode(batch), 1)[0].tolist()
+    for settings in ({}, {"estimator": "is", "num_samples": 7}):
+        lm = LatentLSTM(pretrained=tiny_lstm, **settings)
+        (answer,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
+        assert answer == pytest.approx(expected, abs=1e-10)
+        assert answer.estimate.stderr == pytest.approx(0, abs=1e-12)
+    assert LatentLSTM(pretrained=tiny_lstm).options.estimator == "exact"
+
+
+# -- continuations -----------------------------------------------------------------------
+
+PAIRS = {
+    ("Ada saw", " the fox"): (("Ada", "saw"), ("the", "fox")),
+    ("Ada saw ", "the fox"): (("Ada", "saw"), ("the", "fox")),
+    ("Ada saw the fo", "x."): (("Ada", "saw", "the"), ("fox", ".")),
+    ("", "the fox"): ((), ("the", "fox")),
+    ("the fox  \n saw", "\n\n Ada zebra"): (("the", "fox", "saw"), ("Ada", "?")),
+    ("zebra Bo", "."): (("?", "Bo"), (".",)),
+    ("Ada", " "): (("Ada",), ()),
+    ("Ada", ""): (("Ada",), ()),
+    ("", ""): ((), ()),
+}
+
+
+def test_continuations_are_ratios_of_prefix_probabilities(exact, truth):
+    answers = exact.loglikelihood(conditional(*PAIRS))
+    for (answer, _), (context, continuation) in zip(
+        answers, PAIRS.values(), strict=True
+    ):
+        given, rest = ids(*context), ids(*continuation)
+        expected = truth.log_p([*given, *rest]) - truth.log_p(given)
+        assert answer == pytest.approx(expected, abs=1e-10)
+        assert answer.estimate.num_tokens == len(rest)
+    ended = truth.log_p(ids("Ada", "saw", "the", "fox")) - truth.log_p(
+        ids("Ada", "saw", "END")
+    )
+    assert abs(answers[0][0] - ended) > 0.1, "premise: an end would be noticed"
+
+
+@pytest.mark.parametrize("estimator", ["is", "beam"])
+def test_an_empty_continuation_is_certain(backend, estimator):
+    lm = backend(estimator=estimator, num_samples=50)
+    for answer, _ in lm.loglikelihood(conditional(("Ada", ""), ("", ""), ("", " "))):
+        assert answer == 0.0
+
+
+def test_the_chain_rule_holds(exact):
+    (a, _), (b, _), (both, _) = exact.loglikelihood(
+        conditional(("", "Ada saw"), ("Ada saw", " the fox"), ("", "Ada saw the fox"))
+    )
+    assert a + b == pytest.approx(both, abs=1e-10)
+
+
+def test_a_difference_of_estimates_says_that_it_is_no_bound(backend):
+    for estimator in ("is", "beam"):
+        lm = backend(estimator=estimator, num_samples=50)
+        ((answer, _),) = lm.loglikelihood(conditional(("Ada", " saw")))
+        assert answer.estimate.bound == "none"
+
+
+def test_sampled_continuations_agree_with_enumeration(backend, truth):
+    lm = backend(num_samples=20_000)
+    ((answer, _),) = lm.loglikelihood(conditional(("the", " saw Ada")))
+    whole, prefix = ids("the", "saw", "Ada"), ids("the")
+    expected = truth.log_p(whole) - truth.log_p(prefix)
+    assert 0 < answer.estimate.stderr < 0.05, "premise"
+    assert abs(answer - expected) < 5 * answer.estimate.stderr
+
+
+def test_options_of_a_question_share_the_draws_of_their_context(backend, monkeypatch):
+    prefixes = []
+    original = ImportanceSampling.difference
+
+    def spy(self, log_w, log_w_prefix, num_tokens):
+        prefixes.append(log_w_prefix)
+        return original(self, log_w, log_w_prefix, num_tokens)
+
+    monkeypatch.setattr(ImportanceSampling, "difference", spy)
+    lm = backend(num_samples=40)
+    question, other = conditional(
+        ("Ada saw", " the fox"), ("Ada saw", " Bo"), task="questions"
+    )
+    other.doc_id = question.doc_id
+    lm.loglikelihood([question, other])
+    assert torch.equal(*prefixes)
+    assert len(prefixes[0].unique()) > 1, "premise: there is something to share"
+
+    # The same, whether the options are asked together or one by one.
+    lm.loglikelihood([other])
+    assert torch.equal(prefixes[2], prefixes[0])
+
+    # Another question with the same context draws its own.
+    lm.loglikelihood(conditional(("x", "y"), ("Ada saw", " Bo"), task="questions")[1:])
+    assert not torch.equal(prefixes[3], prefixes[0])
+
+
+# -- is_greedy ---------------------------------------------------------------------------
+
+CONTEXTS = ((), ("the",), ("Ada", "saw"), ("fox", "?", "Bo"))
+VOCABULARY = (*UTTERED, *COPIED, "zebra")
+
+
+@pytest.mark.parametrize("seed", [12, 0, 7])
+def test_greedy_is_the_argmax_over_every_walk(seed, tmp_path):
+    model = tiny_checkpoint.kglm(seed)
+    lm = LatentKGLM(
+        pretrained=str(tiny_checkpoint.write(tmp_path, model)),
+        estimator="beam",
+        num_samples=EVERY_WALK,
+    )
+    for context in CONTEXTS:
+        text = " ".join(context).replace("?", "zebra")
+        pairs = [(text, f" {word}") for word in VOCABULARY]
+        best = Truth(model).most_probable(ids(*context))
+        answers = lm.loglikelihood(conditional(*pairs))
+        for word, (_, greedy) in zip(VOCABULARY, answers, strict=True):
+            utters = word != "zebra" and ids(word) == [best]
+            assert greedy == utters, (context, word)
+
+
+def test_greedy_needs_every_word_to_be_the_argmax(exact, truth):
+    first = truth.most_probable([])
+    second = truth.most_probable([first])
+    word = dict(zip(ids(*UTTERED), UTTERED, strict=True))
+    pairs = [
+        ("", f"{word[first]} {other}") for other in UTTERED if other != word[second]
+    ]
+    pairs += [("", f"{other} {word[second]}") for other in UTTERED]
+    pairs = [p for p in pairs if p[1] != f"{word[first]} {word[second]}"]
+    assert [greedy for _, greedy in exact.loglikelihood(conditional(*pairs))] == (
+        [False] * len(pairs)
+    )
+    ((_, greedy),) = exact.loglikelihood(
+        conditional(("", f"{word[first]} {word[second]}"))
+    )
+    assert greedy
+
+
+def test_the_unknown_word_is_never_greedy(tmp_path):
+    """Not even where it has nearly all of the probability."""
+    model = tiny_checkpoint.kglm()
+    model.generative.words.bias[UNKNOWN] = 100.0
+    folder = str(tiny_checkpoint.write(tmp_path, model))
+    lm = LatentKGLM(pretrained=folder, num_samples=20)
+    ((log_p, greedy),) = lm.loglikelihood(conditional(("the", " zebra")))
+    assert log_p == pytest.approx(Truth(model).penalty, abs=0.2), "premise"
+    assert not greedy
+    for text in lm.generate_until(generation("", "Ada", "the fox", max_gen_toks=8)):
+        assert "<unk>" not in text
+
+
+# -- generation --------------------------------------------------------------------------
+
+
+def test_greedy_generation_is_the_chain_of_argmaxes(exact, truth):
+    words = dict(zip(ids(*UTTERED, *COPIED), (*UTTERED, *COPIED), strict=True))
+    contexts = [("the",), ("Ada", "saw"), ("fox", "?")]
+    chains = []
+    for context in contexts:
+        written = ids(*context)
+        for _ in range(3):
+            written.append(truth.most_probable(written, but=(UNKNOWN,)))
+        assert END not in written, "premise"
+        chains.append([words[i] for i in written[len(context) :]])
+    assert len({word for chain in chains for word in chain}) > 2, "premise: varied"
+    texts = exact.generate_until(
+        generation("the", "Ada saw", "fox zebra", max_gen_toks=3)
+    )
+    assert [text.replace(".", " .").split() for text in texts] == chains
+
+
+def test_generation_ends_where_the_text_does(tmp_path):
+    model = tiny_checkpoint.kglm(seed=5, spread=1.0)
+    assert Truth(model).most_probable([], but=(UNKNOWN,)) == END, "premise"
+    folder = str(tiny_checkpoint.write(tmp_path, model))
+    lm = LatentKGLM(pretrained=folder, estimator="beam", num_samples=500)
+    assert lm.generate_until(generation("", max_gen_toks=3)) == [""]
+
+
+def test_generation_stops_at_the_first_stop_string(backend):
+    lm = backend(num_samples=20)
+    free = lm.generate_until(
+        generation("the", "Ada", max_gen_toks=12, do_sample=True, until=[])
+    )
+    for number, text in enumerate(free):
+        third = text.split()[2]
+        request = generation(
+            "the", "Ada", max_gen_toks=12, do_sample=True, until=[third, "zebra"]
+        )[number]
+        (cut,) = lm.generate_until([request])
+        assert cut == text[: text.index(third)]
+
+
+def test_generation_writes_at_most_max_gen_toks_words(backend):
+    lm = backend(num_samples=10)
+    for most in (1, 4, 9):
+        requests = generation(
+            *["the fox"] * 5, max_gen_toks=most, do_sample=True, temperature=2.0
+        )
+        for text in lm.generate_until(requests):
+            assert len(text.replace(".", " .").split()) <= most
+
+
+def test_sampled_generation_follows_from_the_seed(backend):
+    requests = generation(
+        *["the fox"] * 6, "Ada", "", max_gen_toks=6, do_sample=True, temperature=1.5
+    )
+    once, again = (backend(num_samples=10).generate_until(requests) for _ in range(2))
+    other = backend(num_samples=10, seed=1).generate_until(requests)
+    assert once == again
+    assert once != other
+    assert len(set(once[:6])) > 1, "documents of their own draw their own"
+    assert not any("<unk>" in text for text in (*once, *other))
+
+
+def test_sampled_words_follow_their_probabilities(backend, truth):
+    """First words of many generations, against enumeration."""
+    scipy_stats = pytest.importorskip("scipy.stats")
+    number = 600
+    lm = backend(estimator="beam", num_samples=200, batch_size=64)
+    requests = generation(*["the"] * number, max_gen_toks=1, do_sample=True)
+    words = [text.strip() for text in lm.generate_until(requests)]
+    free = Truth(truth.model, penalized=False)
+    choices = ["END", *UTTERED, *COPIED]
+    log_p = torch.tensor(
+        [free.log_p(ids("the", word), only_copied=True) for word in choices]
+    )
+    expected = log_p.softmax(0) * number
+    found = torch.tensor([words.count(w if w != "END" else "") for w in choices])
+    rare = expected < 5
+    cells = [*found[~rare].tolist(), found[rare].sum().item()]
+    wanted = [*expected[~rare].tolist(), expected[rare].sum().item()]
+    if wanted[-1] < 5:  # a chi-square needs cells of some size
+        cells[-2:], wanted[-2:] = [sum(cells[-2:])], [sum(wanted[-2:])]
+    assert len(cells) > 2, "premise"
+    scaled = [w * number / sum(wanted) for w in wanted]
+    assert scipy_stats.chisquare(cells, scaled).pvalue > 1e-4
+
+
+def test_wordy_arguments_are_checked(backend):
+    lm = backend(num_samples=5)
+    for wrong in ({"max_gen_toks": 0}, {"temperature": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            lm.generate_until(generation("the", **wrong))
+
+
+def test_every_pair_of_options_is_answered_in_the_order_asked(exact, truth):
+    """Contexts and continuations of all lengths, mixed: none gets another's answer."""
+    words = ("the", "Ada", "saw")
+    pairs = [
+        (" ".join(a), " " + " ".join(b))
+        for a in itertools.chain(*(itertools.product(words, repeat=n) for n in (0, 2)))
+        for b in itertools.chain(*(itertools.product(words, repeat=n) for n in (1, 2)))
+    ][::3]
+    for (answer, _), (context, rest) in zip(
+        exact.loglikelihood(conditional(*pairs)), pairs, strict=True
+    ):
+        given, more = ids(*context.split()), ids(*rest.split())
+        expected = truth.log_p([*given, *more]) - truth.log_p(given)
+        assert answer == pytest.approx(expected, abs=1e-10)

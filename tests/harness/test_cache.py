@@ -1,0 +1,186 @@
+"""Numbers from lm-eval's caches are the ones that would have been computed."""
+
+from __future__ import annotations
+
+import pickle
+
+import lm_eval
+import pytest
+from lm_eval.api.model import CachingLM
+from lm_eval.tasks import TaskManager
+
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.harness.cache import CacheMismatchError
+from tests import tiny_checkpoint
+from tests.conftest import PROJECT
+from tests.tiny_checkpoint import conditional, generation, rolling
+
+TEXTS = ("Ada saw the fox", "", "the fox. " * 8)
+PAIRS = (("Ada saw", " the fox"), ("the", " saw"), ("Bo", ""))
+
+
+@pytest.fixture
+def caching(tmp_path):
+    """Return a function that wraps a backend in the same cache; it is closed after."""
+    opened = []
+
+    def wrap(lm, name="cache.db"):
+        wrapped = object.__new__(CachingLM)
+        opened.append(wrapped)
+        wrapped.__init__(lm, str(tmp_path / name))
+        return wrapped
+
+    yield wrap
+    for wrapped in opened:
+        if "dbdict" in vars(wrapped):
+            wrapped.dbdict.close()
+
+
+def forbid(lm, monkeypatch):
+    """Fail if the model is asked anything."""
+    for name in ("score_texts", "score_continuations"):
+        monkeypatch.setattr(
+            lm._scorer, name, lambda _: pytest.fail("not from the cache")
+        )
+
+
+def test_a_second_run_answers_from_the_cache(backend, caching, monkeypatch):
+    first = caching(backend(num_samples=10))
+    texts = first.loglikelihood_rolling(rolling(*TEXTS))
+    parts = first.loglikelihood(conditional(*PAIRS))
+    written = first.generate_until(generation("the fox", max_gen_toks=4))
+
+    lm = backend(num_samples=10)
+    second = caching(lm)
+    forbid(lm, monkeypatch)
+    again = second.loglikelihood_rolling(rolling(*TEXTS))
+    assert second.loglikelihood(conditional(*PAIRS)) == parts
+    assert second.generate_until(generation("the fox", max_gen_toks=4)) == written
+    assert again == texts
+    for old, new in zip(texts, again, strict=True):
+        assert isinstance(new, ScoredFloat)
+        assert new.estimate == old.estimate
+        assert len(new.estimate.log_weights) == 10
+        assert new.stream == old.stream
+
+
+def test_an_answer_is_pickled_with_its_estimate(backend):
+    (answer,) = backend(num_samples=10).loglikelihood_rolling(rolling("the fox"))
+    copy = pickle.loads(pickle.dumps(answer))
+    assert copy == answer
+    assert (copy.estimate, copy.stream) == (answer.estimate, answer.stream)
+
+
+def test_what_is_missing_from_the_cache_is_computed(backend, caching):
+    caching(backend(num_samples=10)).loglikelihood_rolling(rolling(*TEXTS)[:2])
+    whole = caching(backend(num_samples=10)).loglikelihood_rolling(rolling(*TEXTS))
+    expected = backend(num_samples=10).loglikelihood_rolling(rolling(*TEXTS))
+    assert whole == pytest.approx(expected, rel=1e-12)
+
+
+CHANGES = {
+    "num_samples": 11,
+    "seed": 1,
+    "temperature": 1.5,
+    "proposal": "prior",
+    "unk": "closed",
+    "estimator": "beam",
+    "target_stderr": 0.5,
+    "dtype": "float32",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_setting_is_refused(backend, caching, name):
+    mine = {"num_samples": 10, "proposal": "peeking"}
+    first = backend(**mine)
+    caching(first).loglikelihood_rolling(rolling("the fox"))
+    other = backend(**(mine | {name: CHANGES[name]}))
+    with pytest.raises(CacheMismatchError) as caught:
+        caching(other)
+    there, here = first.fingerprint[name], other.fingerprint[name]
+    assert f"{name}={there} there and {here} here" in str(caught.value)
+    assert "cache.db" in str(caught.value)
+    assert "--use_cache another path" in str(caught.value)
+
+
+def test_batch_size_is_no_setting(backend, caching):
+    caching(backend(num_samples=10, batch_size=1))
+    caching(backend(num_samples=10, batch_size=8, max_batch_size=4))
+
+
+def test_another_checkpoint_is_refused(backend, caching, tmp_path):
+    first = backend(num_samples=10)
+    caching(first)
+    folder = tiny_checkpoint.write(tmp_path / "other", tiny_checkpoint.kglm(seed=3))
+    other = LatentKGLM(pretrained=str(folder), num_samples=10)
+    digest = first.checkpoint.digest
+    with pytest.raises(CacheMismatchError, match=f"checkpoint={digest} there"):
+        caching(other)
+
+
+def test_another_kind_of_model_is_refused(backend, tiny_lstm, caching):
+    caching(backend())
+    with pytest.raises(CacheMismatchError, match="latent_kglm there and latent_lstm"):
+        caching(LatentLSTM(pretrained=tiny_lstm))
+
+
+def test_the_cache_of_a_stranger_is_refused(backend, caching):
+    stranger = caching(backend(num_samples=10), "stranger.db")
+    stranger.dbdict.clear()
+    stranger.dbdict["a hash"] = -1.0
+    stranger.dbdict.commit()
+    with pytest.raises(CacheMismatchError, match="1 answers of a model that left no"):
+        caching(backend(num_samples=10), "stranger.db")
+
+
+def test_the_fingerprint_is_no_answer(backend, caching):
+    """A cache that was opened and never written can be opened again."""
+    caching(backend(num_samples=10))
+    caching(backend(num_samples=10))
+
+
+# -- the harness's own runs --------------------------------------------------------------
+
+
+@pytest.fixture
+def evaluate(tiny, tmp_path, monkeypatch):
+    """Run the perplexity task, with the request cache in a folder of its own."""
+    monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
+    text = tmp_path / "text.txt"
+    text.write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
+
+    def run(num_samples=12, **options):
+        manager = TaskManager(
+            include_path=str(PROJECT / "tasks"),
+            include_defaults=False,
+            metadata={"text_file": str(text)},
+        )
+        return lm_eval.simple_evaluate(
+            model=LatentKGLM(pretrained=tiny, num_samples=num_samples),
+            tasks=["latent_perplexity"],
+            task_manager=manager,
+            bootstrap_iters=0,
+            **options,
+        )["results"]["latent_perplexity"]
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+def test_a_task_gives_the_same_table_from_the_cache(evaluate, tmp_path):
+    """Corpus-level numbers too, which need every draw's weight."""
+    plain = evaluate()
+    filled = evaluate(use_cache=str(tmp_path / "answers"))
+    cached = evaluate(use_cache=str(tmp_path / "answers"))
+    assert plain == filled == cached
+    with pytest.raises(CacheMismatchError, match="num_samples=12 there and 13 here"):
+        evaluate(num_samples=13, use_cache=str(tmp_path / "answers"))
+
+
+def test_cached_requests_draw_the_same(evaluate, tmp_path):
+    plain = evaluate()
+    assert evaluate(cache_requests=True) == plain
+    assert list((tmp_path / "requests").iterdir()), "premise"
+    assert evaluate(cache_requests=True) == plain

@@ -1,0 +1,212 @@
+"""Every metric of the tasks, on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import lm_eval
+import pytest
+import torch
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import make_table
+
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.metrics import METRICS, process_text, score_document
+from tests.conftest import PROJECT
+
+# Two documents of 3 and 2 words, 10 and 5 bytes, 4 and 3 predicted tokens; two draws
+# each, with weights 1/4 and 3/4, then 1/8 and 1/8.
+TEXTS = ("aaa bbb cc", "dd ee")
+WEIGHTS = ((1 / 4, 3 / 4), (1 / 8, 1 / 8))
+TOKENS = (4, 3)
+
+P = (1 / 2) * (1 / 8)
+"""The mean weights' product."""
+SE = math.sqrt(1 / 16 / 2) / (1 / 2)
+"""sqrt(variance of a weight / 2) / mean weight, of the first; the second has none."""
+PRODUCTS = (1 / 32, 3 / 32)
+"""Of the first draws and of the second draws."""
+
+
+def sampled(*, streams=("a", "b"), weights=WEIGHTS):
+    return [
+        score_document(
+            text,
+            ScoredFloat(
+                Estimate.from_log_weights(
+                    torch.tensor(w, dtype=torch.float64).log(), num_tokens=t
+                ),
+                stream,
+            ),
+        )
+        for text, w, t, stream in zip(TEXTS, weights, TOKENS, streams, strict=True)
+    ]
+
+
+def plain():
+    return [
+        score_document(text, value)
+        for text, value in zip(TEXTS, (math.log(1 / 2), math.log(1 / 8)), strict=True)
+    ]
+
+
+def beams():
+    return [
+        score_document(
+            text,
+            ScoredFloat(
+                Estimate.from_beam(
+                    torch.tensor([w[0] / 2, w[1] / 2], dtype=torch.float64).log(),
+                    num_tokens=t,
+                ),
+                "",
+            ),
+        )
+        for text, w, t in zip(TEXTS, WEIGHTS, TOKENS, strict=True)
+    ]
+
+
+def test_counts():
+    scored = score_document("dré  b\n", -2.0)
+    assert (scored.words, scored.bytes) == (2, 8)
+    assert score_document("", -2.0)[1:] == (1, 0)
+
+
+SAMPLED = {
+    "word_perplexity": P ** (-1 / 5),
+    "word_perplexity_stderr": P ** (-1 / 5) * SE / 5,
+    "byte_perplexity": P ** (-1 / 15),
+    "byte_perplexity_stderr": P ** (-1 / 15) * SE / 15,
+    "bits_per_byte": 4 / 15,  # P is 2^-4
+    "bits_per_byte_stderr": SE / math.log(2) / 15,
+    "token_perplexity": P ** (-1 / 7),
+    "token_perplexity_stderr": P ** (-1 / 7) * SE / 7,
+    "corpus_token_perplexity": (sum(PRODUCTS) / 2) ** (-1 / 7),
+    "corpus_token_perplexity_stderr": (sum(PRODUCTS) / 2) ** (-1 / 7) * SE / 7,
+    "certified_token_perplexity": (P * 0.05) ** (-1 / 7),
+    "effective_samples_median": (1.6 + 2) / 2,  # (1/4 + 3/4)^2 / (1/16 + 9/16) = 1.6
+    "effective_samples_minimum": 1.6,
+    "effective_samples_corpus": 1.6,
+    "share_pareto_k_above_0.7": 1.0,  # of two draws nothing is known: k is infinite
+}
+
+PLAIN = SAMPLED | {
+    "word_perplexity_stderr": 0.0,
+    "byte_perplexity_stderr": 0.0,
+    "bits_per_byte_stderr": 0.0,
+    # No tokens are told: words count.
+    "token_perplexity": P ** (-1 / 5),
+    "token_perplexity_stderr": 0.0,
+    "corpus_token_perplexity": P ** (-1 / 5),
+    "corpus_token_perplexity_stderr": 0.0,
+    "certified_token_perplexity": P ** (-1 / 5),  # nothing is drawn
+    "effective_samples_median": math.nan,
+    "effective_samples_minimum": math.nan,
+    "effective_samples_corpus": math.nan,
+    "share_pareto_k_above_0.7": math.nan,
+}
+
+BEAMS = PLAIN | {
+    "token_perplexity": P ** (-1 / 7),
+    "corpus_token_perplexity": P ** (-1 / 7),
+    "certified_token_perplexity": P ** (-1 / 7),  # a strict bound needs no luck
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metric_by_hand(name):
+    assert METRICS[name](sampled()) == pytest.approx(SAMPLED[name], rel=1e-12)
+    assert METRICS[name](plain()) == pytest.approx(PLAIN[name], rel=1e-12, nan_ok=True)
+    assert METRICS[name](beams()) == pytest.approx(BEAMS[name], rel=1e-12, nan_ok=True)
+
+
+def test_the_corpus_level_takes_as_many_draws_as_the_least_has():
+    few = sampled(weights=((1 / 4, 3 / 4, 9.0, 9.0), (1 / 8, 1 / 8)))
+    expected = SAMPLED["corpus_token_perplexity"]
+    assert METRICS["corpus_token_perplexity"](few) == pytest.approx(expected)
+    assert METRICS["effective_samples_corpus"](few) == pytest.approx(1.6)
+
+
+def test_documents_that_share_their_draws_pay_for_the_certificate():
+    certified = METRICS["certified_token_perplexity"]
+    shared = certified(sampled(streams=("a", "a")))
+    assert shared == pytest.approx((P * 0.05**2) ** (-1 / 7))
+    assert shared > certified(sampled())
+
+
+def test_a_share_of_documents_is_unreliable():
+    good = torch.linspace(-1, 1, 400, dtype=torch.float64)
+    heavy = torch.tensor([0.0] * 390 + [30.0 + i for i in range(10)]).double()
+    items = [
+        score_document(
+            "a b", ScoredFloat(Estimate.from_log_weights(log_w, num_tokens=2), str(i))
+        )
+        for i, log_w in enumerate((good, good, good, heavy))
+    ]
+    assert METRICS["share_pareto_k_above_0.7"](items) == 0.25
+
+
+def test_process_text_gives_every_metric_the_document():
+    answers = process_text({"text": "a bc"}, [-3.0])
+    assert set(answers) == set(METRICS)
+    assert set(answers.values()) == {score_document("a bc", -3.0)}
+
+
+# -- through the harness -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tiny, tmp_path_factory):
+    from lm_latent_eval.harness.backends import LatentKGLM
+
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    text.write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
+    lm = LatentKGLM(pretrained=tiny, num_samples=40)
+    manager = TaskManager(
+        include_path=str(PROJECT / "tasks"),
+        include_defaults=False,
+        metadata={"text_file": str(text)},
+    )
+    return lm_eval.simple_evaluate(
+        model=lm,
+        tasks=["latent_perplexity"],
+        task_manager=manager,
+        bootstrap_iters=0,
+    )
+
+
+def test_a_task_reports_every_metric(results):
+    found = results["results"]["latent_perplexity"]
+    for name in METRICS:
+        metric, is_stderr, _ = name.partition("_stderr")
+        key = f"{metric}_stderr,none" if is_stderr else f"{metric},none"
+        assert isinstance(found[key], float), name
+    assert found["token_perplexity,none"] <= found["certified_token_perplexity,none"]
+
+
+def test_the_stderr_column_is_filled(results):
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in make_table(results).splitlines()[2:]
+    ]
+    column = {row[4]: row[8] for row in rows if len(row) > 8}
+    found = results["results"]["latent_perplexity"]
+    with_error = {m.removesuffix("_stderr") for m in METRICS if m.endswith("_stderr")}
+    assert with_error <= column.keys()
+    for name in with_error:
+        assert float(column[name]) == round(found[f"{name}_stderr,none"], 4) > 0
+    assert not [name for name in column if name.endswith("_stderr")]
+
+
+def test_the_results_say_what_the_numbers_are(results):
+    said = results["config"]["latent_eval"]
+    assert said["estimator"] == "is"
+    assert said["num_samples"] == 40
+    assert said["requests"] == 3
+    assert said["predicted_tokens"] == 5 + 6 + 3
+    assert said["bound_of_log_likelihood"] == {"stochastic lower": 3}
+    assert said["samples_per_request"] == [40, 40]
+    assert 1 <= said["effective_sample_size_minimum"] <= 40
+    samples = results["samples"]["latent_perplexity"]
+    assert all(math.isfinite(sample["filtered_resps"][0]) for sample in samples)

@@ -1,0 +1,177 @@
+"""Several processes give the numbers of one, and one summary of all requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lm_latent_eval.harness.backends import LatentKGLM
+from tests.conftest import PROJECT
+from tests.tiny_checkpoint import conditional, rolling
+
+WORKER = """
+import json, sys
+import lm_eval, torch
+from lm_eval.tasks import TaskManager
+from lm_latent_eval.harness.backends import LatentKGLM
+
+torch.set_num_threads(1)
+checkpoint, text, tasks, cache, out = sys.argv[1:]
+runs = []
+for use_cache in (None, cache, cache):
+    lm = LatentKGLM(pretrained=checkpoint, num_samples=15, device="cpu")
+    manager = TaskManager(
+        include_path=tasks.split(":"),
+        include_defaults=False,
+        metadata={"text_file": text},
+    )
+    results = lm_eval.simple_evaluate(
+        model=lm,
+        tasks=["latent_perplexity", "tiny_questions"],
+        task_manager=manager,
+        bootstrap_iters=0,
+        use_cache=use_cache,
+    )
+    if lm.rank == 0:
+        said = results["config"]["latent_eval"]
+        runs.append([results["results"], said, lm.world_size])
+if runs:
+    with open(out, "w") as file:
+        json.dump(runs, file)
+"""
+
+TASK = """
+task: tiny_questions
+custom_dataset: !function functions.questions
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{context}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+target_delimiter: ""
+metric_list:
+  - metric: acc
+    aggregation: mean
+  - metric: acc_norm
+    aggregation: mean
+"""
+
+FUNCTIONS = """
+from datasets import Dataset
+
+def questions(**_):
+    contexts = ["Ada saw", "the", "Bo saw the", "fox", "the fox saw"]
+    choices = [" the fox", " Bo.", " Ada"]
+    return {"test": Dataset.from_list([
+        {"context": c, "choices": choices, "answer": i % 3}
+        for i, c in enumerate(contexts)
+    ])}
+"""
+
+LAUNCH = (
+    # "multi_gpu" starts processes; where there is no GPU they take the CPU. With
+    # --cpu, accelerate starts one process, whatever --num_processes says.
+    *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+    *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+    *("--main_process_port", "0"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tiny, tmp_path_factory):
+    """Run the worker alone or launched; return its runs."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "questions.yaml").write_text(TASK)
+    (folder / "tasks" / "functions.py").write_text(FUNCTIONS)
+    (folder / "text.txt").write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
+    (folder / "worker.py").write_text(WORKER)
+
+    def start(name, launch):
+        out = folder / f"{name}.json"
+        arguments = [
+            folder / "worker.py",
+            tiny,
+            folder / "text.txt",
+            f"{PROJECT / 'tasks'}:{folder / 'tasks'}",
+            folder / f"{name}-cache",
+            out,
+        ]
+        done = subprocess.run(
+            [sys.executable, *launch, *map(str, arguments)],
+            cwd=folder,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": str(PROJECT),
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(out.read_text())
+
+    return start
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_numbers_of_one(run):
+    alone, two = run("alone", ()), run("two", LAUNCH)
+    for fresh, cold, warm in (alone, two):
+        assert fresh[0] == cold[0] == warm[0], "the cache changes nothing"
+    assert [r[2] for r in alone] == [1, 1, 1]
+    assert [r[2] for r in two] == [2, 2, 2]
+    for task, values in alone[0][0].items():
+        for name, value in values.items():
+            expected = (
+                pytest.approx(value, rel=1e-9, nan_ok=True)
+                if isinstance(value, float)
+                else value
+            )
+            assert two[0][0][task][name] == expected, (task, name)
+    # 3 texts and 5 questions of 3 options; no copy that pads a process's share.
+    for runs in (alone, two):
+        assert runs[0][1]["requests"] == runs[1][1]["requests"] == 3 + 15
+        assert runs[0][1]["bound_of_log_likelihood"] == {
+            "stochastic lower": 3,
+            "none": 15,
+        }
+        # Nothing was estimated where the cache knew every answer.
+        assert runs[2][1]["requests"] == 0
+    assert two[0][1] == pytest.approx(alone[0][1], rel=1e-9)
+
+
+def test_what_pads_a_process_is_not_in_the_summary(tiny):
+    lm = LatentKGLM(pretrained=tiny, num_samples=5)
+    (text,) = rolling("the fox")
+    lm.loglikelihood_rolling([text, text])
+    assert lm.summary.as_dict()["requests"] == 1
+    (text,) = conditional(("the", " fox"))
+    text.repeats = 2
+    lm.loglikelihood([text, text, text])
+    assert lm.summary.as_dict()["requests"] == 3
+
+
+def test_diagnostics_are_gathered_at_the_barrier(tiny, monkeypatch):
+    """There all processes meet; ``get_model_info`` is for one process alone."""
+    lm = LatentKGLM(pretrained=tiny, num_samples=5)
+    monkeypatch.setattr(type(lm), "world_size", 2)
+    gathered = []
+    monkeypatch.setattr(
+        type(lm._processes), "gather", lambda _, items: gathered.append(items) or items
+    )
+    lm.loglikelihood_rolling(rolling("the fox", "Bo"))
+    assert not gathered
+    lm.barrier()
+    assert [len(items) for items in gathered] == [2]
+    assert lm.get_model_info()["latent_eval"]["requests"] == 2
+    assert len(gathered) == 1
+    lm.barrier()
+    assert [len(items) for items in gathered] == [2, 0]

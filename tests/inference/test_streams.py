@@ -1,0 +1,121 @@
+"""Random numbers: a function of seed, text, sample and position, and uniform."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+from lm_latent_eval.inference.streams import LANES, Streams, stream_key
+
+SIZES = st.integers(1, 40)
+
+
+def numbers(num_steps: int, num_samples: int, key: int = 7) -> torch.Tensor:
+    """(steps, samples, lanes)."""
+    streams = Streams([key], num_samples)
+    return torch.stack([streams(step)[0] for step in range(num_steps)])
+
+
+def test_the_numbers_are_these():
+    """A seed means the same numbers next year."""
+    streams = Streams([stream_key(0, "a"), stream_key(0, "b")], 2, starts=[0, 5])
+    assert streams(3).shape == (2, 2, LANES)
+    assert streams(3).dtype == torch.float64
+    assert streams(3)[..., 0].tolist() == [
+        [0.7434221571145684, 0.965802835047909],
+        [0.32585556382917014, 0.6145032720144127],
+    ]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**128 - 1), SIZES, SIZES, st.integers(0, 2**20))
+def test_fewer_samples_are_the_first_of_more(key, few, more, step):
+    few, more = sorted((few, more))
+    assert torch.equal(Streams([key], few)(step), Streams([key], more)(step)[:, :few])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**128 - 1), SIZES, SIZES, st.integers(0, 2**20))
+def test_samples_can_be_drawn_in_rounds(key, first, then, step):
+    whole = Streams([key], first + then)(step)
+    rounds = [Streams([key], first)(step), Streams([key], then, first=first)(step)]
+    assert torch.equal(torch.cat(rounds, 1), whole)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_start_shifts_the_positions(start, step):
+    shifted = Streams([5, 6], 3, starts=[start, 0])(step)
+    assert torch.equal(shifted[0], Streams([5], 3)(start + step)[0])
+    assert torch.equal(shifted[1], Streams([6], 3)(step)[0])
+
+
+def test_other_texts_in_the_batch_change_nothing():
+    together = Streams([1, 2, 3], 4, starts=[0, 9, 2])(5)
+    alone = [Streams([k], 4, starts=[s])(5) for k, s in ((1, 0), (2, 9), (3, 2))]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_no_number_comes_twice():
+    drawn = torch.cat([numbers(20, 20, key=key).flatten() for key in range(20)])
+    assert len(drawn.unique()) == len(drawn)
+
+
+def test_keys_differ_by_seed_and_by_text():
+    names = ["", "0", "1", "10", "a", "a#1", "ä", "1\0", "\x001"]
+    keys = {stream_key(seed, name) for seed in (0, 1, 10, 101) for name in names}
+    assert len(keys) == 4 * len(names)
+    assert all(0 <= key < 2**128 for key in keys)
+
+
+def test_keys_do_not_depend_on_the_process():
+    assert stream_key(3, "task/17") == 77219266489186548305561206913140866175
+
+
+def test_numbers_lie_strictly_between_zero_and_one():
+    drawn = numbers(50, 500)
+    assert 0 < drawn.min() < 1e-4
+    assert 1 - 1e-4 < drawn.max() < 1
+    assert (drawn.float().double() - drawn).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize("lane", range(LANES))
+def test_numbers_are_uniform(lane):
+    assert (
+        kstest(numbers(100, 200)[..., lane].flatten().numpy(), "uniform").pvalue > 1e-4
+    )
+    across_texts = torch.cat(
+        [Streams([stream_key(0, str(i))], 1)(0)[..., lane] for i in range(2000)]
+    )
+    assert kstest(across_texts.flatten().numpy(), "uniform").pvalue > 1e-4
+
+
+def test_numbers_are_independent():
+    """Neighbours in lane, sample, position, text and seed do not correlate."""
+    base = numbers(60, 60)
+    texts = torch.stack([numbers(60, 60, stream_key(0, str(i))) for i in range(2)])
+    seeds = torch.stack([numbers(60, 60, stream_key(i, "0")) for i in range(2)])
+    pairs = {
+        "position": (base[1:], base[:-1]),
+        "sample": (base[:, 1:], base[:, :-1]),
+        "texts": (texts[0], texts[1]),
+        "seeds": (seeds[0], seeds[1]),
+        "positions and samples": (base[..., 0], base[..., 0].T),
+    }
+    pairs |= {
+        f"lanes {i} and {j}": (base[..., i], base[..., j])
+        for i in range(LANES)
+        for j in range(i)
+    }
+    off_diagonal = ~torch.eye(60, dtype=torch.bool)
+    for name, (a, b) in pairs.items():
+        if name == "positions and samples":
+            a, b = a[off_diagonal], b[off_diagonal]
+        stacked = torch.stack([a.flatten(), b.flatten()])
+        correlation = stacked.corrcoef()[0, 1].item()
+        assert abs(correlation) < 5 / math.sqrt(stacked.shape[1]), name

@@ -1,0 +1,154 @@
+"""Ragged rows against plain loops over lists."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from lm_latent_eval.models.kglm.ragged import (
+    expand_ranges,
+    invert_cdf,
+    segment_logsumexp,
+)
+
+PROBABILITY = st.one_of(
+    st.just(0.0), st.floats(0.01, 1.0), st.sampled_from([1e-300, 1e-30, 1e-17, 1e-8])
+)
+ROWS = st.lists(st.lists(PROBABILITY, max_size=6), min_size=1, max_size=6)
+UNIFORM = st.one_of(
+    st.floats(2.0**-53, 1 - 2.0**-53),
+    st.sampled_from([2.0**-53, 0.5, 1 - 2.0**-53]),
+)
+
+
+def normalised(rows: list[list[float]]) -> list[list[float]]:
+    """Rows of distributions, as every caller has them, some without any mass."""
+    return [[p / sum(row) if sum(row) > 0.01 else 0.0 for p in row] for row in rows]
+
+
+def flat(rows: list[list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
+    values = torch.tensor([p for row in rows for p in row], dtype=torch.float64)
+    row = torch.tensor([r for r, row in enumerate(rows) for _ in row], dtype=torch.long)
+    return values, row
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=8))
+def test_ranges_are_concatenated(ranges):
+    start = torch.tensor([s for s, _ in ranges], dtype=torch.long)
+    count = torch.tensor([c for _, c in ranges], dtype=torch.long)
+    element, row = expand_ranges(start, start + count)
+    pairs = [(s + i, r) for r, (s, c) in enumerate(ranges) for i in range(c)]
+    assert list(zip(element.tolist(), row.tolist(), strict=True)) == pairs
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3) | st.just(-math.inf), max_size=5)))
+def test_rows_are_summed(rows):
+    value, row = flat(rows)
+    summed = segment_logsumexp(value, row, len(rows))
+    wanted = [
+        torch.tensor(r, dtype=torch.float64).logsumexp(0)
+        if r
+        else torch.tensor(-math.inf)
+        for r in rows
+    ]
+    assert summed.shape == (len(rows),)
+    for ours, right in zip(summed, wanted, strict=True):
+        torch.testing.assert_close(ours, right.double(), rtol=1e-12, atol=1e-12)
+
+
+def test_sums_have_the_gradients_of_a_softmax():
+    value = torch.tensor([0.3, -2.0, 5.0, -math.inf], dtype=torch.float64)
+    value.requires_grad_()
+    row = torch.tensor([0, 0, 2, 2])
+    summed = segment_logsumexp(value, row, 3)
+    assert summed.isneginf().tolist() == [False, True, False]
+    summed[[0, 2]].sum().backward()
+    wanted = torch.cat([value[:2].detach().softmax(0), torch.ones(1), torch.zeros(1)])
+    torch.testing.assert_close(value.grad, wanted)
+
+
+@given(ROWS, st.data())
+def test_a_draw_is_possible_and_of_its_row(rows, data):
+    rows = normalised(rows)
+    prob, row = flat(rows)
+    massive = [r for r, values in enumerate(rows) if any(values)]
+    assume(massive)
+    query = data.draw(st.lists(st.sampled_from(massive), min_size=1, max_size=8))
+    u = data.draw(st.lists(UNIFORM, min_size=len(query), max_size=len(query)))
+    drawn = invert_cdf(
+        prob, row, len(rows), torch.tensor(query), torch.tensor(u, dtype=torch.float64)
+    )
+    assert (prob[drawn] > 0).all()
+    assert row[drawn].tolist() == query
+
+
+@given(ROWS, st.data())
+def test_a_draw_inverts_the_distribution_function(rows, data):
+    """Against exact fractions, but for numbers within 1e-12 of a step."""
+    rows = normalised(rows)
+    prob, row = flat(rows)
+    massive = [r for r, values in enumerate(rows) if any(values)]
+    assume(massive)
+    r = data.draw(st.sampled_from(massive))
+    u = data.draw(UNIFORM)
+    steps, total = [], Fraction(0)
+    for p in rows[r]:
+        total += Fraction(p)
+        steps.append(total)
+    assume(all(abs(step / total - Fraction(u)) > 1e-12 for step in steps))
+    wanted = next(i for i, step in enumerate(steps) if step / total > u)
+    (drawn,) = invert_cdf(
+        prob, row, len(rows), torch.tensor([r]), torch.tensor([u], dtype=torch.float64)
+    )
+    assert drawn.item() - sum(map(len, rows[:r])) == wanted
+
+
+def test_the_ends_of_the_interval():
+    prob = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0], dtype=torch.float64).repeat(1000)
+    row = torch.arange(1000).repeat_interleave(5)
+    every = torch.arange(1000)
+    for u, place in ((2.0**-53, 1), (0.25, 3), (1 - 2.0**-53, 3)):
+        drawn = invert_cdf(prob, row, 1000, every, torch.full((1000,), u).double())
+        assert (drawn == every * 5 + place).all()
+
+
+def test_no_rows():
+    nothing, none = (
+        torch.zeros(0, dtype=torch.float64),
+        torch.zeros(0, dtype=torch.long),
+    )
+    assert invert_cdf(nothing, none, 0, none, nothing).shape == (0,)
+    assert segment_logsumexp(nothing, none, 0).shape == (0,)
+
+
+def draw_many(device: str) -> None:
+    """Draw from long rows, most of whose entries are impossible."""
+    generator = torch.Generator().manual_seed(0)
+    num_rows, width = 2000, 500
+    prob = torch.rand(num_rows, width, generator=generator)
+    prob = prob * (torch.rand(num_rows, width, generator=generator) < 0.05)
+    prob[:, 7] += 1e-3  # every row has mass
+    prob = (prob / prob.sum(1, keepdim=True)).flatten()
+    row = torch.arange(num_rows).repeat_interleave(width)
+    query = torch.randint(num_rows, (1_000_000,), generator=generator)
+    u = torch.rand(len(query), generator=generator, dtype=torch.float64)
+    u = u.clamp(2.0**-53, 1 - 2.0**-53)
+    u[::100], u[1::100] = 2.0**-53, 1 - 2.0**-53
+    prob, row, query, u = (x.to(device) for x in (prob, row, query, u))
+    drawn = invert_cdf(prob, row, num_rows, query, u)
+    assert (row[drawn] == query).all()
+    assert (prob[drawn] > 0).all()
+
+
+def test_many_draws_are_possible():
+    draw_many("cpu")
+
+
+@pytest.mark.gpu
+def test_many_draws_are_possible_on_a_gpu():
+    draw_many("cuda")

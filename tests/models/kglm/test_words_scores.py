@@ -1,0 +1,204 @@
+"""Word distributions: their normaliser, and that they are distributions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.models.kglm.words import log_add, log_sum_product, logsumexp
+from lm_latent_eval.text.words import UNKNOWN
+from tests import tiny_models
+from tests.tiny_models import COPIED, SYMBOLS
+
+
+def direct(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The definition, in float64."""
+    return (a.double()[:, None] + b.double()[None]).logsumexp(-1)
+
+
+def scores(rows: int, columns: int, spread: float, seed: int, dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(rows, columns, generator=generator) * spread).to(dtype)
+
+
+# -- the normaliser -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.1, 3.0, 30.0, 100.0])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.float64, 1e-11)]
+)
+def test_the_normaliser_is_its_definition(dtype, tolerance, spread):
+    a, b = scores(7, 40, spread, 0, dtype), scores(9, 40, spread, 1, dtype)
+    a[:, [0, 2]] = -torch.inf  # words that are never uttered
+    result = log_sum_product(a, b)
+    assert result.shape == (7, 9)
+    assert result.dtype == dtype
+    torch.testing.assert_close(
+        result.double(), direct(a, b), rtol=tolerance, atol=tolerance
+    )
+
+
+def test_peaks_far_apart_do_not_underflow():
+    """In float32 every product of exponentials of a pair can be zero, or subnormal."""
+    places = torch.arange(12.0)
+    for gap in (5.0, 20.0, 44.0, 60.0, 88.0, 100.0, 150.0, 1e4):
+        a = -gap * (places - 1).abs()[None]
+        b = -gap * (places - 10).abs()[None] - 3
+        a[0, 0] = -torch.inf
+        torch.testing.assert_close(
+            log_sum_product(a, b).double(), direct(a, b), rtol=1e-6, atol=1e-4
+        )
+
+
+def test_more_pairs_underflow_than_are_summed_at_once():
+    a = torch.full((30, 50), -200.0)
+    b = torch.full((30, 50), -200.0)
+    a[:, 0], b[:, 1] = 0.0, 0.0
+    torch.testing.assert_close(
+        log_sum_product(a, b).double(), direct(a, b), rtol=1e-6, atol=1e-4
+    )
+
+
+@given(
+    st.lists(st.lists(st.floats(-300, 300), min_size=4, max_size=4), min_size=1),
+    st.lists(st.lists(st.floats(-300, 300), min_size=4, max_size=4), min_size=1),
+)
+def test_the_normaliser_of_any_scores(a, b):
+    a, b = torch.tensor(a), torch.tensor(b)
+    torch.testing.assert_close(
+        log_sum_product(a, b).double(), direct(a, b), rtol=1e-5, atol=1e-3
+    )
+
+
+def test_the_normaliser_has_the_gradients_of_its_definition():
+    a, b = scores(3, 6, 2.0, 0, torch.float64), scores(4, 6, 2.0, 1, torch.float64)
+    a[0] = torch.tensor([0.0] + [-900.0] * 5)
+    b[0] = torch.tensor([-900.0] * 5 + [0.0])  # this pair underflows
+    a[:, 2] = -torch.inf
+    weight = scores(3, 4, 1.0, 2, torch.float64)
+    gradients = []
+    for function in (log_sum_product, direct):
+        leaves = [x.clone().requires_grad_() for x in (a, b)]
+        (function(*leaves) * weight).sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for ours, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-12)
+
+
+def test_sums_of_nothing():
+    nothing = torch.full((2, 3), -torch.inf, requires_grad=True)
+    summed = logsumexp(nothing)
+    assert summed.tolist() == [-torch.inf, -torch.inf]
+    summed.masked_fill(summed.isneginf(), 0.0).sum().backward()
+    assert nothing.grad is not None
+    assert not nothing.grad.isnan().any()
+    assert logsumexp(torch.zeros(2, 0)).tolist() == [-torch.inf, -torch.inf]
+    assert log_add(nothing[0], torch.zeros(3)).tolist() == [0.0, 0.0, 0.0]
+    assert log_add(nothing[0], nothing[1]).isneginf().all()
+
+
+# -- distributions ------------------------------------------------------------------
+
+
+@pytest.fixture(
+    scope="module", params=[tiny_models.plain_graph, tiny_models.full_graph]
+)
+def setting(request):
+    """A model, the words at four positions under every node, and what they are of."""
+    kglm = tiny_models.kglm(request.param(), spread=1.5)
+    words = kglm.generative.words
+    hidden = scores(4, 3, 1.0, 5, torch.float64).tanh()
+    node = torch.arange(kglm.knowledge.num_nodes)
+    aliases = kglm.knowledge.aliases[node]
+    shared = (words.encode_aliases(aliases), aliases.flatten(1))
+    return kglm, words, hidden, kglm._entity_vectors(node), shared
+
+
+def log_paths(setting, symbol: int, cost: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(positions, nodes) of generating and copying a symbol."""
+    _, words, hidden, vectors, (keys, aliases) = setting
+    position, node = torch.cartesian_prod(
+        torch.arange(len(hidden)), torch.arange(len(vectors))
+    ).T
+    paths = words.log_paths(
+        hidden,
+        words.position_scores(hidden),
+        torch.full((len(hidden),), symbol),
+        torch.full((len(hidden),), cost, dtype=torch.float64),
+        words.entity_scores(vectors),
+        keys,
+        aliases,
+        position,
+        node,
+    )
+    shape = (len(hidden), len(vectors))
+    return paths[0].view(shape), paths[1].view(shape)
+
+
+def every_symbol(setting) -> torch.Tensor:
+    """Log-probabilities of all extended words, (words, positions, nodes)."""
+    kglm = setting[0]
+    return torch.stack(
+        [
+            log_add(*log_paths(setting, s, -torch.inf if s == COPIED else 0.0))
+            for s in range(kglm.config.num_words)
+        ]
+    )
+
+
+def test_words_total_one_under_every_node(setting):
+    log_p = every_symbol(setting)
+    torch.testing.assert_close(
+        log_p.logsumexp(0), torch.zeros_like(log_p[0]), rtol=0, atol=1e-12
+    )
+    kglm = setting[0]
+    others = [i for i in range(kglm.config.num_words) if i not in SYMBOLS]
+    assert log_p[others].isneginf().all(), "padding and start are never uttered"
+
+
+def test_words_are_copied_where_an_alias_has_them(setting):
+    kglm = setting[0]
+    for symbol in range(1, kglm.config.num_words):
+        generate, copy = log_paths(setting, symbol, 0.0)
+        has_it = (kglm.knowledge.aliases == symbol).flatten(1).any(1)
+        assert torch.equal(copy > -torch.inf, has_it.expand(copy.shape))
+        if symbol == COPIED:
+            unknown, _ = log_paths(setting, UNKNOWN, 0.0)
+            wanted = unknown.masked_fill(has_it, -torch.inf)
+            torch.testing.assert_close(generate, wanted)
+
+
+@pytest.mark.parametrize("symbol", [UNKNOWN, COPIED, 4])
+def test_only_unknown_words_have_a_price(setting, symbol):
+    free, priced = (log_paths(setting, symbol, cost) for cost in (0.0, -3.25))
+    paid = 0.0 if symbol == 4 else -3.25
+    torch.testing.assert_close(priced[0], free[0] + paid)
+    assert torch.equal(priced[1], free[1])
+
+
+def test_the_next_word_mixes_the_nodes(setting):
+    _, words, hidden, vectors, (keys, aliases) = setting
+    weight = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+    log_p = every_symbol(setting)
+    for t in range(len(hidden)):
+        mixed = words.next_word(hidden[t], weight, vectors, keys, aliases)
+        assert abs(mixed.sum().item() - 1) < 1e-12
+        torch.testing.assert_close(mixed, (log_p[:, t].exp() * weight).sum(-1))
+
+
+def test_two_ways_to_read_the_same_keys(setting):
+    """``transposed`` and ``reshaped`` hold the same numbers in another order."""
+    kglm, words, *_ = setting
+    aliases = kglm.knowledge.aliases
+    transposed = words.encode_aliases(aliases)
+    words.config.copy_scores = "reshaped"
+    try:
+        reshaped = words.encode_aliases(aliases)
+    finally:
+        words.config.copy_scores = "transposed"
+    assert reshaped.shape == transposed.shape
+    assert torch.equal(transposed.transpose(1, 2).flatten(), reshaped.flatten())
+    assert not torch.equal(transposed, reshaped)

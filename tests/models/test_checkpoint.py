@@ -1,0 +1,311 @@
+"""A checkpoint directory loads completely or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lm_latent_eval.models import checkpoint, model_class
+from lm_latent_eval.models.checkpoint import CheckpointError, load, save
+from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
+from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
+from tests import tiny_models
+from tests.kglm_space import every_walk
+
+MODELS = {
+    "kglm": lambda seed=0: tiny_models.kglm(tiny_models.full_graph(), seed=seed),
+    "lstm": tiny_models.lstm,
+}
+FILES = {
+    "kglm": {"config.json", "model.safetensors", TOKENIZER, GRAPH},
+    "lstm": {"config.json", "model.safetensors", TOKENIZER},
+}
+
+
+def write(name: str, directory: Path, seed: int = 0):
+    model = MODELS[name](seed)
+    save(model, tiny_models.tokenizer(), directory, model.state_dict())
+    return model
+
+
+def log_p(model) -> torch.Tensor:
+    """log p(x, z) of some texts, under every latent."""
+    encoded = model.encode(tiny_models.batch([[4, 1], [4, 4]]))
+    if isinstance(model, LSTMLanguageModel):
+        return model.log_joint(encoded, 1)
+    walks = every_walk(model.knowledge, 2, model.config.cutoff, 1)
+    return model.log_joint(encoded, type(walks)(*(z.expand(2, -1, -1) for z in walks)))
+
+
+@pytest.fixture(params=MODELS)
+def saved(request, tmp_path):
+    """The name and the directory of a checkpoint."""
+    write(request.param, tmp_path / "model")
+    return request.param, tmp_path / "model"
+
+
+def edit_config(directory: Path, **changes) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_weights(directory: Path, change) -> None:
+    path = directory / "model.safetensors"
+    weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    change(weights)
+    save_file(weights, path)
+
+
+# -- there and back -----------------------------------------------------------------
+
+
+def test_a_saved_model_is_the_same(saved):
+    name, directory = saved
+    assert {path.name for path in directory.iterdir()} == FILES[name]
+    loaded = load(directory, expected=name)
+    assert loaded.name == name
+    assert isinstance(loaded.model, model_class(name))
+    assert not loaded.model.training
+    assert not any(p.requires_grad for p in loaded.model.parameters())
+    assert torch.equal(log_p(loaded.model), log_p(MODELS[name]()))
+    assert loaded.tokenizer("the Ada Bo") == tiny_models.tokenizer()("the Ada Bo")
+    assert loaded.model.config.num_unknown_types == 7
+
+
+def test_a_type_to_compute_in(saved):
+    name, directory = saved
+    single = load(directory, dtype=torch.float32).model
+    assert {p.dtype for p in single.parameters()} == {torch.float32}
+    ours, wanted = log_p(single), log_p(MODELS[name]())
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-4)
+    assert not torch.equal(ours, wanted)
+
+
+def test_a_graph_travels_with_its_model(tmp_path):
+    write("kglm", tmp_path)
+    graph, wanted = load(tmp_path).model.knowledge, tiny_models.full_graph()
+    assert list(graph.node_names) == list(wanted.node_names)
+    assert torch.equal(graph.edge_key, wanted.edge_key)
+    assert torch.equal(graph.aliases, wanted.aliases)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_library_way(tmp_path, name):
+    model = MODELS[name]()
+    model.save_pretrained(tmp_path)
+    again = model_class(name).from_pretrained(tmp_path, dtype=torch.float64).eval()
+    with torch.no_grad():
+        assert torch.equal(log_p(again), log_p(model))
+    if isinstance(again, KGLM):
+        assert list(again.knowledge.node_names) == list(model.knowledge.node_names)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_library_way_with_a_vocabulary_is_a_checkpoint(tmp_path, name):
+    model = MODELS[name]()
+    model.save_pretrained(tmp_path)
+    tiny_models.tokenizer().save(tmp_path)
+    assert torch.equal(log_p(load(tmp_path).model), log_p(model))
+
+
+def test_saving_again_replaces(saved):
+    name, directory = saved
+    write(name, directory, seed=1)
+    loaded = log_p(load(directory).model)
+    assert torch.equal(loaded, log_p(MODELS[name](1)))
+    assert not torch.equal(loaded, log_p(MODELS[name]()))
+
+
+def test_the_digest_is_of_what_scores_depend_on(saved):
+    name, directory = saved
+    first = load(directory).digest
+    assert len(first) == 16
+    assert load(directory).digest == first
+
+    (directory / "notes.txt").write_text("no score depends on this")
+    assert load(directory).digest == first
+
+    def nudge(weights):
+        next(iter(weights.values())).view(-1)[0] += 1e-12
+
+    edit_weights(directory, nudge)
+    second = load(directory).digest
+    edit_config(directory, num_unknown_types=8)
+    third = load(directory).digest
+    assert len({first, second, third}) == 3
+    write(name, directory)
+    assert load(directory).digest == first
+
+
+# -- what is refused ----------------------------------------------------------------
+
+
+def refused(directory, message: str, **options) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load(directory, **options)
+
+
+def test_no_such_directory(tmp_path):
+    refused(
+        tmp_path / "nowhere",
+        r"nowhere: no such directory.*`lm-latent-eval train` wrote",
+    )
+
+
+@pytest.mark.parametrize("name", ["no_such_model", "who/knows", "a/b/c", "x y"])
+def test_no_such_repository(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(name, "no such directory")
+
+
+def test_an_empty_directory(tmp_path):
+    refused(tmp_path, r"config\.json is missing: .* is not a checkpoint")
+
+
+@pytest.mark.parametrize("content", ["", "{", "not json", '{"model_type": "kgl'])
+def test_a_damaged_configuration(saved, content):
+    (saved[1] / "config.json").write_text(content)
+    refused(saved[1], r"config\.json is not JSON .* written to the end")
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{}", '{"model_type": "bert"}'])
+def test_a_configuration_of_something_else(saved, content):
+    (saved[1] / "config.json").write_text(content)
+    refused(
+        saved[1], r"config\.json describes a model of type .* kglm, latent_eval_lstm"
+    )
+
+
+@pytest.mark.parametrize("bad", ["six", None, -1])
+def test_a_configuration_of_no_model(saved, bad):
+    edit_config(saved[1], vocab_size=bad)
+    refused(saved[1], r"config\.json describes no model")
+
+
+def test_another_model(saved):
+    name, directory = saved
+    other = ({"kglm", "lstm"} - {name}).pop()
+    refused(
+        directory,
+        rf"holds a {name} model, not a {other} one: use --model latent_{name}",
+        expected=other,
+    )
+
+
+def test_missing_weights(saved):
+    (saved[1] / "model.safetensors").unlink()
+    refused(saved[1], r"model\.safetensors is missing: .* interrupted")
+
+
+def test_an_interrupted_save_leaves_no_weights(saved, monkeypatch):
+    """Neither the old weights beside new files nor half of the new ones."""
+    name, directory = saved
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(name, directory, seed=1)
+    refused(directory, r"model\.safetensors is missing: .* interrupted")
+
+
+def test_truncated_weights(saved):
+    tiny_models.damage(saved[1] / "model.safetensors")
+    refused(saved[1], r"model\.safetensors is damaged .* copy or train it again")
+
+
+@pytest.mark.parametrize("content", [b"", b"no tensors", b"\xff" * 99])
+def test_weights_that_are_none(saved, content):
+    (saved[1] / "model.safetensors").write_bytes(content)
+    refused(saved[1], r"model\.safetensors is damaged")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers(saved, bad):
+    names = sorted(load_file(saved[1] / "model.safetensors"))
+
+    def spoil(weights):
+        weights[names[3]].view(-1)[-1] = bad
+
+    edit_weights(saved[1], spoil)
+    refused(saved[1], rf"tensor '{names[3]}' holds NaN or infinity: .* diverged")
+
+
+def test_weights_of_another_shape(saved):
+    names = sorted(load_file(saved[1] / "model.safetensors"))
+
+    def cut(weights):
+        weights[names[0]] = weights[names[0]][:-1].clone()
+
+    edit_weights(saved[1], cut)
+    refused(saved[1], rf"tensor '{names[0]}' is \(.*\) but config\.json asks for \(")
+
+
+def test_missing_and_unknown_tensors(saved):
+    names = sorted(load_file(saved[1] / "model.safetensors"))
+    edit_weights(saved[1], lambda w: w.pop(names[1]))
+    refused(saved[1], rf"lacks the tensor '{names[1]}'")
+    write(*saved)
+    edit_weights(saved[1], lambda w: w.update({"new.bias": torch.zeros(3)}))
+    refused(saved[1], r"has a tensor 'new\.bias' that no such model has")
+
+
+def test_a_missing_vocabulary(saved):
+    (saved[1] / TOKENIZER).unlink()
+    refused(saved[1], r"tokenizer\.json is missing")
+
+
+def test_a_damaged_vocabulary(saved):
+    tiny_models.damage(saved[1] / TOKENIZER)
+    refused(saved[1], r"tokenizer\.json is not a readable tokenizer")
+
+
+def test_a_missing_graph(tmp_path):
+    write("kglm", tmp_path)
+    (tmp_path / GRAPH).unlink()
+    refused(tmp_path, r"graph\.safetensors is missing")
+
+
+def test_a_damaged_graph(tmp_path):
+    write("kglm", tmp_path)
+    tiny_models.damage(tmp_path / GRAPH)
+    refused(tmp_path, r"graph\.safetensors is not a readable graph .* Build it again")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        tiny_models.plain_graph,  # other relations
+        lambda: KnowledgeGraph.build(  # one entity more
+            [("Ada", "knows", "Bo")],
+            {"Cy": [[4]]},
+            max_aliases=2,
+            max_alias_words=3,
+        ),
+        lambda: KnowledgeGraph.build(  # a word that the model lacks
+            [("Ada", "knows", "Bo")],
+            {"Ada": [[6]]},
+            max_aliases=2,
+            max_alias_words=3,
+        ),
+    ],
+)
+def test_a_graph_of_another_checkpoint(tmp_path, other):
+    write("kglm", tmp_path)
+    other().save(tmp_path)
+    refused(tmp_path, r"graph\.safetensors has .* it belongs to another checkpoint")
+
+
+def test_no_such_model_lists_its_neighbours():
+    with pytest.raises(ValueError, match=r"no latent model 'kgml'; there is kglm"):
+        model_class("kgml")
+    with pytest.raises(ValueError, match=r"there is kglm, lstm"):
+        model_class("?")

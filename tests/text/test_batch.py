@@ -1,0 +1,74 @@
+"""Padding, cutting and picking texts."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.text.batch import TokenBatch
+
+TEXTS = st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=4)
+
+
+def rows(batch: TokenBatch) -> list[list[tuple[int, int, float]]]:
+    """(input, target, price) of every real token of every text."""
+    columns = (batch.inputs, batch.targets, batch.unknown_log_prob)
+    return [
+        list(zip(*(x[b, :length].tolist() for x in columns), strict=True))
+        for b, length in enumerate(batch.length.tolist())
+    ]
+
+
+def test_each_token_is_predicted_from_the_one_before():
+    batch = TokenBatch.collate([[5, 6, 7], [8]], [[0.0, -1.5, 0.0], [-2.0]], first=2)
+    assert rows(batch) == [[(2, 5, 0.0), (5, 6, -1.5), (6, 7, 0.0)], [(2, 8, -2.0)]]
+    assert batch.length.tolist() == [3, 1]
+    assert batch.inside.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.targets[1, 1:].tolist() == [0, 0]
+    assert batch.unknown_log_prob.dtype == torch.float64
+
+
+def test_prices_default_to_nothing():
+    assert not TokenBatch.collate([[5, 6]], first=2).unknown_log_prob.any()
+
+
+def test_empty_texts():
+    batch = TokenBatch.collate([[], []], first=2)
+    assert batch.length.tolist() == [0, 0]
+    assert not batch.inside.any()
+    assert rows(batch) == [[], []]
+
+
+@given(TEXTS)
+def test_padding_holds_nothing(texts):
+    batch = TokenBatch.collate(texts, first=2)
+    assert [[target for _, target, _ in row] for row in rows(batch)] == texts
+    assert batch.inside.sum(1).tolist() == [len(text) for text in texts]
+    assert batch.targets.shape == batch.inputs.shape == batch.inside.shape
+    outside = ~batch.inside
+    assert not batch.targets[outside].any()
+    assert not batch.unknown_log_prob[outside].any()
+
+
+@given(TEXTS, st.integers(0, 7), st.integers(0, 7), st.data())
+def test_pieces_and_picks(texts, start, size, data):
+    prices = [[-float(i) for i in text] for text in texts]
+    batch = TokenBatch.collate(texts, prices, first=2)
+    whole = rows(batch)
+    piece = batch.piece(start, start + size)
+    assert rows(piece) == [row[start : start + size] for row in whole]
+    assert torch.equal(piece.inside, batch.inside[:, start : start + size])
+
+    index = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=5))
+    picked = batch.select(torch.tensor(index))
+    assert rows(picked) == [whole[i] for i in index]
+
+
+@given(TEXTS, st.integers(1, 4))
+def test_the_pieces_are_the_text(texts, size):
+    batch = TokenBatch.collate(texts, first=2)
+    num_tokens = batch.targets.shape[1]
+    parts = [rows(batch.piece(t, t + size)) for t in range(0, num_tokens, size)]
+    joined = [[token for part in parts for token in part[b]] for b in range(len(texts))]
+    assert joined == rows(batch)

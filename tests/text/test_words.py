@@ -1,0 +1,237 @@
+"""Strings to words and back: nothing lost, nothing invented, bad files refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lm_latent_eval.text.words import (
+    FILE_NAME,
+    UNKNOWN,
+    UnknownWords,
+    WordTokenizer,
+    split,
+    unknown_log_prob,
+)
+from tests.tiny_models import damage
+
+TRAINING = ["The cat saw the cat .", "The dog saw a dog; the end."]
+NAMES = ["The Vorsen cat", "Ünnürup"]
+
+
+@pytest.fixture(scope="module")
+def words() -> WordTokenizer:
+    return WordTokenizer.train(TRAINING, min_count=2, copied=NAMES)
+
+
+def spoken(words: WordTokenizer, text: str) -> list[str]:
+    return [words.tokenizer.id_to_token(i) for i in words(text).ids]
+
+
+# -- vocabulary ---------------------------------------------------------------------
+
+
+def test_words_are_numbered_by_frequency_then_spelling(words):
+    listed = [words.tokenizer.id_to_token(i) for i in range(words.num_words)]
+    assert listed == [
+        *("<pad>", "<unk>", "<s>", "</s>"),
+        *(".", "The", "cat", "dog", "saw", "the"),  # twice each; "a", "end", ";" once
+        *("Vorsen", "Ünnürup"),  # only in names
+    ]
+    assert words.vocab_size == 10
+    assert words.num_words == 12
+
+
+def test_a_minimum_count_of_one_keeps_every_word():
+    words = WordTokenizer.train(TRAINING, min_count=1)
+    ids = [i for text in TRAINING for i in words(text).ids]
+    assert UNKNOWN not in ids
+    assert words.num_words == words.vocab_size == max(ids) + 1
+
+
+def test_special_words_in_a_text_are_not_special():
+    words = WordTokenizer.train(["<s> <pad> </s>"] * 2)
+    ids = words("<s> <pad> </s>").ids
+    assert min(ids) >= 4, "brackets and letters are words of their own"
+
+
+def test_unknown_types_are_counted_once(words):
+    counted = words.count_unknown_types(["cat", "zebra", "zebra", "Vorsen", "<unk>"])
+    assert counted == 2, "zebra, and Vorsen, which cannot be uttered"
+
+
+# -- strings to words ---------------------------------------------------------------
+
+
+def test_ids_and_offsets(words):
+    text = "The  Vorsen saw a zebra."
+    result = words(text)
+    assert result.ids == [5, 10, 8, UNKNOWN, UNKNOWN, 4]
+    cut = [text[a:b] for a, b in zip(result.starts, result.ends, strict=True)]
+    assert cut == ["The", "Vorsen", "saw", "a", "zebra", "."]
+
+
+def test_words_to_copy_have_ids_beyond_the_vocabulary(words):
+    assert [i >= words.vocab_size for i in words("Vorsen Ünnürup cat").ids] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \t\n\u00a0\u2003", []),
+        ("a<unk>b", ["a", "<unk>", "b"]),
+        ("<unk> <unk>", ["<unk>", "<unk>"]),
+        ("a\0b", ["a", "\0", "b"]),
+        ("hi 🦊!", ["hi", "🦊", "!"]),
+        ("x\u200by", ["x", "\u200b", "y"]),
+        ("it's John’s we'll", ["it", "'s", "John", "’s", "we", "'ll"]),
+        ("aren't", ["aren't"]),
+        (
+            "U.S. and 3.14 and 1,000,000.",
+            ["U.S.", "and", "3.14", "and", "1,000,000", "."],
+        ),
+        ("10:30 rock-n-roll AT&T 1990–95", ["10:30", "rock-n-roll", "AT&T", "1990–95"]),
+        ("(end).", ["(", "end", ")", "."]),
+        ("a, b", ["a", ",", "b"]),
+        ("東京 Ünnürup", ["東京", "Ünnürup"]),
+        ("e\u0301t", ["e\u0301t"]),
+        ("...", [".", ".", "."]),
+    ],
+)
+def test_what_counts_as_a_word(text, expected):
+    assert split(text) == expected
+
+
+def test_a_lone_surrogate_is_an_unknown_word(words):
+    result = words("cat\ud83e cat")
+    assert result.ids == [6, UNKNOWN, 6]
+    assert result.starts == [0, 3, 5]
+
+
+def test_a_literal_unknown_word_is_the_unknown_word(words):
+    assert words("the <unk> cat").ids == [9, UNKNOWN, 6]
+
+
+@given(st.text(st.characters(codec=None)))
+@example("\x1f")
+@example("a\ud800b")
+def test_only_whitespace_is_lost(text):
+    words = WordTokenizer.train(TRAINING, copied=NAMES)
+    result = words(text)
+    spans = list(zip(result.starts, result.ends, strict=True))
+    assert "".join(text[a:b] for a, b in spans) == "".join(
+        c for c in text if not is_space(c)
+    )
+    assert [b - a for a, b in spans] == [len(word) for word in split(text)]
+    assert all(a < b for a, b in spans)
+    assert [a for a, _ in spans] == sorted(a for a, _ in spans)
+    assert all(0 <= i < words.num_words for i in result.ids)
+
+
+def is_space(character: str) -> bool:
+    """Whether Unicode calls it white space; Python adds four separators to that."""
+    return character.isspace() and character not in "\x1c\x1d\x1e\x1f"
+
+
+@given(st.lists(st.sampled_from([*"aé1.,'’-<>()\0 \n", "🦊", "<unk>", "'s"])))
+def test_only_whitespace_is_lost_among_marks(pieces):
+    text = "".join(pieces)
+    assert "".join(split(text)) == "".join(text.split())
+
+
+# -- words to strings ---------------------------------------------------------------
+
+
+def test_decoding_attaches_punctuation():
+    text = "Anna's cat (a dog), it's 3,000 “old”!"
+    words = WordTokenizer.train([text], min_count=1)
+    assert words.decode([2, *words("Anna's cat (a dog), it's 3,000!").ids, 3, 0]) == (
+        "Anna's cat (a dog), it's 3,000!"
+    )
+    assert words.decode([]) == ""
+    assert words.decode([UNKNOWN]) == "<unk>"
+
+
+def test_a_decoded_text_has_the_same_words(words):
+    for text in TRAINING:
+        ids = words(text).ids
+        assert words(words.decode(ids)).ids == ids
+
+
+@pytest.mark.parametrize("bad", [12, -1, 10**6])
+def test_an_id_of_no_word_is_refused(words, bad):
+    with pytest.raises(ValueError, match=rf"no word has the id {bad}: there are 12"):
+        words.decode([4, bad])
+
+
+# -- files ------------------------------------------------------------------------
+
+
+def test_a_saved_tokenizer_is_the_same(words, tmp_path):
+    words.save(tmp_path)
+    again = WordTokenizer.load(tmp_path, words.vocab_size)
+    text = "The Vorsen <unk> saw\0 a 🦊, John’s dog. "
+    assert again(text) == words(text)
+    assert (again.vocab_size, again.num_words) == (10, 12)
+
+
+def test_a_missing_tokenizer_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is missing: .* vocabulary"):
+        WordTokenizer.load(tmp_path, 4)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1, 2]", "not json"])
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path, content):
+    (tmp_path / FILE_NAME).write_text(content)
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json is not a readable tokenizer"
+    ):
+        WordTokenizer.load(tmp_path, 4)
+
+
+def test_a_damaged_tokenizer_is_named(words, tmp_path):
+    words.save(tmp_path)
+    damage(tmp_path / FILE_NAME)
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json is not a readable tokenizer"
+    ):
+        WordTokenizer.load(tmp_path, 4)
+
+
+def test_a_tokenizer_of_a_smaller_model_is_refused(words, tmp_path):
+    words.save(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"has 12 words but .* 13: .* another checkpoint"
+    ):
+        WordTokenizer.load(tmp_path, 13)
+
+
+# -- the price of unknown words -----------------------------------------------------
+
+
+def test_prices_of_unknown_words():
+    assert unknown_log_prob("closed", 0) == unknown_log_prob("closed", 50) == 0.0
+    assert unknown_log_prob("penalized", 50) == pytest.approx(-math.log(50))
+    assert unknown_log_prob(UnknownWords.PENALIZED, 1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "types", "message"),
+    [
+        ("spelled", 5, r"unk=spelled needs .* use unk=penalized or unk=closed"),
+        ("open", 5, r"unk='open': expected one of closed, penalized"),
+        ("", 5, r"unk='': expected one of"),
+        ("penalized", 0, r"num_unknown_types .* use unk=closed"),
+    ],
+)
+def test_an_impossible_price_says_what_to_use(policy, types, message):
+    with pytest.raises(ValueError, match=message):
+        unknown_log_prob(policy, types)

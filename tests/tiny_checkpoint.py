@@ -1,0 +1,167 @@
+"""A tiny KGLM checkpoint on disk, and its probabilities by brute force.
+
+Every walk over a text of a few words is listed (``kglm_space``), so what a backend says
+of that checkpoint can be held against sums that share none of its code paths: no
+batches, no pieces, no particles, no beams.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+import torch
+from lm_eval.api.instance import Instance
+
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
+from tests.kglm_space import every_walk
+from tests.tiny_models import randomised
+
+UNKNOWN_TYPES = 7
+UTTERED = ("the", "fox", "saw", ".")
+COPIED = ("Ada", "Bo")
+"""Words that only aliases have."""
+
+
+def tokenizer() -> WordTokenizer:
+    words = WordTokenizer.train([" ".join(UTTERED * 2)], copied=COPIED)
+    assert words.vocab_size == 4 + len(UTTERED), "premise"
+    assert words.num_words == words.vocab_size + len(COPIED), "premise"
+    return words
+
+
+def ids(*words: str) -> list[int]:
+    """Numbers of words given one by one: no string is cut into words here."""
+    number = tokenizer().tokenizer.token_to_id
+    special = {"END": END, "?": UNKNOWN}
+    return [special[w] if w in special else number(w) for w in words]
+
+
+def kglm(seed: int = 12, spread: float = 0.85) -> KGLM:
+    graph = KnowledgeGraph.build(
+        [("Ada", "knows", "Bo")],
+        {"Ada": [ids("Ada"), ids("the", "fox")], "Bo": [ids("Bo")]},
+        max_aliases=2,
+        max_alias_words=2,
+    )
+    config = KGLMConfig(
+        vocab_size=tokenizer().vocab_size,
+        num_words=tokenizer().num_words,
+        num_entities=graph.num_entities,
+        num_relations=len(graph.relation_names),
+        token_embedding_dim=4,
+        entity_embedding_dim=2,
+        hidden_size=5,
+        num_layers=2,
+        cutoff=2,
+        max_aliases=2,
+        max_alias_words=2,
+        num_unknown_types=UNKNOWN_TYPES,
+    )
+    model = randomised(KGLM(config, graph).double(), seed, spread).eval()
+    for parameter in model.proposals.parameters():
+        parameter.mul_(0.3)  # flat proposals: weights of little variance
+    return model
+
+
+def lstm(seed: int = 0) -> LSTMLanguageModel:
+    config = LSTMConfig(
+        vocab_size=tokenizer().vocab_size,
+        num_words=tokenizer().num_words,
+        embedding_dim=4,
+        hidden_size=5,
+        num_unknown_types=UNKNOWN_TYPES,
+    )
+    return randomised(LSTMLanguageModel(config).double(), seed, 0.7).eval()
+
+
+def write(directory: Path, model: KGLM | LSTMLanguageModel) -> Path:
+    checkpoint.save(model, tokenizer(), directory, model.state_dict())
+    return directory
+
+
+# -- requests ----------------------------------------------------------------------------
+
+
+def rolling(*texts: str, task: str = "task", first: int = 0) -> list[Instance]:
+    return [
+        Instance("loglikelihood_rolling", {}, (text,), 0, (task, first + i, 1))
+        for i, text in enumerate(texts)
+    ]
+
+
+def conditional(*pairs: tuple[str, str], task: str = "task") -> list[Instance]:
+    return [
+        Instance("loglikelihood", {}, pair, 0, (task, i, 1))
+        for i, pair in enumerate(pairs)
+    ]
+
+
+def generation(*contexts: str, task: str = "task", **kwargs) -> list[Instance]:
+    return [
+        Instance("generate_until", {}, (context, kwargs), 0, (task, i, 1))
+        for i, context in enumerate(contexts)
+    ]
+
+
+# -- the truth ---------------------------------------------------------------------------
+
+
+class Truth:
+    """Probabilities of a tiny KGLM by listing every walk."""
+
+    def __init__(self, model: KGLM, *, penalized: bool = True) -> None:
+        self.model = model
+        self.penalty = -math.log(UNKNOWN_TYPES) if penalized else 0.0
+
+    def walks(self, num_tokens: int):
+        return _walks(self.model, num_tokens)
+
+    def log_p(self, words: list[int], *, only_copied: bool = False) -> float:
+        """log p of a text that begins with these words: its end is a word like others.
+
+        A word that only aliases have is an unknown word elsewhere, unless
+        ``only_copied``.
+        """
+        if not words:
+            return 0.0
+        beyond = -math.inf if only_copied else self.penalty
+        cost = [
+            self.penalty if w == UNKNOWN else beyond if w >= 4 + len(UTTERED) else 0.0
+            for w in words
+        ]
+        batch = TokenBatch.collate([words], [cost], first=START)
+        log_p = self.model.log_joint(self.model.encode(batch), self.walks(len(words)))
+        return log_p.logsumexp(-1).item()
+
+    def most_probable(self, words: list[int], *, but: tuple[int, ...] = ()) -> int:
+        """The most probable next word."""
+        every = [i for i in range(tokenizer().num_words) if i not in but]
+        free = Truth(self.model, penalized=False)
+        scores = {
+            i: free.log_p([*words, i], only_copied=True)
+            for i in every
+            if i not in self.model.config.never_uttered
+        }
+        first, second = sorted(scores.values(), reverse=True)[:2]
+        assert first > second + 1e-9, "premise: no tie"
+        return max(scores, key=lambda i: scores[i])
+
+
+@cache
+def _walks(model: KGLM, num_tokens: int):
+    config = model.config
+    return every_walk(
+        model.knowledge, num_tokens, config.cutoff, config.special_entities
+    )
+
+
+def log_mean_exp(log_w: torch.Tensor) -> torch.Tensor:
+    return log_w.logsumexp(-1) - math.log(log_w.shape[-1])

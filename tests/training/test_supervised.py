@@ -1,0 +1,318 @@
+"""Training: it learns, it resumes bit for bit, it keeps the best epoch, it stops."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.kglm.training import train as train_kglm
+from lm_latent_eval.models.lstm.training import train as train_lstm
+from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options
+from lm_latent_eval.training.supervised import STATE_FILE, Part, Trainer
+from tests import tiny_models
+
+OPTIONS = Options(epochs=5, batch_size=4, learning_rate=0.05, patience=2)
+SIZE = KGLMSize(8, 6, 10, num_layers=2, cutoff=20, dropout=0.3)
+
+
+class Coin(nn.Module):
+    """A biased coin, seen through dropout; its loss is that of the ones and zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Parameter(torch.tensor([0.5, -1.0, 2.0]))
+        self.dropout = nn.Dropout(0.4)
+
+    def forward(self, items: list[list[int]]) -> torch.Tensor:
+        score = self.dropout(self.score).sum()
+        ones, tokens = sum(map(sum, items)), sum(map(len, items))
+        zeros = tokens - ones
+        return -ones * nn.functional.logsigmoid(score) - zeros * (
+            nn.functional.logsigmoid(-score)
+        )
+
+
+def trainer(directory: Path, options: Options = OPTIONS, loss=None, parts=2):
+    """A trainer of coins; ``loss`` replaces that of the first."""
+    coins = [Coin() for _ in range(parts)]
+    wrapped = {f"coin{i}": Part(c, c) for i, c in enumerate(coins)}
+    if loss is not None:
+        wrapped["coin0"] = Part(coins[0], lambda items: loss(coins[0], items))
+    return Trainer(wrapped, size=len, options=options, directory=directory)
+
+
+def texts(seed: int, share: float, number: int = 40) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 9, (number,), generator=generator).tolist()
+    return [
+        (torch.rand(n, generator=generator) < share).long().tolist() for n in lengths
+    ]
+
+
+TRAIN, DEV = texts(0, 0.2), texts(1, 0.2)
+
+
+def weights(run: Trainer) -> dict[str, torch.Tensor]:
+    return {
+        f"{name}.{key}": value
+        for name, part in run.parts.items()
+        for key, value in part.module.state_dict().items()
+    }
+
+
+def same(ours: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return ours.keys() == wanted.keys() and all(
+        torch.equal(ours[k], wanted[k]) for k in wanted
+    )
+
+
+# -- learning -----------------------------------------------------------------------
+
+
+def test_the_loss_falls_to_what_can_be_learned(tmp_path):
+    run = trainer(tmp_path, replace(OPTIONS, epochs=60, patience=20))
+    before = run.evaluate(DEV, ["coin0"])["coin0"]
+    history = run.run(TRAIN, DEV)
+    ones, tokens = sum(map(sum, DEV)), sum(map(len, DEV))
+    share = ones / tokens
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    after = run.evaluate(DEV, ["coin0"])["coin0"]
+    assert before > entropy + 0.2, "premise"
+    assert entropy - 1e-9 <= after < entropy + 0.02
+    assert history[0]["dev"]["coin0"] > after
+
+
+def test_the_best_epoch_is_kept_and_training_stops(tmp_path):
+    """Development text unlike the training text: sooner or later it gets worse."""
+    run = trainer(tmp_path, replace(OPTIONS, epochs=100, patience=3))
+    history = run.run(TRAIN, texts(2, 0.55))
+    assert len(history) < 100
+    for name in run.parts:
+        losses = [e["dev"][name] for e in history if name in e["dev"]]
+        best = losses.index(min(losses))
+        assert len(losses) == best + 4, "three epochs without a better one"
+        assert run.evaluate(texts(2, 0.55), [name])[name] == losses[best]
+        rate = run.optimizers[name].param_groups[0]["lr"]
+        worse = sum(x >= min(losses[:i]) for i, x in enumerate(losses) if i)
+        assert rate == OPTIONS.learning_rate / 2**worse
+
+
+def test_parts_stop_alone(tmp_path):
+    """A part that no longer improves is left alone while another goes on."""
+
+    def idle(coin, items):
+        return coin(items) * 0 + 5.0
+
+    run = trainer(tmp_path, replace(OPTIONS, epochs=12), loss=idle)
+    history = run.run(TRAIN, DEV)
+    assert [("coin0" in e["dev"]) for e in history[:4]] == [True, True, True, False]
+    assert "coin1" in history[3]["dev"]
+
+
+def test_randomness_is_the_seed(tmp_path):
+    runs = [
+        trainer(tmp_path / str(i), replace(OPTIONS, seed=seed))
+        for i, seed in enumerate((0, 0, 1))
+    ]
+    torch.manual_seed(99)
+    for run in runs:
+        run.run(TRAIN, DEV)
+        torch.rand(3)
+    first, again, other = map(weights, runs)
+    assert same(again, first)
+    assert not same(other, first)
+
+
+# -- interruption -------------------------------------------------------------------
+
+
+def interrupting(at_call: int):
+    calls = iter(range(1, 10**6))
+
+    def loss(coin, items):
+        if next(calls) == at_call:
+            raise KeyboardInterrupt
+        return coin(items)
+
+    return loss
+
+
+@pytest.mark.parametrize("at_call", [3, 21, 25, 35, 60])
+def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call):
+    """In the first epoch, in later ones, while training or evaluating."""
+    whole = trainer(tmp_path / "whole")
+    wanted = whole.run(TRAIN, DEV)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "cut", loss=interrupting(at_call)).run(TRAIN, DEV)
+    resumed = trainer(tmp_path / "cut")
+    assert resumed.epoch == (at_call - 1) // 20, "10 batches, then 10 to evaluate"
+    assert resumed.run(TRAIN, DEV) == wanted
+    assert same(weights(resumed), weights(whole))
+
+
+def test_a_finished_run_is_not_repeated(tmp_path):
+    first = trainer(tmp_path)
+    history = first.run(TRAIN, DEV)
+    again = trainer(tmp_path, loss=interrupting(1))
+    assert again.run(TRAIN, DEV) == history
+    assert same(weights(again), weights(first))
+
+
+def test_more_epochs_may_be_asked_for(tmp_path):
+    short = replace(OPTIONS, epochs=2)
+    trainer(tmp_path / "a", short).run(TRAIN, DEV)
+    longer = trainer(tmp_path / "a")
+    assert longer.epoch == 2
+    history = longer.run(TRAIN, DEV)
+    whole = trainer(tmp_path / "b")
+    assert whole.run(TRAIN, DEV) == history
+    assert same(weights(longer), weights(whole))
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"learning_rate": 0.1}, {"batch_size": 8}, {"patience": 9}]
+)
+def test_a_run_with_other_options_is_refused(tmp_path, change):
+    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    with pytest.raises(
+        ValueError, match=r"other options .* repeat them .* remove"
+    ) as e:
+        trainer(tmp_path, replace(OPTIONS, **change))
+    assert str(tmp_path / STATE_FILE) in str(e.value)
+
+
+@pytest.mark.parametrize(("train", "dev"), [(TRAIN[1:], DEV), (TRAIN, DEV[1:])])
+def test_a_run_on_other_data_is_refused(tmp_path, train, dev):
+    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    with pytest.raises(ValueError, match=r"other texts.* remove the file") as caught:
+        trainer(tmp_path).run(train, dev)
+    assert str(tmp_path / STATE_FILE) in str(caught.value)
+
+
+def test_a_run_of_another_model_is_refused(tmp_path):
+    trainer(tmp_path, parts=1).run(TRAIN, DEV)
+    with pytest.raises(ValueError, match=r"another model or vocabulary: .* remove the"):
+        trainer(tmp_path, parts=2)
+    odd = {"coin0": Part(nn.Linear(2, 2), lambda items: torch.zeros(()))}
+    with pytest.raises(ValueError, match=r"another model or vocabulary: .* remove the"):
+        Trainer(odd, size=len, options=OPTIONS, directory=tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a state"])
+def test_a_damaged_state_says_what_to_do(tmp_path, content):
+    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    if content is None:
+        tiny_models.damage(tmp_path / STATE_FILE)
+    else:
+        (tmp_path / STATE_FILE).write_bytes(content)
+    with pytest.raises(ValueError, match=r"is damaged .* remove the file"):
+        trainer(tmp_path)
+
+
+# -- numbers that are none ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_an_error(tmp_path, bad):
+    def spoiled(coin, items):
+        return coin(items) * (bad if not coin.training else 1.0)
+
+    run = trainer(tmp_path, loss=spoiled)
+    with pytest.raises(FloatingPointError, match=r"coin0 diverged in epoch 1 .* lower"):
+        run.run(TRAIN, DEV)
+
+
+def test_weights_that_become_nan_are_an_error(tmp_path):
+    calls = iter(range(100))
+
+    def spoiled(coin, items):
+        return coin(items) * (math.nan if next(calls) == 25 else 1.0)
+
+    run = trainer(tmp_path, loss=spoiled)
+    with pytest.raises(FloatingPointError, match=r"coin0 diverged in epoch 2"):
+        run.run(TRAIN, DEV)
+    assert trainer(tmp_path).epoch == 1, "the epoch before is still there"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"patience": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": math.nan},
+        {"clip": -1.0},
+    ],
+)
+def test_options_that_cannot_train_are_refused(change):
+    with pytest.raises(ValueError, match=rf"{next(iter(change))}=.*: expected"):
+        Options(**change)
+
+
+# -- whole models -------------------------------------------------------------------
+
+
+def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch):
+    data = tiny_models.annotated(40)
+    options = Options(epochs=2, batch_size=8, learning_rate=0.01)
+    build = {"min_count": 2, "size": SIZE, "options": options}
+    whole = train_kglm(data[:30], data[30:], tmp_path / "whole", **build)
+
+    calls = iter(range(1, 100))
+    collate = "lm_latent_eval.models.kglm.training._collate"
+    real = train_kglm.__globals__["_collate"]
+
+    def interrupted(items):
+        if next(calls) == 25:  # 3 parts x (4 + 2 batches) an epoch
+            raise KeyboardInterrupt
+        return real(items)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(collate, interrupted)
+        train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
+    assert (tmp_path / "cut" / STATE_FILE).exists()
+    assert not (tmp_path / "cut" / "config.json").exists()
+    resumed = train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
+    assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
+
+    loaded = load(tmp_path / "cut", expected="kglm").model
+    assert same(dict(loaded.state_dict()), dict(whole.state_dict()))
+    history = trainer_history(tmp_path / "whole")
+    for name in ("p", "peeking", "nonpeeking"):
+        assert history[1]["dev"][name] < history[0]["dev"][name] - 0.05
+
+
+def trainer_history(directory: Path) -> list[dict]:
+
+    return json.loads(torch.load(directory / STATE_FILE, weights_only=True)["history"])
+
+
+def test_an_lstm_learns_with_a_vocabulary_of_its_own_or_another(tmp_path):
+    data = [t.text for t in tiny_models.annotated(40)]
+    size = LSTMSize(8, 10, num_layers=1, dropout=0.1)
+    options = Options(epochs=3, batch_size=8, learning_rate=0.01)
+    train_lstm(data[:30], data[30:], tmp_path / "a", size=size, options=options)
+    history = trainer_history(tmp_path / "a")
+    assert history[-1]["dev"]["p"] < history[0]["dev"]["p"] - 0.05
+    own = load(tmp_path / "a", expected="lstm")
+    assert own.model.config.num_unknown_types > 0
+    other = tiny_models.tokenizer()
+    train_lstm(
+        data[:30],
+        data[30:],
+        tmp_path / "b",
+        tokenizer=other,
+        size=size,
+        options=replace(options, epochs=1),
+    )
+    taken = load(tmp_path / "b").tokenizer
+    assert (taken.vocab_size, taken.num_words) == (other.vocab_size, other.num_words)
