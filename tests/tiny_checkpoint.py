@@ -87,7 +87,7 @@ def write(directory: Path, model: KGLM | LSTMLanguageModel) -> Path:
     return directory
 
 
-# -- requests ----------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------
 
 
 def rolling(*texts: str, task: str = "task", first: int = 0) -> list[Instance]:
@@ -111,7 +111,7 @@ def generation(*contexts: str, task: str = "task", **kwargs) -> list[Instance]:
     ]
 
 
-# -- the truth ---------------------------------------------------------------------------
+# -- the truth -----------------------------------------------------------------------
 
 
 class Truth:

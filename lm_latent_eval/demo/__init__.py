@@ -12,3 +12,8 @@ Example:
 
 ``python -m lm_latent_eval.demo --out DIR`` writes the texts as JSON lines.
 """
+
+from pathlib import Path
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+"""A small KGLM trained on the world's training texts."""

@@ -22,6 +22,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
+from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.cache import guard_cache
@@ -41,7 +42,7 @@ from lm_latent_eval.text.words import UnknownWords, unknown_log_prob
 logger = logging.getLogger(__name__)
 
 
-class LatentLMBackend(LM):  # type: ignore[misc]
+class LatentLMBackend(LM):
     """Scores strings with a latent language model.
 
     Args:
@@ -93,9 +94,10 @@ class LatentLMBackend(LM):  # type: ignore[misc]
         super().__init__()
         if unknown:
             raise ValueError(
-                f"{next(iter(unknown))!r} is not an argument of latent_{self.model_name}"
-                "; expected pretrained, proposal, estimator, num_samples, temperature, "
-                "seed, unk, target_stderr, max_samples, confidence, dtype"
+                f"{next(iter(unknown))!r} is not an argument of "
+                f"latent_{self.model_name}; expected pretrained, proposal, estimator, "
+                "num_samples, temperature, seed, unk, target_stderr, max_samples, "
+                "confidence, dtype"
             )
         options = EvaluationOptions.parse(
             estimator=one_of(
@@ -159,8 +161,9 @@ class LatentLMBackend(LM):  # type: ignore[misc]
         return self._finished(requests, answers)
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
-        """Return log p-hat of continuations in nats, and whether greedy decoding of
-        the estimated next-token marginals utters them.
+        """Return log p-hat of continuations in nats, and whether they are greedy.
+
+        Greedy are those that are the argmax of the estimated next-token marginals.
         """
         greedy: dict[int, bool] = {}
         answers: dict[int, ScoredFloat] = {}
@@ -270,9 +273,9 @@ class LatentLMBackend(LM):  # type: ignore[misc]
 def _identified(requests: list[Instance]) -> list[Request]:
     """Name each request by its task and document, so that its draws are its own.
 
-    The options of one document share a name, and with it the draws of their context. A
-    request that is to be repeated, or that no task made, is counted. Copies beyond that,
-    which pad the share of a process, draw the same: a cache keeps the last answer.
+    The options of one document share a name, and with it the draws of their context.
+    A request that is to be repeated, or that no task made, is counted. Copies beyond
+    that, which pad the share of a process, draw the same: caches keep the last answer.
     """
     seen: Counter[int] = Counter()
     named = []
@@ -303,7 +306,7 @@ class LatentKGLM(LatentLMBackend):
     """``latent_kglm``: a knowledge graph language model."""
 
     model_name = "kglm"
-    default_checkpoint = Path(lm_latent_eval.__file__).parent / "demo" / "checkpoint"
+    default_checkpoint = CHECKPOINT
 
 
 class LatentLSTM(LatentLMBackend):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_latent_eval.estimators.estimate import MissedSupportError
 from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
 
 logger = logging.getLogger(__name__)
@@ -35,10 +36,14 @@ class GenerationOptions:
         """
         known = {"until", "max_gen_toks", "max_new_tokens", "do_sample", "temperature"}
         if ignored := sorted(kwargs.keys() - known):
-            logger.warning("generation arguments without effect: %s", ", ".join(ignored))
+            logger.warning(
+                "generation arguments without effect: %s", ", ".join(ignored)
+            )
         until = kwargs.get("until") or []
         until = [until] if isinstance(until, str) else until
-        most = int(kwargs.get("max_gen_toks", kwargs.get("max_new_tokens", MOST_TOKENS)))
+        most = int(
+            kwargs.get("max_gen_toks", kwargs.get("max_new_tokens", MOST_TOKENS))
+        )
         sampling = kwargs.get("do_sample")
         temperature = float(kwargs.get("temperature", 1.0 if sampling else 0.0))
         if most < 1 or not 0 <= temperature < math.inf:
@@ -77,10 +82,19 @@ class Utterance:
             log_p: Log-probabilities of the words, (number of words,).
             u: A random number in (0, 1).
             tokenizer: For finding stop strings.
+
+        Raises:
+            MissedSupportError: If no latent of the text so far has a positive weight.
         """
         if self.finished:
             return
-        log_p = log_p.double().cpu()
+        if not bool((log_p > -torch.inf).any()):
+            raise MissedSupportError(
+                "the proposal misses the model's support: no latent found of the text "
+                "so far has a positive weight, so no next word can be predicted. Draw "
+                "more samples, or use a proposal that covers the model's latents"
+            )
+        log_p = log_p.double().cpu().clone()
         log_p[UNKNOWN] = -torch.inf  # it has no spelling to write
         if self.options.temperature == 0:
             word = int(log_p.argmax())

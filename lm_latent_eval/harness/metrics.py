@@ -52,7 +52,7 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Sco
     return dict.fromkeys(METRICS, scored)
 
 
-# -- per word and byte -------------------------------------------------------------------
+# -- per word and byte ---------------------------------------------------------------
 
 
 def word_rate(items: Sequence[Scored]) -> Rate:
@@ -70,7 +70,7 @@ def bit_rate(items: Sequence[Scored]) -> Rate:
     return bits_per_byte(*_totals(items), sum(i.bytes for i in items))
 
 
-# -- importance-sampled perplexity, per predicted token ------------------------------------
+# -- importance-sampled perplexity, per predicted token ------------------------------
 
 
 def token_perplexity(items: Sequence[Scored]) -> float:

@@ -67,7 +67,9 @@ def whole(name: str, value: Any, least: int) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
+        raise ValueError(
+            f"{name}={value!r}: expected a whole number of at least {least}"
+        )
     return number
 
 
@@ -108,7 +110,7 @@ def parse_device(value: Any) -> torch.device:
         device = torch.device(value)
     except (RuntimeError, TypeError) as err:
         raise ValueError(
-            f"device={value!r}: not the name of a device; expected cpu, cuda, cuda:1, ..."
+            f"device={value!r}: not the name of a device; expected cpu, cuda or cuda:1"
         ) from err
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         logger.warning("device=%s is not there; using the CPU", value)

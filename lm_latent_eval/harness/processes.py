@@ -1,4 +1,4 @@
-"""Data parallelism as the harness does it: every process scores its share of documents."""
+"""Data parallelism as the harness does it: a share of documents a process."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ how requests are batched or ordered: random numbers follow from each request's n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,8 @@ TABLE = 1 << 25
 """Scores (texts x tokens x words or entities) held at a time."""
 
 
-class Request(NamedTuple):
+@dataclass(frozen=True)
+class Request:
     """One question of the harness."""
 
     index: int
@@ -74,7 +76,7 @@ class RequestScorer:
         self.max_batch_size = max_batch_size or MOST_TEXTS
         self.estimator = ESTIMATORS[options.estimator]
 
-    # -- whole texts --------------------------------------------------------------------
+    # -- whole texts ------------------------------------------------------------------
 
     def score_texts(
         self, requests: Sequence[Request]
@@ -89,7 +91,10 @@ class RequestScorer:
                 method = self.estimator(num_samples)
                 for batch in self._batches(group, num_samples):
                     log_w = method.log_weights(
-                        self.model, self.proposal, self._collate(batch), self._keys(batch)
+                        self.model,
+                        self.proposal,
+                        self._collate(batch),
+                        self._keys(batch),
                     )
                     for text, row in zip(batch, log_w.cpu(), strict=True):
                         with naming(text.request):
@@ -111,16 +116,16 @@ class RequestScorer:
                 self._collate(batch),
                 self._keys(batch, "pilot"),
             )
-            needed = required_num_samples(
-                pilot, target, maximum=self.options.max_samples
-            )
-            for text, number in zip(batch, needed.tolist(), strict=True):
+            most = self.options.max_samples
+            for text, row in zip(batch, pilot, strict=True):
+                with naming(text.request):
+                    number = int(required_num_samples(row, target, maximum=most))
                 # Powers of two, so that texts still share batches.
-                rounded = min(1 << (number - 1).bit_length(), self.options.max_samples)
+                rounded = min(1 << (number - 1).bit_length(), most)
                 groups.setdefault(rounded, []).append(text)
         yield from sorted(groups.items())
 
-    # -- continuations ------------------------------------------------------------------
+    # -- continuations ----------------------------------------------------------------
 
     def score_continuations(
         self, requests: Sequence[Request]
@@ -144,7 +149,9 @@ class RequestScorer:
                 for start in range(0, len(of), len(batch)):
                     part = of[start : start + len(batch)]
                     index = torch.tensor([b for b, _ in part], device=self.model.device)
-                    yield from self._continue([t for _, t in part], particles.select(index))
+                    yield from self._continue(
+                        [t for _, t in part], particles.select(index)
+                    )
                     bar.update(len(part))
 
     def _split(self, request: Request) -> Text:
@@ -155,7 +162,7 @@ class RequestScorer:
 
     def _read_contexts(self, texts: list[Text]) -> Particles:
         """Read the contexts of a batch of requests."""
-        return self._method.extend(
+        particles: Particles = self._method.extend(
             self.model,
             self.proposal,
             self._collate(texts, contexts=True),
@@ -163,6 +170,7 @@ class RequestScorer:
             [0] * len(texts),
             Particles.begin(len(texts), self.model.device),
         )
+        return particles
 
     def _continue(
         self, texts: list[Text], before: Particles
@@ -201,23 +209,28 @@ class RequestScorer:
             )
         return greedy
 
-    def _is_next(self, token: TokenBatch, particles: Particles, asked: Tensor) -> Tensor:
+    def _is_next(
+        self, token: TokenBatch, particles: Particles, asked: Tensor
+    ) -> Tensor:
         """Whether each text's next token, if it has one, is the most probable one."""
         (rows,) = (asked & (token.length > 0)).nonzero(as_tuple=True)
         result = asked.clone()
         if len(rows):
-            log_p = next_token(self.model, token.inputs[rows, 0], particles.select(rows))
+            log_p = next_token(
+                self.model, token.inputs[rows, 0], particles.select(rows)
+            )
             target = token.targets[rows, 0]
             # The unknown word is many words: its probability is no argument for one.
             result[rows] = (log_p.argmax(-1) == target) & (target != UNKNOWN)
         return result
 
-    # -- generation ---------------------------------------------------------------------
+    # -- generation -------------------------------------------------------------------
 
     def generate(self, requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of every context."""
         texts = [
-            Text(request, self.tokenizer(request.args[0]).ids, []) for request in requests
+            Text(request, self.tokenizer(request.args[0]).ids, [])
+            for request in requests
         ]
         with self._bar(len(texts), "generations") as bar:
             for batch in self._batches(texts, self.options.num_samples):
@@ -239,8 +252,10 @@ class RequestScorer:
                 [(u.ids or [START])[-1] for u in utterances], device=self.model.device
             )
             log_p = next_token(self.model, last, particles)
-            for row, utterance, u in zip(log_p, utterances, chance(read), strict=True):
-                utterance.extend(row, float(u[0, 0]), self.tokenizer)
+            rows = zip(texts, log_p, utterances, chance(read), strict=True)
+            for text, row, utterance, u in rows:
+                with naming(text.request):
+                    utterance.extend(row, float(u[0, 0]), self.tokenizer)
             batch = TokenBatch.collate(
                 [u.ids[-1:] for u in utterances],
                 [[self._cost(i) for i in u.ids[-1:]] for u in utterances],
@@ -258,7 +273,7 @@ class RequestScorer:
             read += 1
         return [u.text(self.tokenizer) for u in utterances]
 
-    # -- shared -------------------------------------------------------------------------
+    # -- shared -----------------------------------------------------------------------
 
     @property
     def _method(self) -> Any:
@@ -284,7 +299,8 @@ class RequestScorer:
     def _collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
         ids = [text.context if contexts else text.words for text in texts]
         firsts = [
-            START if contexts or not text.context else text.context[-1] for text in texts
+            START if contexts or not text.context else text.context[-1]
+            for text in texts
         ]
         return TokenBatch.collate(
             ids,
@@ -311,21 +327,12 @@ class RequestScorer:
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)
 
 
-class naming:  # noqa: N801 (reads as a phrase: "with naming(request)")
-    """Adds to an error which request it is about."""
-
-    def __init__(self, request: Request) -> None:
-        """Remember the request."""
-        self.request = request
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Re-raise a ``ValueError`` with the request's name and text."""
-        if isinstance(error, ValueError):
-            text = " | ".join(str(a) for a in self.request.args)
-            shown = text if len(text) <= 80 else f"{text[:80]}..."
-            raise type(error)(f"{self.request.name} ({shown!r}): {error}") from error
-
-
+@contextmanager
+def naming(request: Request) -> Iterator[None]:
+    """Add to a ``ValueError`` the name and text of the request that it is about."""
+    try:
+        yield
+    except ValueError as err:
+        text = " | ".join(str(arg) for arg in request.args)
+        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        raise type(err)(f"{request.name} ({shown!r}): {err}") from err

@@ -36,7 +36,9 @@ class Summary:
         summary: dict[str, Any] = {
             "requests": len(self.estimates),
             "predicted_tokens": sum(e.num_tokens for e in self.estimates),
-            "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in self.estimates)),
+            "bound_of_log_likelihood": dict(
+                Counter(str(e.bound) for e in self.estimates)
+            ),
             "samples_per_request": [min(drawn), max(drawn)],
         }
         if sizes:

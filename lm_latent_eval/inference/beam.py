@@ -1,4 +1,4 @@
-"""Beam marginalization: log of the sum of p(x, z) over latents that beam search finds."""
+"""Beam marginalization: log of the sum of p(x, z) over what beam search finds."""
 
 from __future__ import annotations
 

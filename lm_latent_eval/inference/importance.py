@@ -50,7 +50,9 @@ class ImportanceSampling:
         ]
         if isinstance(model, LeftToRight) and num_tokens > PIECE:
             begin = Particles.begin(batch_size, batch.inputs.device)
-            parts = [self._extend(model, proposal, batch, s, begin).log_w for s in rounds]
+            parts = [
+                self._extend(model, proposal, batch, s, begin).log_w for s in rounds
+            ]
         else:
             p, q = model.encode(batch), proposal.encode(batch)
             parts = []

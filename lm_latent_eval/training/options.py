@@ -40,8 +40,8 @@ class KGLMSize:
     """How large a KGLM to build; see ``KGLMConfig``."""
 
     token_embedding_dim: int = 128
-    entity_embedding_dim: int = 64
-    hidden_size: int = 256
+    entity_embedding_dim: int = 32
+    hidden_size: int = 192
     num_layers: int = 2
     cutoff: int = 30
     max_aliases: int = 4
@@ -54,6 +54,6 @@ class LSTMSize:
     """How large an LSTM to build; see ``LSTMConfig``."""
 
     embedding_dim: int = 128
-    hidden_size: int = 256
+    hidden_size: int = 192
     num_layers: int = 2
     dropout: float = 0.4

@@ -14,7 +14,7 @@ def load_text(text_file=None, **_):
     """Read the file that ``--metadata '{"text_file": "PATH"}'`` names."""
     if text_file is None:
         raise ValueError(
-            "latent_perplexity needs a text: --metadata '{\"text_file\": \"PATH\"}'"
+            'latent_perplexity needs a text: --metadata \'{"text_file": "PATH"}\''
         )
     texts = read_texts(Path(text_file))
     return {"test": Dataset.from_list([{"text": text} for text in texts])}

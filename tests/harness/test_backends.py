@@ -44,7 +44,7 @@ def exact(tiny):
     return LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK)
 
 
-# -- whole texts -------------------------------------------------------------------------
+# -- whole texts ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -134,7 +134,7 @@ def test_a_model_without_latents_is_exact(tiny_lstm):
     assert LatentLSTM(pretrained=tiny_lstm).options.estimator == "exact"
 
 
-# -- continuations -----------------------------------------------------------------------
+# -- continuations -------------------------------------------------------------------
 
 PAIRS = {
     ("Ada saw", " the fox"): (("Ada", "saw"), ("the", "fox")),
@@ -221,7 +221,7 @@ def test_options_of_a_question_share_the_draws_of_their_context(backend, monkeyp
     assert not torch.equal(prefixes[3], prefixes[0])
 
 
-# -- is_greedy ---------------------------------------------------------------------------
+# -- is_greedy -----------------------------------------------------------------------
 
 CONTEXTS = ((), ("the",), ("Ada", "saw"), ("fox", "?", "Bo"))
 VOCABULARY = (*UTTERED, *COPIED, "zebra")
@@ -276,7 +276,7 @@ def test_the_unknown_word_is_never_greedy(tmp_path):
         assert "<unk>" not in text
 
 
-# -- generation --------------------------------------------------------------------------
+# -- generation ----------------------------------------------------------------------
 
 
 def test_greedy_generation_is_the_chain_of_argmaxes(exact, truth):

@@ -141,7 +141,7 @@ def test_the_fingerprint_is_no_answer(backend, caching):
     caching(backend(num_samples=10))
 
 
-# -- the harness's own runs --------------------------------------------------------------
+# -- the harness's own runs ----------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Numbers do not depend on how requests are batched, ordered, cut or repeated.
 
-In float64, to 1e-9: rounding may differ with the shape of a batch, draws may not (a draw
-flips where a rounding difference straddles its random number: about once in 1e12
-decisions). In float32 flips are rare too, and measured: see the last test.
+In float64, to 1e-9: rounding may differ with the shape of a batch, draws may not (a
+draw flips where a rounding difference straddles its random number: about once in 1e12
+decisions). In float32 flips are rare too: see the last test.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def everything(lm: LatentKGLM) -> list[object]:
     """Answers of every kind, as plain numbers and strings."""
     whole = lm.loglikelihood_rolling(rolling(*TEXTS))
     parts = lm.loglikelihood(conditional(*PAIRS))
-    numbers = [x for a in whole for x in (*a.estimate.log_weights, a, a.estimate.stderr)]
+    numbers = [
+        x for a in whole for x in (*a.estimate.log_weights, a, a.estimate.stderr)
+    ]
     numbers += [x for a, _ in parts for x in (a, a.estimate.stderr)]
     greedy = lm.generate_until(generation(*TEXTS, max_gen_toks=3))
     drawn = lm.generate_until(generation(*TEXTS, max_gen_toks=3, do_sample=True))
@@ -175,7 +177,7 @@ def test_requests_that_no_task_made_are_counted(backend):
     assert first.estimate.log_weights != second.estimate.log_weights
 
 
-# -- target_stderr -----------------------------------------------------------------------
+# -- target_stderr -------------------------------------------------------------------
 
 
 def test_the_pilot_only_chooses_how_many(backend):
@@ -186,7 +188,9 @@ def test_the_pilot_only_chooses_how_many(backend):
     assert number > 64, "premise"
     assert chosen.estimate.bound == "stochastic lower"
     assert chosen.estimate.stderr < 0.1
-    plain = backend(num_samples=number).loglikelihood_rolling(rolling("Ada saw the fox"))
+    plain = backend(num_samples=number).loglikelihood_rolling(
+        rolling("Ada saw the fox")
+    )
     assert chosen.estimate.log_weights == pytest.approx(plain[0].estimate.log_weights)
 
 
@@ -224,9 +228,7 @@ def test_the_corpus_level_uses_the_least_k(backend):
     answers = lm.loglikelihood_rolling(rolling(*texts))
     counts = {a.estimate.num_samples for a in answers}
     assert len(counts) > 1, "premise"
-    items = [
-        metrics.score_document(*pair) for pair in zip(texts, answers, strict=True)
-    ]
+    items = [metrics.score_document(*pair) for pair in zip(texts, answers, strict=True)]
     least = min(counts)
     log_w = torch.tensor(
         [a.estimate.log_weights[:least] for a in answers], dtype=torch.float64
@@ -237,7 +239,7 @@ def test_the_corpus_level_uses_the_least_k(backend):
     assert metrics.corpus_level_perplexity(items) == pytest.approx(expected)
 
 
-# -- float32 -----------------------------------------------------------------------------
+# -- float32 -------------------------------------------------------------------------
 
 
 def test_in_float32_a_draw_seldom_flips(tiny):

@@ -153,7 +153,7 @@ def test_process_text_gives_every_metric_the_document():
     assert set(answers.values()) == {score_document("a bc", -3.0)}
 
 
-# -- through the harness -----------------------------------------------------------------
+# -- through the harness -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,14 @@ class KnowledgeGraph:
     def tail(self, edge: Tensor) -> Tensor:
         """Return the tail node of each edge."""
         return self.edge_key[edge] % self.num_nodes
+
+    @cached_property
+    def aliases_by_first_word(self) -> tuple[Tensor, Tensor]:
+        """Every alias, sorted by its first word: words (M, L) and its node (M,)."""
+        words = self.aliases.flatten(0, 1)
+        (some,) = (words[:, 0] != 0).nonzero(as_tuple=True)
+        order = words[some, 0].argsort(stable=True)
+        return words[some[order]].long(), some[order] // self.aliases.shape[1]
 
     def neighbours(self, head: int) -> list[int]:
         """List the distinct tails of one head, in increasing order."""

@@ -6,7 +6,8 @@ Symbols: h^t, h^h, h^r -> ``text``, ``head``, ``relation`` parts of the hidden s
 E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``cutoff``
 tokens. The factor of z_t is in ``walk.py``, the factor of x_t in ``words.py``.
 Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
-(``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``).
+(``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``, which
+is also tilted towards nodes whose names stand in the text: ``matching.py``).
 Departures: parents and relations are summed out; newly trained models exclude what
 cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
 Source: Logan et al. (2019), sections 3 and 4; Logan et al. (2020), whose proposals are
@@ -32,6 +33,7 @@ from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.matching import AliasMatching
 from lm_latent_eval.models.kglm.walk import (
     Mention,
     Rows,
@@ -120,6 +122,7 @@ class Trunk(nn.Module):
         self.relation_embeddings = nn.Embedding(config.num_relations, de)
         self.rnn = LSTMStack(sizes, config.dropout)
         self.backward_rnn = LSTMStack(sizes, config.dropout) if both_ways else None
+        self.matching = AliasMatching() if both_ways else None
         self.mention = nn.Linear(dt, len(Mention))
         if not config.entity_shortlist:
             self.new_bias = nn.Parameter(torch.zeros(config.num_entities))
@@ -290,34 +293,27 @@ class KGLM(PreTrainedModel):
 
         Each (position, node) of a text is scored once, however many walks share it.
         """
-        batch, words = encoded.batch, self.generative.words
-        cost = batch.unknown_log_prob.to(encoded.text.dtype)
+        batch = encoded.batch
         node, which = torch.unique(walks.node, return_inverse=True)
-        entity_scores = words.entity_scores(self._entity_vectors(node))
+        inside = batch.inside[:, None].expand_as(walks.node)
+        place = torch.arange(batch.targets.numel(), device=node.device)
+        place = place.view_as(batch.targets)[:, None].expand_as(walks.node)
+        pair, shared = torch.unique(
+            place[inside] * len(node) + which[inside], return_inverse=True
+        )
         keys, aliases = self._aliases(node)
-        position_scores = words.position_scores(encoded.text)
-        rows = []
-        for b, length in enumerate(batch.length.tolist()):
-            if not length:
-                rows.append(encoded.text.new_zeros(walks.node.shape[1:]))
-                continue
-            here, index = torch.unique(which[b, :, :length], return_inverse=True)
-            place = torch.arange(length, device=node.device) * len(here)
-            pair, shared = torch.unique(place + index, return_inverse=True)
-            paths = words.log_paths(
-                encoded.text[b, :length],
-                position_scores[b, :length],
-                batch.targets[b, :length],
-                cost[b, :length],
-                entity_scores[here],
-                keys[here],
-                aliases[here],
-                pair // len(here),
-                pair % len(here),
-            )
-            log_p = log_add(*paths)[shared]
-            rows.append(F.pad(log_p, (0, walks.node.shape[-1] - length)))
-        return torch.stack(rows)
+        paths = self.generative.words.log_paths(
+            encoded.text,
+            batch.targets,
+            batch.unknown_log_prob.to(encoded.text.dtype),
+            self._entity_vectors(node),
+            keys,
+            aliases,
+            pair // len(node),
+            pair % len(node),
+        )
+        result = encoded.text.new_zeros(walks.node.shape)
+        return result.masked_scatter(inside, log_add(*paths)[shared])
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""
@@ -411,6 +407,10 @@ class KGLM(PreTrainedModel):
         text, head, relation, carry = trunk.read(
             tokens, batch.length, after.carry if after else None
         )
+        tilt = None
+        if trunk.matching is not None:
+            tilt = trunk.matching(batch.targets, batch.length, self.knowledge)
+            tilt = tilt / temperature
         walk = Walk(
             trunk.scores(text, head, relation).tempered(temperature),
             self.knowledge,
@@ -418,6 +418,7 @@ class KGLM(PreTrainedModel):
             if only_possible
             else torch.ones_like(self._introducible),
             only_possible,
+            tilt,
         )
         none = batch.inputs.new_zeros(len(batch.inputs), 1, self.config.cutoff)
         return Encoded(batch, text, walk, after.history if after else none, carry)

@@ -22,6 +22,13 @@ different scores. ``only_possible`` says whether choices that cannot lead anywhe
 derived mention without a recent parent, a continuation of nothing, special rows of the
 entity table) are excluded before normalising, as proposals and newly trained models do,
 or keep their share of the mass, as in the original generative model.
+
+A distribution may be tilted towards nodes that the text speaks for:
+
+.. math:: p'(z_t) \propto p(z_t) \, e^{b_t(e_t)}, \qquad b_t(\text{no entity}) = 0
+
+with every sum done exactly: over new entities, over edges, over parents, over types. A
+continuation keeps its mass.
 """
 
 from __future__ import annotations
@@ -123,6 +130,8 @@ class Walk:
     introducible: Tensor
     """Rows of the entity table that a NEW mention may name, (E,) or (P, E) bool."""
     only_possible: bool
+    tilt: Tensor | None = None
+    """b_t(node), (P, N) nats; None is no tilt. Only where ``only_possible``."""
 
     # -- log-probabilities ----------------------------------------------------------
 
@@ -158,20 +167,51 @@ class Walk:
                 [always, can_begin, can_derive, rows.previous != NO_ENTITY], -1
             )
             scores = scores.masked_fill(~possible, -torch.inf)
-        return scores.log_softmax(-1)
+        log_mention = scores.log_softmax(-1)
+        if self.tilt is None:
+            return log_mention
+        none = torch.zeros_like(log_mention[:, 0])
+        (some,) = (log_mention[:, Mention.DERIVED] > -torch.inf).nonzero(as_tuple=True)
+        _, _, lift = self._log_parents(rows.pick(some))
+        lift_derived = none.index_put((some,), lift)
+        lift_new = self.lift_new[rows.position]
+        lift = torch.stack([none, lift_new, lift_derived, none], -1)
+        return (log_mention + lift).log_softmax(-1)
 
     @cached_property
     def log_new(self) -> Tensor:
         """Log-probabilities of the entity that a NEW mention names, (P, E)."""
-        return self.scores.new.masked_fill(~self.introducible, -torch.inf).log_softmax(
-            -1
-        )
+        return self._new[0]
+
+    @cached_property
+    def lift_new(self) -> Tensor:
+        """Log of what the tilt multiplies the mass of NEW mentions by, (P,)."""
+        return self._new[1]
+
+    @cached_property
+    def _new(self) -> tuple[Tensor, Tensor]:
+        scores = self.scores.new.masked_fill(~self.introducible, -torch.inf)
+        log_new = scores.log_softmax(-1)
+        if self.tilt is None:
+            return log_new, log_new.new_zeros(len(log_new))
+        tilted = log_new + self.tilt[:, self.graph.node_of_entity]
+        lift = tilted.logsumexp(-1).masked_fill(~self.introducible.any(-1), 0.0)
+        return tilted - lift[:, None], lift
 
     def log_parents(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the recent entities and their log-probabilities as parents, (R, W).
 
         An entity that occurs more than once in the window counts at its last place;
         the other places have ``-inf``.
+        """
+        entity, log_parent, _ = self._log_parents(rows)
+        return entity, log_parent
+
+    def _log_parents(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Recent entities, log-probabilities as parents, and the lift of DERIVED.
+
+        The lift of a parent is the mean of the tilt over its edges, and that of
+        derived mentions its mean over the parents, both as logarithms.
         """
         entity = self.graph.entity_of[rows.window]
         again = torch.triu(entity[:, :, None] == entity[:, None, :], diagonal=1).any(-1)
@@ -181,7 +221,22 @@ class Walk:
         scores = self.scores.parent[rows.position[:, None], entity]
         # A row without parents is -inf throughout, not NaN.
         scores = scores.masked_fill(~possible, torch.finfo(scores.dtype).min)
-        return entity, scores.log_softmax(-1).masked_fill(~possible, -torch.inf)
+        log_parent = scores.log_softmax(-1).masked_fill(~possible, -torch.inf)
+        none = log_parent.new_zeros(len(log_parent))
+        if self.tilt is None:
+            return entity, log_parent, none
+        row, place = possible.nonzero(as_tuple=True)
+        distinct, which = self._distinct(rows.position[row], entity[row, place])
+        edge, _, score, pair = self._edges(*distinct)
+        relation = self.graph.edge_relation[edge]
+        plain = self.scores.relation[distinct[0][pair], relation]
+        size = len(distinct[0])
+        lift = segment_logsumexp(score, pair, size) - segment_logsumexp(plain, pair, size)
+        tilted = log_parent.index_put((row, place), log_parent[row, place] + lift[which])
+        total = segment_logsumexp(tilted[row, place], row, len(tilted))
+        some = possible.any(-1)
+        total = total.masked_fill(~some, 0.0)
+        return entity, tilted - total[:, None], total
 
     def log_derived(self, rows: Rows, node: Tensor) -> Tensor:
         """Return log p(``node`` is derived from any recent entity), (R,)."""
@@ -194,9 +249,8 @@ class Walk:
         """Return log of the summed probability of the edges parent -> node, (N,)."""
         head = self.graph.node_of_entity[parent]
         edge, pair = expand_ranges(*self.graph.edges_between(head, node))
-        relation = self.graph.edge_relation[edge]
         there = segment_logsumexp(
-            self.scores.relation[position[pair], relation], pair, len(head)
+            self._edge_scores(position[pair], edge), pair, len(head)
         )
         log_z, which = self._log_edge_normalizer(position, parent)
         return there - log_z.masked_fill(log_z.isneginf(), 0.0)[which]
@@ -224,8 +278,14 @@ class Walk:
         start, end = self.graph.edge_range(head)
         end = torch.where(self.graph.has_edges[parent], end, start)
         edge, pair = expand_ranges(start, end)
-        score = self.scores.relation[position[pair], self.graph.edge_relation[edge]]
+        score = self._edge_scores(position[pair], edge)
         return edge, self.graph.tail(edge), score, pair
+
+    def _edge_scores(self, position: Tensor, edge: Tensor) -> Tensor:
+        score = self.scores.relation[position, self.graph.edge_relation[edge]]
+        if self.tilt is not None:
+            score = score + self.tilt[position, self.graph.tail(edge)]
+        return score
 
     # -- sampling -------------------------------------------------------------------
 

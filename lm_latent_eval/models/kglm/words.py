@@ -96,43 +96,45 @@ class Words(nn.Module):
     def log_paths(
         self,
         hidden: Tensor,
-        position_scores: Tensor,
         target: Tensor,
         unknown_log_prob: Tensor,
-        entity_scores: Tensor,
+        entity_embedding: Tensor,
         alias_keys: Tensor,
         aliases: Tensor,
         position: Tensor,
         node: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Score U (token, node) pairs of a text, each once whatever samples share it.
+        """Score U (token, node) pairs, each once whatever samples share it.
 
         Args:
-            hidden: h of each position, (T, dim).
-            position_scores: P of each position, (T, V).
-            target: Extended ids of the tokens, (T,).
-            unknown_log_prob: What an unknown word costs on top of p(unknown), (T,).
-            entity_scores: Q of n nodes, (n, V).
+            hidden: h of each position, (B, T, dim).
+            target: Extended ids of the tokens, (B, T).
+            unknown_log_prob: What an unknown word costs on top of p(unknown), (B, T).
+            entity_embedding: Embeddings of n nodes, (n, entity_dim).
             alias_keys: From ``encode_aliases``, (n, dim, slots).
             aliases: Extended word ids of the slots, (n, slots).
-            position: The position of each pair, (U,).
+            position: The place of each pair in the flattened (B * T), (U,).
             node: Which of the n nodes each pair has, (U,).
 
         Returns:
             Log-probabilities of generating and of copying the token in nats, (U,)
             each; log p(x_t | h_t, node) is their ``log_add``.
         """
-        target, cost = target[position], unknown_log_prob[position]
-        unknown = (target >= self.config.vocab_size) | (target == UNKNOWN)
-        word = target.masked_fill(unknown, UNKNOWN)
-        copy = self._copy_scores(hidden, alias_keys, position, node)
+        position_scores = self.position_scores(hidden)
+        entity_scores = self.entity_scores(entity_embedding)
+        copy = self._copy_scores(hidden.flatten(0, 1), alias_keys, position, node)
         copy = copy.masked_fill(aliases[node] == 0, -torch.inf)
         log_z = log_add(
-            log_sum_product(position_scores, entity_scores)[position, node],
+            log_sum_product(position_scores, entity_scores, position, node),
             logsumexp(copy),
         )
+        target = target.flatten()[position]
+        cost = unknown_log_prob.flatten()[position]
+        unknown = (target >= self.config.vocab_size) | (target == UNKNOWN)
+        word = target.masked_fill(unknown, UNKNOWN)
         same = (aliases[node] == target[:, None]) & (target != UNKNOWN)[:, None]
-        generate = position_scores[position, word] + entity_scores[node, word]
+        flat_scores = position_scores.flatten(0, 1)
+        generate = flat_scores[position, word] + entity_scores[node, word]
         generate = generate + cost.masked_fill(~unknown, 0.0)
         generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
         copied = logsumexp(copy.masked_fill(~same, -torch.inf))
@@ -143,7 +145,7 @@ class Words(nn.Module):
         hidden: Tensor, alias_keys: Tensor, position: Tensor, node: Tensor
     ) -> Tensor:
         """c_j(h, n) of every pair, (U, slots), some pairs at a time."""
-        at_once = max(1, COPY_NUMBERS // max(1, alias_keys[0].numel()))
+        at_once = max(1, COPY_NUMBERS // max(1, alias_keys.shape[1:].numel()))
         pairs = zip(position.split(at_once), node.split(at_once), strict=True)
         return torch.cat(
             [torch.einsum("ud,uds->us", hidden[t], alias_keys[n]) for t, n in pairs]
@@ -194,30 +196,49 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
     return logsumexp(torch.stack([a, b], -1))
 
 
-def log_sum_product(a: Tensor, b: Tensor) -> Tensor:
-    r"""Return :math:`\log \sum_v e^{a_{tv} + b_{nv}}` for all pairs (t, n).
+def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    r"""Return :math:`\log \sum_v e^{a_{tv} + b_{nv}}` for pairs (t, n).
 
-    One matrix product of exponentials, each row shifted by its maximum. What underflows
-    in it is at most V times the smallest normal number; pairs whose result is not far
-    above that (their maxima lie at different words) are summed again in log space.
+    One product of matrices of exponentials a text, each row shifted by its maximum. What
+    underflows in it is at most V times the smallest normal number; pairs whose result is
+    not far above that (their maxima lie at different words) are summed in log space.
 
     Args:
-        a: (T, V), nats.
+        a: B texts of T positions, (B, T, V), nats.
         b: (n, V), nats.
+        row: The position of each pair in the flattened (B * T), (U,).
+        column: Its row of b, (U,).
 
     Returns:
-        (T, n).
+        (U,).
     """
-    peak_a, peak_b = (
-        a.detach().amax(-1, keepdim=True),
-        b.detach().amax(-1, keepdim=True),
+    batch, num_positions, _ = a.shape
+    peak_a = a.detach().amax(-1, keepdim=True)
+    peak_b = b.detach().amax(-1, keepdim=True)
+    text = row // num_positions
+    # The rows of b that each text needs, text after text.
+    needed, which = torch.unique(text * len(b) + column, return_inverse=True)
+    count = torch.bincount(needed // len(b), minlength=batch)
+    exp_a = (a - peak_a).exp()
+    exp_b = (b - peak_b).exp()[needed % len(b)]
+    products = torch.cat(
+        [
+            (x @ y.T).flatten()
+            for x, y in zip(exp_a.unbind(), exp_b.split(count.tolist()), strict=True)
+        ]
     )
-    product = (a - peak_a).exp() @ (b - peak_b).exp().T
+    before = count.cumsum(0) - count
+    place = row % num_positions * count[text] + which - before[text]
+    product = products[before[text] * num_positions + place]
+
     limit = torch.finfo(a.dtype)
-    t, n = (product.detach() < a.shape[1] * limit.tiny / limit.eps).nonzero(
+    (tiny,) = (product.detach() < a.shape[-1] * limit.tiny / limit.eps).nonzero(
         as_tuple=True
     )
-    result = product.clamp_min(limit.tiny).log() + peak_a + peak_b.T
-    for tt, nn_ in zip(t.split(256), n.split(256), strict=True):
-        result = result.index_put((tt, nn_), (a[tt] + b[nn_]).logsumexp(-1))
+    peaks = peak_a.flatten()[row] + peak_b.flatten()[column]
+    result = product.clamp_min(limit.tiny).log() + peaks
+    flat = a.flatten(0, 1)
+    for pairs in tiny.split(256):
+        again = (flat[row[pairs]] + b[column[pairs]]).logsumexp(-1)
+        result = result.index_put((pairs,), again)
     return result

@@ -97,11 +97,10 @@ def test_every_factor_of_p(case):
     aliases = kglm.knowledge.aliases[node]
     words = kglm.generative.words
     generate, copy = words.log_paths(
-        encoded.text[0],
-        words.position_scores(encoded.text[0]),
-        encoded.batch.targets[0],
-        encoded.batch.unknown_log_prob[0],
-        words.entity_scores(kglm._entity_vectors(node)),
+        encoded.text,
+        encoded.batch.targets,
+        encoded.batch.unknown_log_prob,
+        kglm._entity_vectors(node),
         words.encode_aliases(aliases),
         aliases.flatten(1),
         position,

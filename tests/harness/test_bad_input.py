@@ -1,0 +1,279 @@
+"""Odd texts are scored, and odd settings refused in one clear sentence."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import shutil
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.harness.options import parse_device
+from lm_latent_eval.models.checkpoint import CheckpointError
+from tests import tiny_checkpoint
+from tests.tiny_checkpoint import Truth, conditional, generation, ids, rolling
+from tests.tiny_models import damage
+
+# -- texts ----------------------------------------------------------------------------
+
+WORDS = {
+    "": 0,
+    " \n\t ": 0,
+    "fox": 1,
+    "zebra": 1,
+    "zebra okapi gnu": 3,
+    "the\0fox": 3,
+    "\0": 1,
+    "the 🦊 saw 👩‍👩‍👧": None,
+    "naïve café ﷺ": 3,
+    "\ud800 the": 2,
+    "<unk> fox": 2,
+    "<s> </s> <pad>": None,
+    "x" * 10_000: 1,
+    ". " * 300: 300,
+}
+"""Text -> its words, where there is no doubt about them."""
+
+
+@pytest.mark.parametrize("estimator", ["is", "beam"])
+def test_any_string_is_scored(backend, estimator):
+    lm = backend(estimator=estimator, num_samples=5)
+    answers = lm.loglikelihood_rolling(rolling(*WORDS))
+    for answer, number in zip(answers, WORDS.values(), strict=True):
+        assert -math.inf < answer < 0
+        if number is not None:
+            assert answer.estimate.num_tokens == number + 1  # and the end
+    pairs = [("Ada saw", f" {text}") for text in WORDS]
+    pairs += [(text, " the fox") for text in WORDS]
+    for answer, _ in lm.loglikelihood(conditional(*pairs)):
+        assert -math.inf < answer <= 0
+    for text in lm.generate_until(generation(*WORDS, max_gen_toks=2)):
+        assert isinstance(text, str)
+
+
+def test_no_string_is_the_end_of_a_text(backend):
+    """Names of special words in a text are not those words."""
+    lm = backend(estimator="beam", num_samples=3000)
+    (answer,) = lm.loglikelihood_rolling(rolling("</s>"))
+    assert answer.estimate.num_tokens > 2
+    ((answer, greedy),) = lm.loglikelihood(conditional(("the", " <unk>")))
+    assert not greedy
+
+
+def test_only_unknown_words(backend, model):
+    lm = backend(estimator="beam", num_samples=3000)
+    (answer,) = lm.loglikelihood_rolling(rolling("zebra okapi gnu"))
+    expected = Truth(model).log_p(ids("?", "?", "?", "END"))
+    assert answer == pytest.approx(expected, abs=1e-10)
+
+
+def test_no_requests_no_answers(backend):
+    lm = backend()
+    assert lm.loglikelihood_rolling([]) == []
+    assert lm.loglikelihood([]) == []
+    assert lm.generate_until([]) == []
+    assert lm.get_model_info()["latent_eval"]["requests"] == 0
+
+
+@pytest.mark.parametrize("name", ["kglm", "lstm"])
+def test_a_very_long_text_is_one_document(tiny, tiny_lstm, name):
+    """Not cut, and in the memory of a piece: ten times the words take little more."""
+    # ru_maxrss counts kilobytes, but bytes on macOS.
+    megabyte = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    lm = (
+        LatentKGLM(pretrained=tiny, num_samples=1, proposal="peeking")
+        if name == "kglm"
+        else LatentLSTM(pretrained=tiny_lstm)
+    )
+    number = 10_000 if name == "kglm" else 100_000
+    lm.loglikelihood_rolling(rolling("the fox saw Ada " * (number // 40)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (answer,) = lm.loglikelihood_rolling(rolling("the fox saw Ada " * (number // 4)))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / megabyte
+    assert answer.estimate.num_tokens == number + 1
+    assert -math.inf < answer < -number * 0.1
+    assert grown < 200
+
+
+# -- settings ------------------------------------------------------------------------
+
+WRONG = {
+    ("num_samples", 0): "num_samples=0: expected a whole number of at least 1",
+    ("num_samples", -1): "num_samples=-1: expected a whole number",
+    ("num_samples", "many"): "num_samples='many': expected a whole number",
+    ("num_samples", 1.5): "num_samples=1.5: expected a whole number",
+    ("temperature", 0): "temperature=0: expected a positive number",
+    ("temperature", "warm"): "temperature='warm': expected a positive number",
+    ("temperature", "nan"): "temperature='nan': expected a positive number",
+    ("seed", -1): "seed=-1: expected a whole number of at least 0",
+    ("estimator", "bean"): r"estimator='bean'.* is, beam \(did you mean beam\?\)",
+    ("estimator", "exact"): "estimator='exact': expected one of is, beam",
+    ("proposal", "peking"): "proposal='peking'.*peeking",
+    ("unk", "open"): "unk='open': expected one of closed, penalized",
+    ("unk", "spelled"): "unk=spelled needs .* character model.* use unk=penalized",
+    ("confidence", 1): "confidence=1.0: expected less than 1",
+    ("confidence", 0): "confidence=0: expected a positive number",
+    ("target_stderr", 0): "target_stderr=0: expected a positive number",
+    ("max_samples", 0): "max_samples=0: expected a whole number",
+    ("batch_size", 0): "batch_size=0: expected a whole number",
+    ("batch_size", "big"): "batch_size='big': expected a whole number",
+    ("dtype", "float46"): r"dtype='float46'.*did you mean float64\?",
+    ("device", "gpu0"): "device='gpu0': not the name of a device",
+    ("num_sample", 5): "'num_sample' is not an argument of latent_kglm.*num_samples",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=str)
+def test_a_wrong_setting_names_itself_and_the_remedy(backend, name, value):
+    with pytest.raises(ValueError, match=WRONG[name, value]) as caught:
+        backend(**{name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_beam_has_no_error_to_aim_at(backend):
+    with pytest.raises(ValueError, match="target_stderr needs estimator=is"):
+        backend(estimator="beam", target_stderr=0.1)
+
+
+def test_settings_come_as_strings_from_the_command_line(tiny):
+    lm = LatentKGLM.create_from_arg_string(
+        f"pretrained={tiny},num_samples=3,temperature=1.1,seed=4,unk=closed",
+        {"batch_size": "auto:4", "max_batch_size": None, "device": "cpu"},
+    )
+    assert lm.options.num_samples == 3
+    assert lm.options.temperature == 1.1
+    assert lm.options.seed == 4
+
+
+def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):
+    absent = f"cuda:{torch.cuda.device_count()}"
+    with caplog.at_level(logging.WARNING):
+        lm = LatentKGLM(pretrained=tiny, device=absent, num_samples=3)
+    assert lm.device == torch.device("cpu")
+    assert f"device={absent} is not there; using the CPU" in caplog.text
+    assert lm.loglikelihood_rolling(rolling("the fox"))[0] < 0
+    with caplog.at_level(logging.WARNING):
+        assert parse_device("mps") == torch.device("cpu")
+    assert "device=mps is not supported" in caplog.text
+
+
+# -- checkpoints ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(tiny, tmp_path):
+    """Return a copy of the tiny checkpoint, to be damaged."""
+    return shutil.copytree(tiny, tmp_path / "checkpoint")
+
+
+def refused(folder, expected, backend=LatentKGLM):
+    with pytest.raises(CheckpointError, match=expected) as caught:
+        backend(pretrained=str(folder))
+    assert str(folder) in str(caught.value)
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path):
+    refused(tmp_path / "nothing", "no such directory.*lm-latent-eval train")
+
+
+def test_a_model_without_an_embedded_checkpoint():
+    with pytest.raises(ValueError, match="give --model_args pretrained=DIRECTORY"):
+        LatentLSTM()
+
+
+@pytest.mark.parametrize("name", ["model", "graph"])
+def test_a_half_written_file(broken, name):
+    damage(broken / f"{name}.safetensors")
+    refused(broken, f"{name}.safetensors")
+
+
+def test_a_checkpoint_of_another_model(tiny, tiny_lstm):
+    refused(tiny_lstm, "holds a lstm model, not a kglm one: use --model latent_lstm")
+    refused(tiny, "use --model latent_kglm", LatentLSTM)
+
+
+def test_weights_that_are_no_numbers(broken):
+    weights = load_file(broken / "model.safetensors")
+    name = sorted(weights)[0]
+    weights[name].view(-1)[0] = math.nan
+    save_file(weights, broken / "model.safetensors")
+    refused(broken, f"tensor '{name}' holds NaN or infinity")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("edge_key", 10**6), ("edge_relation", 99), ("entity_of", -1)]
+)
+def test_a_graph_with_dangling_ids(broken, column, value):
+    columns = load_file(broken / "graph.safetensors")
+    columns[column][-1] = value
+    save_file(columns, broken / "graph.safetensors")
+    refused(broken, "dangling id")
+
+
+def test_a_graph_of_another_checkpoint(broken):
+    columns = load_file(broken / "graph.safetensors")
+    columns["aliases"][1, 0, 0] = 500
+    save_file(columns, broken / "graph.safetensors")
+    refused(broken, "belongs to another checkpoint")
+
+
+def test_unk_penalized_needs_a_count(tmp_path):
+    model = tiny_checkpoint.kglm()
+    model.config.num_unknown_types = 0
+    folder = str(tiny_checkpoint.write(tmp_path, model))
+    assert LatentKGLM(pretrained=folder).options.unk == "closed"
+    with pytest.raises(ValueError, match=r"num_unknown_types .* use unk=closed"):
+        LatentKGLM(pretrained=folder, unk="penalized")
+
+
+# -- proposals -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ["is", "beam"])
+def test_a_proposal_that_misses_the_support_is_an_error(
+    backend, monkeypatch, estimator
+):
+    """Never -inf, never 0: an error that names the document."""
+    lm = backend(num_samples=5, estimator=estimator)
+    original = lm.checkpoint.model.log_joint
+
+    def impossible(encoded, walks):
+        return original(encoded, walks).fill_(-torch.inf)
+
+    monkeypatch.setattr(lm.checkpoint.model, "log_joint", impossible)
+    message = r"task/0 \('the fox'\).*misses the model's support"
+    with pytest.raises(ValueError, match=message):
+        lm.loglikelihood_rolling(rolling("the fox"))
+    message = r"task/0 \('the \|  fox'\).*misses the model's support"
+    with pytest.raises(ValueError, match=message):
+        lm.loglikelihood(conditional(("the", " fox")))
+    with pytest.raises(ValueError, match=r"task/0 .*misses the model's support"):
+        lm.generate_until(generation("the fox", max_gen_toks=2))
+
+
+def test_a_weight_that_is_no_number_is_an_error(backend, monkeypatch):
+    lm = backend(num_samples=5)
+    monkeypatch.setattr(
+        lm.checkpoint.model,
+        "log_joint",
+        lambda encoded, walks: torch.full((1, 5), math.nan),
+    )
+    with pytest.raises(ValueError, match=r"task/0 \('the fox'\).*nan"):
+        lm.loglikelihood_rolling(rolling("the fox"))
+
+
+def test_a_pilot_that_misses_names_the_document(backend, monkeypatch):
+    lm = backend(num_samples=5, target_stderr=0.1, max_samples=20)
+    original = lm.checkpoint.model.log_joint
+    monkeypatch.setattr(
+        lm.checkpoint.model,
+        "log_joint",
+        lambda encoded, walks: original(encoded, walks).fill_(math.nan),
+    )
+    with pytest.raises(ValueError, match=r"task/0 \('the fox'\).*nan"):
+        lm.loglikelihood_rolling(rolling("the fox"))

@@ -1,0 +1,43 @@
+"""The tables of names agree: models, entry points, backends."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import import_module
+
+import pytest
+
+from lm_latent_eval.models import MODELS, model_class
+from tests.conftest import PROJECT
+
+ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
+    "entry-points"
+]["lm_eval.models"]
+
+
+def test_every_model_has_a_backend():
+    assert ENTRY_POINTS.keys() == {f"latent_{name}" for name in MODELS}
+
+
+@pytest.mark.parametrize("alias", ENTRY_POINTS)
+def test_a_backend_is_found_and_names_its_model(alias):
+    module, _, name = ENTRY_POINTS[alias].partition(":")
+    backend = getattr(import_module(module), name)
+    assert f"latent_{backend.model_name}" == alias
+    assert name in import_module(module).__all__
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_found(name):
+    model = model_class(name)
+    assert MODELS[name].endswith(f":{model.__name__}")
+    types = [model_class(other).config_class.model_type for other in MODELS]
+    assert types.count(model.config_class.model_type) == 1
+
+
+def test_an_unknown_model_lists_its_neighbours():
+    with pytest.raises(
+        ValueError, match=re.escape("no latent model 'klgm'; there is kg")
+    ):
+        model_class("klgm")
