@@ -37,7 +37,10 @@ def build_model(seed: int) -> KGLM:
             for name in names
             for _ in range(DEGREE)
         ],
-        {n: [[dice.randrange(4, WORDS) for _ in range(2)] for _ in range(2)] for n in names},
+        {
+            n: [[dice.randrange(4, WORDS) for _ in range(2)] for _ in range(2)]
+            for n in names
+        },
         max_aliases=4,
         max_alias_words=8,
         inverse=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
@@ -17,13 +18,22 @@ class ScoredFloat(float):
     stream: str
     """Which random numbers were used: equal streams mean shared draws."""
 
-    def __new__(cls, estimate: Estimate, stream: str) -> ScoredFloat:
+    text: str
+    """Digest of the scored text, so that an answer is not taken for another's."""
+
+    def __new__(cls, estimate: Estimate, stream: str, text: str = "") -> ScoredFloat:
         """Wrap an estimate."""
         value = super().__new__(cls, estimate.log_evidence)
         value.estimate = estimate
         value.stream = stream
+        value.text = text
         return value
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the estimate."""
-        return ScoredFloat, (self.estimate, self.stream)
+        return ScoredFloat, (self.estimate, self.stream, self.text)
+
+
+def digest(text: str) -> str:
+    """Return a short digest of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

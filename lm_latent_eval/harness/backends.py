@@ -60,7 +60,6 @@ class LatentLMBackend(LM):
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
         max_samples: The most that ``target_stderr`` may choose.
-        confidence: Of the certificate.
         batch_size: Texts scored together, or ``auto``. Moves no number.
         max_batch_size: The most that ``auto`` takes.
         device: Where to compute.
@@ -83,7 +82,6 @@ class LatentLMBackend(LM):
         unk: str | None = None,
         target_stderr: float | str | None = None,
         max_samples: int | str = 100_000,
-        confidence: float | str = 0.95,
         batch_size: int | str | None = "auto",
         max_batch_size: int | str | None = None,
         device: str | torch.device | None = None,
@@ -96,8 +94,7 @@ class LatentLMBackend(LM):
             raise ValueError(
                 f"{next(iter(unknown))!r} is not an argument of "
                 f"latent_{self.model_name}; expected pretrained, proposal, estimator, "
-                "num_samples, temperature, seed, unk, target_stderr, max_samples, "
-                "confidence, dtype"
+                "num_samples, temperature, seed, unk, target_stderr, max_samples, dtype"
             )
         options = EvaluationOptions.parse(
             estimator=one_of(
@@ -108,7 +105,6 @@ class LatentLMBackend(LM):
             temperature=temperature,
             seed=seed,
             unk="",
-            confidence=confidence,
             target_stderr=target_stderr,
             max_samples=max_samples,
         )
@@ -230,6 +226,7 @@ class LatentLMBackend(LM):
         """Everything that a cached number depends on, as JSON."""
         return {
             "model": f"latent_{self.model_name}",
+            "lm_latent_eval": lm_latent_eval.__version__,
             "checkpoint": self.checkpoint.digest,
             "dtype": str(self.checkpoint.model.dtype),
             **asdict(self.options),

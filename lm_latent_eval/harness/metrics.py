@@ -28,7 +28,7 @@ from lm_latent_eval.estimators import (
     perplexity_per_unit,
     total_stderr,
 )
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, digest
 
 CONFIDENCE = 0.95
 
@@ -47,7 +47,18 @@ def score_document(text: str, log_likelihood: float) -> Scored:
 
 
 def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Scored]:
-    """Give every metric of ``METRICS`` the same document; for ``process_results``."""
+    """Give every metric of ``METRICS`` the same document; for ``process_results``.
+
+    Raises:
+        ValueError: If the answer is about another text: lm-eval's request cache knows
+            tasks by name only.
+    """
+    answered = getattr(results[0], "text", "")
+    if answered and answered != digest(doc["text"]):
+        raise ValueError(
+            f"the answer is not about this text ({doc['text'][:40]!r}...): the requests "
+            "come from a cache of another file; run with --cache_requests refresh"
+        )
     scored = score_document(doc["text"], results[0])
     return dict.fromkeys(METRICS, scored)
 

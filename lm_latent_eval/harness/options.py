@@ -28,7 +28,6 @@ class EvaluationOptions:
     temperature: float
     seed: int
     unk: str
-    confidence: float
     target_stderr: float | None
     max_samples: int
 
@@ -46,12 +45,9 @@ class EvaluationOptions:
             max_samples=whole("max_samples", arguments.pop("max_samples"), 1),
             seed=whole("seed", arguments.pop("seed"), 0),
             temperature=positive("temperature", arguments.pop("temperature")),
-            confidence=positive("confidence", arguments.pop("confidence")),
             target_stderr=None if target is None else positive("target_stderr", target),
             **arguments,
         )
-        if options.confidence >= 1:
-            raise ValueError(f"confidence={options.confidence}: expected less than 1")
         if options.target_stderr is not None and options.estimator != "is":
             raise ValueError(
                 f"target_stderr needs estimator=is: estimator={options.estimator} has "

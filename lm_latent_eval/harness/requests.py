@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.estimators import Estimate, required_num_samples
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, digest
 from lm_latent_eval.harness.decoding import GenerationOptions, Utterance
 from lm_latent_eval.harness.options import EvaluationOptions
 from lm_latent_eval.inference import ESTIMATORS
@@ -320,7 +320,8 @@ class RequestScorer:
         ]
 
     def _answer(self, text: Text, estimate: Estimate) -> ScoredFloat:
-        return ScoredFloat(estimate, f"{self.options.seed}/{text.request.name}")
+        args, stream = text.request.args, f"{self.options.seed}/{text.request.name}"
+        return ScoredFloat(estimate, stream, digest("".join(map(str, args))))
 
     def _bar(self, total: int, unit: str) -> Any:
         title = f"latent likelihoods ({self.options.estimator})"

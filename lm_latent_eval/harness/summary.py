@@ -25,7 +25,7 @@ class Summary:
     def as_dict(self) -> dict[str, Any]:
         """Return counts, bounds, effective sample sizes and Pareto k, as JSON."""
         if not self.estimates:
-            return {"requests": 0}
+            return {"requests": 0, "note": "every answer came from a cache"}
         sizes = [
             e.effective_sample_size
             for e in self.estimates

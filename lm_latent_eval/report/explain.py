@@ -36,7 +36,9 @@ def explain(directory: Path) -> str:
     Raises:
         FileNotFoundError: If there are none.
     """
-    files = sorted(Path(directory).rglob("results_*.json"), key=lambda p: p.stat().st_mtime)
+    files = sorted(
+        Path(directory).rglob("results_*.json"), key=lambda p: p.stat().st_mtime
+    )
     if not files:
         raise FileNotFoundError(
             f"{directory} has no results_*.json: run lm_eval with --output_path {directory}"
@@ -53,9 +55,13 @@ def _how(config: dict[str, Any]) -> str:
     """How the numbers were made."""
     ours = config.get("latent_eval")
     if ours is None:
-        return f"{config.get('model')} is not one of our models; its numbers are its own."
+        return (
+            f"{config.get('model')} is not one of our models; its numbers are its own."
+        )
     drawn = ours.get("samples_per_request", [ours["num_samples"]])
-    samples = f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
+    samples = (
+        f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
+    )
     how = {
         "is": f"importance sampling, {samples} samples a text from the {ours['proposal']} "
         f"proposal at temperature {ours['temperature']:g}, seed {ours['seed']}",

@@ -116,8 +116,6 @@ WRONG = {
     ("proposal", "peking"): "proposal='peking'.*peeking",
     ("unk", "open"): "unk='open': expected one of closed, penalized",
     ("unk", "spelled"): "unk=spelled needs .* character model.* use unk=penalized",
-    ("confidence", 1): "confidence=1.0: expected less than 1",
-    ("confidence", 0): "confidence=0: expected a positive number",
     ("target_stderr", 0): "target_stderr=0: expected a positive number",
     ("max_samples", 0): "max_samples=0: expected a whole number",
     ("batch_size", 0): "batch_size=0: expected a whole number",

@@ -62,6 +62,10 @@ _HUB_OPTIONS = (
 READING_MOST = ("smoothing", "peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
 
+HIDDEN_WORDS, HIDDEN_ENTITIES = 0.15, 0.5
+"""Shares of words and of entity scores hidden from a smoothing proposal in training: it
+must find entities by their names where words and entities are ones it never saw."""
+
 NEGLIGIBLE = 1e-6
 """Probability of nodes that a next-token distribution may leave out."""
 
@@ -134,6 +138,10 @@ class Trunk(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Carry]:
         """Run over tokens; return h^t, h^h, h^r, each (B, T, .), and the new state."""
         known = tokens.masked_fill(tokens >= self.config.vocab_size, UNKNOWN)
+        if self.matching is not None and self.training:
+            known = known.masked_fill(
+                torch.rand(known.shape, device=known.device) < HIDDEN_WORDS, UNKNOWN
+            )
         embedded = self.token_embeddings(known)
         hidden, carry = self.rnn(embedded, length, carry)
         if self.backward_rnn is not None:
@@ -154,6 +162,8 @@ class Trunk(nn.Module):
         else:
             weight = entities if self.config.tie_weights else self.new_weight
             new = F.linear(head + relation, weight, self.new_bias)
+        if self.matching is not None and self.training:
+            new = new * (torch.rand_like(new[:, :1]) > HIDDEN_ENTITIES)
         return Scores(
             self.mention(text),
             new,

@@ -231,8 +231,12 @@ class Walk:
         relation = self.graph.edge_relation[edge]
         plain = self.scores.relation[distinct[0][pair], relation]
         size = len(distinct[0])
-        lift = segment_logsumexp(score, pair, size) - segment_logsumexp(plain, pair, size)
-        tilted = log_parent.index_put((row, place), log_parent[row, place] + lift[which])
+        lift = segment_logsumexp(score, pair, size) - segment_logsumexp(
+            plain, pair, size
+        )
+        tilted = log_parent.index_put(
+            (row, place), log_parent[row, place] + lift[which]
+        )
         total = segment_logsumexp(tilted[row, place], row, len(tilted))
         some = possible.any(-1)
         total = total.masked_fill(~some, 0.0)

@@ -21,9 +21,16 @@ def direct(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def all_pairs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The code under test for every pair, as two texts: the first row and the rest."""
     first, second = a[:1], a[1:]
-    padded = torch.stack(
-        [torch.cat([first, a.new_zeros(max(len(second) - 1, 0), a.shape[1])]), second]
-    ) if len(second) else first[None]
+    padded = (
+        torch.stack(
+            [
+                torch.cat([first, a.new_zeros(max(len(second) - 1, 0), a.shape[1])]),
+                second,
+            ]
+        )
+        if len(second)
+        else first[None]
+    )
     row = torch.tensor([0, *range(padded.shape[1], padded.shape[1] + len(second))])
     pairs = torch.cartesian_prod(row, torch.arange(len(b)))
     return log_sum_product(padded, b, *pairs.T).view(len(a), len(b))
