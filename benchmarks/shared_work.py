@@ -4,8 +4,9 @@
 
 A KGLM of the size in its paper (vocabulary 10,000, 300 dimensions, 3 layers, 10,000
 entities with 20 edges each) weighs samples of one text of 200 words, once with all K
-samples together (the recurrent pass once, each position and entity scored once) and once
-one sample at a time. The log-weights must agree. Prints the ratio, measured side by side.
+samples together (the recurrent pass once, each position and entity scored once) and
+once one sample at a time. The log-weights must agree. Prints the ratio, measured side
+by side.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Sco
     answered = getattr(results[0], "text", "")
     if answered and answered != digest(doc["text"]):
         raise ValueError(
-            f"the answer is not about this text ({doc['text'][:40]!r}...): the requests "
-            "come from a cache of another file; run with --cache_requests refresh"
+            f"the answer is not about this text ({doc['text'][:40]!r}...): the "
+            "requests come from a cache of another file; run with "
+            "--cache_requests refresh"
         )
     scored = score_document(doc["text"], results[0])
     return dict.fromkeys(METRICS, scored)

@@ -26,7 +26,8 @@ MEANING = {
     "decides the number.",
     "share_pareto_k_above_0.7": "share of texts whose weights have too heavy a tail "
     "(or too few draws) for ± to be trusted.",
-    "acc": "share of questions whose right answer has the largest estimated likelihood.",
+    "acc": "share of questions whose right answer has the largest estimated "
+    "likelihood.",
 }
 
 
@@ -41,7 +42,8 @@ def explain(directory: Path) -> str:
     )
     if not files:
         raise FileNotFoundError(
-            f"{directory} has no results_*.json: run lm_eval with --output_path {directory}"
+            f"{directory} has no results_*.json: run lm_eval with "
+            f"--output_path {directory}"
         )
     content = json.loads(files[-1].read_text(encoding="utf-8"))
     sections = [_how(content["config"])]
@@ -55,16 +57,16 @@ def _how(config: dict[str, Any]) -> str:
     """How the numbers were made."""
     ours = config.get("latent_eval")
     if ours is None:
-        return (
-            f"{config.get('model')} is not one of our models; its numbers are its own."
-        )
+        name = config.get("model")
+        return f"{name} is not one of our models; its numbers are its own."
     drawn = ours.get("samples_per_request", [ours["num_samples"]])
     samples = (
         f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
     )
     how = {
-        "is": f"importance sampling, {samples} samples a text from the {ours['proposal']} "
-        f"proposal at temperature {ours['temperature']:g}, seed {ours['seed']}",
+        "is": f"importance sampling, {samples} samples a text from the "
+        f"{ours['proposal']} proposal at temperature {ours['temperature']:g}, seed "
+        f"{ours['seed']}",
         "beam": f"beam marginalization over at most {samples} latents a text, found by "
         f"the {ours['proposal']} proposal",
         "exact": "no latents, so log-likelihoods are exact",

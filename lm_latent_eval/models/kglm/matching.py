@@ -55,4 +55,5 @@ class AliasMatching(nn.Module):
         best = nothing.scatter_reduce(
             0, position * graph.num_nodes + owner[alias], score, "amax"
         )
-        return best.view(targets.numel(), graph.num_nodes)
+        tilt: Tensor = best.view(targets.numel(), graph.num_nodes)
+        return tilt

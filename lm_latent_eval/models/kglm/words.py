@@ -199,9 +199,10 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
 def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
     r"""Return :math:`\log \sum_v e^{a_{tv} + b_{nv}}` for pairs (t, n).
 
-    One product of matrices of exponentials a text, each row shifted by its maximum. What
-    underflows in it is at most V times the smallest normal number; pairs whose result is
-    not far above that (their maxima lie at different words) are summed in log space.
+    One product of matrices of exponentials a text, each row shifted by its maximum.
+    What underflows in it is at most V times the smallest normal number; pairs whose
+    result is not far above that (their maxima lie at different words) are summed in
+    log space.
 
     Args:
         a: B texts of T positions, (B, T, V), nats.

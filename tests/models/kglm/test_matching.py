@@ -1,0 +1,84 @@
+"""The tilt of the smoothing proposal: what it is made of, and that it is one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.matching import AliasMatching
+from lm_latent_eval.models.kglm.walk import log_prob_walks
+from tests import kglm_reference as reference
+from tests.kglm_space import every_walk
+
+ADA, BO, CY = 1, 2, 3
+
+
+@pytest.fixture
+def graph() -> KnowledgeGraph:
+    return KnowledgeGraph.build(
+        [("Ada", "knows", "Bo")],
+        {"Ada": [[7, 8], [7]], "Bo": [[7, 8, 9]], "Cy": [[8]]},
+        max_aliases=2,
+        max_alias_words=3,
+    )
+
+
+def test_names_speak_for_their_nodes(graph):
+    matching = AliasMatching().double()
+    matching.weight.data = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
+    text = torch.tensor([[7, 8, 5, 7], [8, 7, 8, 9]])
+    tilt = matching(text, torch.tensor([4, 3]), graph).view(2, 4, graph.num_nodes)
+    expected = torch.zeros(2, 4, 4, dtype=torch.float64)
+    expected[0, 0, ADA] = 111.0  # "7 8" stands there: whole, and one word longer
+    expected[0, 0, BO] = 1.0  # "7 8 9" only begins like that
+    expected[0, 1, CY] = 11.0
+    expected[0, 3, ADA] = 11.0  # the end of the text cuts "7 8" off, "7" stands
+    expected[0, 3, BO] = 1.0
+    expected[1, 0, CY] = 11.0
+    expected[1, 1, ADA] = 111.0
+    expected[1, 1, BO] = 1.0  # the 9 is beyond the end
+    expected[1, 2, CY] = 11.0
+    assert torch.equal(tilt, expected)
+
+
+def test_the_weights_learn(graph):
+    matching = AliasMatching()
+    matching(torch.tensor([[7, 8, 9]]), torch.tensor([3]), graph).sum().backward()
+    assert matching.weight.grad is not None
+    # Begun: Ada and Bo at 0, Cy at 1; whole: all of them; longer: 1 + 2 words.
+    assert matching.weight.grad.tolist() == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("model", ["A", "B"])
+def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model):
+    """Token by token: p'(z_t | past) is p(z_t | past) e^b, normalised over z_t."""
+    kglm = reference.model(model)
+    encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
+    generator = torch.Generator().manual_seed(0)
+    tilt = torch.randn(
+        3, kglm.knowledge.num_nodes, generator=generator, dtype=torch.float64
+    )
+    tilt[:, 0] = 0.0
+    tilted = replace(encoded.walk, tilt=tilt)
+    walks = every_walk(kglm.knowledge, 3, kglm.config.cutoff, 4)
+    history = encoded.history.expand(1, walks.node.shape[1], -1)
+    plain, ours = (
+        log_prob_walks(walk, history, walks, encoded.batch.length)[0]
+        for walk in (encoded.walk, tilted)
+    )
+    assert abs(ours.sum(-1).logsumexp(0)) < 1e-10
+    continues = walks.mention[0] == 3
+    weighted = plain + torch.where(continues, 0.0, tilt[torch.arange(3), walks.node[0]])
+    steps = torch.stack([walks.mention[0], walks.node[0]], -1).tolist()
+    for t in range(3):
+        choices: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+        for k, walk in enumerate(steps):
+            here = (weighted[k, t].item(), ours[k, t].item())
+            choices[str(walk[:t])][str(walk[t])] = here
+        for options in choices.values():
+            wanted, found = torch.tensor(list(options.values()), dtype=torch.float64).T
+            torch.testing.assert_close(found, wanted.log_softmax(0), rtol=0, atol=1e-10)

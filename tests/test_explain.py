@@ -1,0 +1,72 @@
+"""The explanation of a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.report.explain import MEANING, explain
+
+CONFIG = {
+    "model": "latent_kglm",
+    "checkpoint_digest": "abc",
+    "latent_eval": {
+        "estimator": "is",
+        "num_samples": 100,
+        "samples_per_request": [100, 200],
+        "proposal": "peeking",
+        "temperature": 1.1,
+        "seed": 3,
+        "unk": "closed",
+        "vocabulary": "10 words to utter, 2 more to copy",
+        "normalised": False,
+    },
+}
+
+
+def write(folder, config, results):
+    folder.mkdir(exist_ok=True)
+    content = {"config": config, "results": results}
+    (folder / "results_2026.json").write_text(json.dumps(content))
+
+
+def test_it_says_how_and_what(tmp_path, capsys):
+    results = {
+        "t": {
+            "alias": "t",
+            "token_perplexity,none": 12.345678,
+            "token_perplexity_stderr,none": 0.0123,
+            "bits_per_byte,none": 1.5,
+            "bits_per_byte_stderr,none": "N/A",
+        }
+    }
+    write(tmp_path / "run", CONFIG, results)
+    text = explain(tmp_path)
+    for part in (
+        "100 to 200 samples a text from the peeking proposal at temperature 1.1",
+        "sub-normalised",
+        "closed",
+        "token_perplexity = 12.35 ± 0.012:",
+        "bits_per_byte = 1.5:",
+    ):
+        assert part in " ".join(text.split())
+    assert "word_perplexity" not in text
+    assert main(["explain", str(tmp_path)]) == 0
+    assert "12.35" in capsys.readouterr().out
+
+
+def test_every_metric_has_a_meaning():
+    from lm_latent_eval.harness.metrics import METRICS
+
+    assert {m for m in METRICS if not m.endswith("_stderr")} <= MEANING.keys()
+
+
+def test_other_models_and_no_results(tmp_path, capsys):
+    write(tmp_path, {"model": "hf"}, {})
+    assert "hf is not one of our models" in explain(tmp_path)
+    with pytest.raises(FileNotFoundError, match="run lm_eval with --output_path"):
+        explain(tmp_path / "nothing")
+    assert main(["explain", str(tmp_path / "nothing")]) == 2
+    assert "--output_path" in capsys.readouterr().err
