@@ -18,7 +18,7 @@ help: ## List the targets.
 
 demo: $(stamp) ## Score a short text with stock lm_eval, and explain the number.
 	@rm -rf $(results)
-	$(bin)/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --output_path $(results)
+	$(bin)/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --batch_size auto --output_path $(results)
 	@$(bin)/lm-latent-eval explain $(results)
 
 test: lint ## Lint, check types and run every test.

@@ -398,7 +398,8 @@ def log_ratio_stderr(log_w: Tensor, log_w_prefix: Tensor) -> Tensor:
 
     Example:
         >>> v = torch.tensor([0.2, 0.4]).log()
-        >>> log_ratio_stderr(v + 3, v).item()  # a continuation that all draws agree on
+        >>> error = log_ratio_stderr(v + 3, v)  # all draws agree on the continuation
+        >>> round(error.item(), 6)
         0.0
     """
     num_samples = checked_weights(log_w)

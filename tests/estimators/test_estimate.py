@@ -81,7 +81,7 @@ def test_is_a_value():
 
 
 def test_bounds_are_their_words():
-    assert [*Bound] == ["stochastic lower", "strict lower", "none"]
+    assert [*Bound] == ["stochastic lower", "strict lower", "exact", "none"]
 
 
 def test_name_and_bound_are_the_callers():

@@ -13,6 +13,7 @@ from lm_latent_eval.estimators import (
     effective_sample_size,
     log_evidence,
     log_grid,
+    log_ratio_stderr,
     pareto_k,
     relative_variance,
     sample_size_curve,
@@ -369,3 +370,28 @@ def test_tied_weights_of_discrete_latents(values, counts, reliable):
 @pytest.mark.parametrize("sd", [10.0, 100.0, 300.0, 1e3, 1e5])
 def test_wide_tails_are_flagged_however_wide(sd):
     assert (pareto_k(normal(5, 100, seed=8, sd=sd)) > 0.7).all()
+
+
+# -- a ratio of two estimates from the same draws -----------------------------------
+
+
+def test_the_error_of_a_ratio_counts_what_its_parts_share():
+    """Against the spread over replicates, where the delta method is accurate."""
+    generator = torch.Generator().manual_seed(0)
+    prefix = 0.3 * torch.randn(4000, 200, generator=generator, dtype=torch.float64)
+    step = 0.2 * torch.randn(4000, 200, generator=generator, dtype=torch.float64)
+    log_w = prefix + step - 1.0
+    ratio = log_evidence(log_w) - log_evidence(prefix)
+    spread = ratio.std().item()
+    claimed = log_ratio_stderr(log_w, prefix).mean().item()
+    assert abs(claimed / spread - 1) < 5 / math.sqrt(2 * 4000)
+    apart = (stderr(log_w) ** 2 + stderr(prefix) ** 2).sqrt().mean().item()
+    assert apart > 1.5 * spread, "premise: ignoring the covariance would be wrong"
+
+
+def test_the_error_of_a_ratio_is_unknown_where_it_is():
+    one, zero = torch.tensor([0.0]), torch.tensor([-math.inf, -math.inf])
+    assert log_ratio_stderr(one, one) == math.inf
+    assert log_ratio_stderr(zero, torch.zeros(2)) == math.inf
+    with pytest.raises(ValueError, match="the same draws have the same shape"):
+        log_ratio_stderr(torch.zeros(2), torch.zeros(3))
