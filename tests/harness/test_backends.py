@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from scipy import stats
 
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.inference.importance import ImportanceSampling
@@ -342,7 +343,6 @@ def test_sampled_generation_follows_from_the_seed(backend):
 
 def test_sampled_words_follow_their_probabilities(backend, truth):
     """First words of many generations, against enumeration."""
-    scipy_stats = pytest.importorskip("scipy.stats")
     number = 600
     lm = backend(estimator="beam", num_samples=200, batch_size=64)
     requests = generation(*["the"] * number, max_gen_toks=1, do_sample=True)
@@ -361,7 +361,7 @@ def test_sampled_words_follow_their_probabilities(backend, truth):
         cells[-2:], wanted[-2:] = [sum(cells[-2:])], [sum(wanted[-2:])]
     assert len(cells) > 2, "premise"
     scaled = [w * number / sum(wanted) for w in wanted]
-    assert scipy_stats.chisquare(cells, scaled).pvalue > 1e-4
+    assert stats.chisquare(cells, scaled).pvalue > 1e-4
 
 
 def test_wordy_arguments_are_checked(backend):
