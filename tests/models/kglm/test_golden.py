@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.kglm.modeling import KGLM, Encoded
-from lm_latent_eval.models.kglm.walk import Mention, Rows, windows
+from lm_latent_eval.models.kglm.unfolding import windows
+from lm_latent_eval.models.kglm.walk import Mention, Rows
 from tests import kglm_reference as reference
 
 CASES = reference.numbers()["cases"]

@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import AliasMatching
-from lm_latent_eval.models.kglm.walk import log_prob_walks
+from lm_latent_eval.models.kglm.unfolding import log_prob_walks
 from tests import kglm_reference as reference
 from tests.kglm_space import every_walk
 

@@ -1,0 +1,139 @@
+"""Walks from their first step to their last: scoring, sampling and searching them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
+
+
+def windows(history: Tensor, node: Tensor) -> Tensor:
+    """Return what each token has behind it.
+
+    Args:
+        history: Nodes of the ``cutoff`` tokens before the piece, (B, K, W).
+        node: Nodes of the piece, (B, K, T).
+
+    Returns:
+        For token t the nodes of t - W .. t - 1, shape (B, K, T, W), a view.
+    """
+    path = torch.cat([history, node], -1)
+    return path.unfold(-1, history.shape[-1], 1)[..., :-1, :]
+
+
+def log_prob_walks(
+    walk: Walk, history: Tensor, walks: Walks, length: Tensor, *, chunk: int = 1 << 16
+) -> Tensor:
+    """Return log p(z_t | z_<t) of whole walks in nats, (B, K, T); 0 past the end."""
+    batch, samples, tokens = walks.node.shape
+    device = walks.node.device
+    inside = torch.arange(tokens, device=device) < length[:, None]
+    b, k, t = inside[:, None, :].expand_as(walks.node).nonzero(as_tuple=True)
+    behind = windows(history, walks.node)
+    parts = [
+        walk.log_prob(
+            Rows(bb * tokens + tt, behind[bb, kk, tt]),
+            walks.mention[bb, kk, tt],
+            walks.node[bb, kk, tt],
+        )
+        for bb, kk, tt in zip(
+            b.split(chunk), k.split(chunk), t.split(chunk), strict=True
+        )
+    ]
+    result = walk.scores.mention.new_zeros(batch, samples, tokens)
+    return result.index_put((b, k, t), torch.cat(parts)) if parts else result
+
+
+def sample_walks(
+    walk: Walk,
+    history: Tensor,
+    length: Tensor,
+    uniforms: Callable[[int], Tensor],
+    num_tokens: int,
+) -> tuple[Walks, Tensor]:
+    """Draw walks from left to right; return them with log q, (B, K) float64."""
+    batch, samples, width = history.shape
+    device = history.device
+    path = torch.cat([history, history.new_zeros(batch, samples, num_tokens)], -1)
+    mention = torch.zeros_like(path[..., width:])
+    log_q = torch.zeros(batch, samples, dtype=torch.float64, device=device)
+    for t in range(num_tokens):
+        (text,) = (length > t).nonzero(as_tuple=True)
+        rows = Rows(
+            (text * num_tokens + t).repeat_interleave(samples),
+            path[text, :, t : t + width].flatten(0, 1),
+        )
+        m, node, log_prob = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
+        mention[text, :, t] = m.view(-1, samples)
+        path[text, :, width + t] = node.view(-1, samples)
+        log_q[text] += log_prob.double().view(-1, samples)
+    return Walks(mention, path[..., width:]), log_q
+
+
+def beam_walks(
+    walk: Walk,
+    history: Tensor,
+    log_q: Tensor,
+    length: Tensor,
+    num_tokens: int,
+    width: int,
+) -> tuple[Walks, Tensor, Tensor]:
+    """Keep the ``width`` most probable distinct beginnings after every token.
+
+    Args:
+        walk: The distribution to search under.
+        history: Nodes before the piece of every walk so far, (B, K, cutoff).
+        log_q: log q of the walks so far, (B, K) float64; ``-inf``: there is none.
+        length: Tokens of each text, (B,).
+        num_tokens: T.
+        width: Walks to keep.
+
+    Returns:
+        Walks (B, width, T), their log q (B, width) with ``-inf`` where there is none,
+        and which of the K walks so far each of them continues, (B, width). Exact if no
+        text has more than ``width`` walks.
+    """
+    batch, samples, _ = history.shape
+    device = history.device
+    places = torch.arange(batch, device=device)[:, None]
+    more = max(width - samples, 0)
+    window = F.pad(history, (0, 0, 0, more))[:, :width]
+    log_q = F.pad(log_q, (0, more), value=-torch.inf)[:, :width]
+    start = torch.arange(width, device=device).clamp_max(samples - 1).repeat(batch, 1)
+    came_from = start.new_zeros(num_tokens, batch, width)
+    step = start.new_zeros(2, num_tokens, batch, width)
+    for t in range(num_tokens):
+        going_on = length > t
+        text, place = ((log_q > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
+        rows = Rows(text * num_tokens + t, window[text, place])
+        option = walk.options(rows, num_new=width)
+        owner, total = text[option.row], log_q[text, place][option.row]
+        total = total + option.log_prob.double()
+        # Best first within each text. Both sorts are stable, so ties go by the order
+        # of the options and do not depend on the rest of the batch.
+        order = total.argsort(descending=True, stable=True)
+        order = order[owner[order].argsort(stable=True)]
+        rank = torch.arange(len(order), device=device)
+        rank = rank - torch.searchsorted(owner[order], owner[order])
+        order, rank = order[rank < width], rank[rank < width]
+        owner, chosen = owner[order], place[option.row[order]]
+
+        came_from[t] = torch.arange(width, device=device)
+        came_from[t, owner, rank] = chosen
+        step[0, t, owner, rank] = option.mention[order]
+        step[1, t, owner, rank] = option.node[order]
+        moved = torch.cat([window[places, came_from[t]], step[1, t, ..., None]], -1)
+        window = torch.where(going_on[:, None, None], moved[..., 1:], window)
+        log_q = log_q.masked_fill(going_on[:, None], -torch.inf)
+        log_q[owner, rank] = total[order]
+    # Walk back along the links.
+    origin = torch.arange(width, device=device).repeat(batch, 1)
+    found = start.new_zeros(2, batch, width, num_tokens)
+    for t in reversed(range(num_tokens)):
+        found[..., t] = step[:, t, places, origin]
+        origin = came_from[t, places, origin]
+    return Walks(found[0], found[1]), log_q, start.gather(1, origin)
