@@ -17,6 +17,7 @@ LADDER = (
     "training",
     "models",
     "demo",
+    "scoring",
     "harness",
     "report",
     "cli",

@@ -20,6 +20,9 @@ from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.orthography import Orthography
+from lm_latent_eval.text.spacing import Spacing
+from lm_latent_eval.text.spelling import BYTES, Spelling
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 from tests.kglm_space import every_walk
 from tests.tiny_models import randomised
@@ -82,8 +85,22 @@ def lstm(seed: int = 0) -> LSTMLanguageModel:
     return randomised(LSTMLanguageModel(config).double(), seed, 0.7).eval()
 
 
-def write(directory: Path, model: KGLM | LSTMLanguageModel) -> Path:
-    checkpoint.save(model, tokenizer(), directory, model.state_dict())
+def orthography(alphabet: bytes = BYTES, seed: int = 5) -> Orthography:
+    """A lopsided spelling model, and white space that was counted on three texts."""
+    words = tokenizer()
+    spelling = Spelling(alphabet, embedding_dim=3, hidden_size=4).double()
+    spelling = randomised(spelling, seed, 0.6).eval()
+    spelling.exclude(words.vocabulary)
+    texts = ("the fox saw Ada.", "Bo saw .", "the  fox\n")
+    return Orthography(spelling, Spacing.train((text, words(text)) for text in texts))
+
+
+def write(
+    directory: Path,
+    model: KGLM | LSTMLanguageModel,
+    writing: Orthography | None = None,
+) -> Path:
+    checkpoint.save(model, tokenizer(), directory, model.state_dict(), writing)
     return directory
 
 

@@ -6,32 +6,35 @@ import hashlib
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.scoring.scorer import Answer
 
 
 class ScoredFloat(float):
-    """A log-likelihood in nats with the estimate that it is and the draws it used.
+    """A log-likelihood in nats with the answer that it is.
 
     lm-eval treats it as a float; it survives its evaluator, its cache and its workers.
     """
 
-    estimate: Estimate
-    stream: str
-    """Which random numbers were used: equal streams mean shared draws."""
+    answer: Answer
 
     text: str
     """Digest of the scored text, so that an answer is not taken for another's."""
 
-    def __new__(cls, estimate: Estimate, stream: str, text: str = "") -> ScoredFloat:
-        """Wrap an estimate."""
-        value = super().__new__(cls, estimate.log_evidence)
-        value.estimate = estimate
-        value.stream = stream
+    def __new__(cls, answer: Answer, text: str = "") -> ScoredFloat:
+        """Wrap an answer."""
+        value = super().__new__(cls, answer.estimate.log_evidence)
+        value.answer = answer
         value.text = text
         return value
 
+    @property
+    def estimate(self) -> Estimate:
+        """The estimate that the number is."""
+        return self.answer.estimate
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the estimate."""
-        return ScoredFloat, (self.estimate, self.stream, self.text)
+        """Pickle with the answer."""
+        return ScoredFloat, (self.answer, self.text)
 
 
 def digest(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,21 +23,19 @@ from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, digest
 from lm_latent_eval.harness.cache import guard_cache
-from lm_latent_eval.harness.options import (
-    EvaluationOptions,
-    one_of,
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.options import (
+    ScoringOptions,
     parse_batch_size,
     parse_device,
     parse_dtype,
 )
-from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.requests import Request, RequestScorer
-from lm_latent_eval.harness.summary import Summary
-from lm_latent_eval.models.checkpoint import load
-from lm_latent_eval.text.words import UnknownWords, unknown_log_prob
+from lm_latent_eval.scoring.scorer import Answer, Query, Scorer, naming
+from lm_latent_eval.scoring.summary import Summary
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +53,8 @@ class LatentLMBackend(LM):
             ``target_stderr`` the size of the pilot.
         temperature: Divides the proposal's scores; above 1 flattens it.
         seed: Of all random numbers.
-        unk: ``penalized`` or ``closed``; None is penalized where the checkpoint knows
-            how many unknown types there are.
+        unk: ``spelled``, ``penalized`` or ``closed``; None is the first of them that
+            the checkpoint has what it takes for.
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
         max_samples: The most that ``target_stderr`` may choose.
@@ -67,8 +65,6 @@ class LatentLMBackend(LM):
     """
 
     model_name: ClassVar[str]
-    estimators: ClassVar[Sequence[str]] = ("is", "beam")
-    """What a run may choose, the default first."""
     default_checkpoint: ClassVar[Path | None] = None
 
     def __init__(
@@ -96,15 +92,13 @@ class LatentLMBackend(LM):
                 f"latent_{self.model_name}; expected pretrained, proposal, estimator, "
                 "num_samples, temperature, seed, unk, target_stderr, max_samples, dtype"
             )
-        options = EvaluationOptions.parse(
-            estimator=one_of(
-                "estimator", estimator or self.estimators[0], list(self.estimators)
-            ),
+        options = ScoringOptions.parse(
+            estimator=estimator,
             num_samples=num_samples,
-            proposal=proposal or "",
+            proposal=proposal,
             temperature=temperature,
             seed=seed,
-            unk="",
+            unk=unk,
             target_stderr=target_stderr,
             max_samples=max_samples,
         )
@@ -118,23 +112,16 @@ class LatentLMBackend(LM):
             dtype=parse_dtype(dtype),
             device=self._device,
         )
-        config = self.checkpoint.model.config
-        if unk is None:
-            unk = UnknownWords.PENALIZED if config.num_unknown_types else "closed"
-        cost = unknown_log_prob(unk, config.num_unknown_types)
-        chosen = self.checkpoint.model.proposal(proposal, options.temperature)
-        self.options = replace(options, unk=str(unk), proposal=chosen.name)
         self.summary = Summary()
-        self._unreported: list[Estimate] = []
-        self._scorer = RequestScorer(
+        self._unreported: list[Answer] = []
+        self._scorer = Scorer(
             self.checkpoint,
-            chosen,
-            self.options,
-            cost,
+            options,
             batch_size=size,
             max_batch_size=largest,
             quiet=self.rank != 0,
         )
+        self.options = self._scorer.options
 
     def _embedded(self) -> Path:
         if self.default_checkpoint is None:
@@ -148,12 +135,17 @@ class LatentLMBackend(LM):
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[ScoredFloat]:
         """Return log p-hat of whole texts, their ends included, in nats."""
+        queries = [
+            Query(number, name, *instance.args)
+            for number, name, instance in _identified(requests)
+        ]
         answers: dict[int, ScoredFloat] = {}
-        for i, answer in self._scorer.score_texts(_identified(requests)):
-            answers[i] = answer
-            self.cache_hook.add_partial(
-                "loglikelihood_rolling", requests[i].args, answer
-            )
+        for answer in self._scorer.score_texts(queries):
+            arguments = requests[answer.index].args
+            scored = ScoredFloat(answer, digest("".join(arguments)))
+            answers[answer.index] = scored
+            self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
+        self._warn_of_bytes(answers)
         return self._finished(requests, answers)
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
@@ -161,22 +153,31 @@ class LatentLMBackend(LM):
 
         Greedy are those that are the argmax of the estimated next-token marginals.
         """
-        greedy: dict[int, bool] = {}
+        queries = []
+        for number, name, instance in _identified(requests):
+            context, continuation = instance.args
+            queries.append(Query(number, name, continuation, context))
         answers: dict[int, ScoredFloat] = {}
-        for i, answer, is_greedy in self._scorer.score_continuations(
-            _identified(requests)
-        ):
-            answers[i], greedy[i] = answer, is_greedy
+        for answer in self._scorer.score_continuations(queries):
+            arguments = requests[answer.index].args
+            scored = ScoredFloat(answer, digest("".join(arguments)))
+            answers[answer.index] = scored
             self.cache_hook.add_partial(
-                "loglikelihood", requests[i].args, (answer, is_greedy)
+                "loglikelihood", arguments, (scored, bool(answer.is_greedy))
             )
-        scored = self._finished(requests, answers)
-        return [(answer, greedy[i]) for i, answer in enumerate(scored)]
+        finished = self._finished(requests, answers)
+        return [(scored, bool(scored.answer.is_greedy)) for scored in finished]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue contexts until a stop string, greedily or by sampling."""
+        queries = []
+        for number, name, instance in _identified(requests):
+            context, options = instance.args
+            query = Query(number, name, "", context)
+            with naming(query):
+                queries.append((query, GenerationOptions.parse(options)))
         texts: dict[int, str] = {}
-        for i, text in self._scorer.generate(_identified(requests)):
+        for i, text in self._scorer.generate(queries):
             texts[i] = text
             self.cache_hook.add_partial("generate_until", requests[i].args, text)
         return [texts[i] for i in range(len(requests))]
@@ -186,13 +187,24 @@ class LatentLMBackend(LM):
     ) -> list[ScoredFloat]:
         ordered = [answers[i] for i in range(len(requests))]
         self._unreported += [
-            replace(answer.estimate, log_weights=())
-            for answer, asked in zip(ordered, _asked(requests), strict=True)
+            replace(scored.answer, estimate=replace(scored.estimate, log_weights=()))
+            for scored, asked in zip(ordered, _asked(requests), strict=True)
             if asked
         ]
         if self.world_size == 1:
             self._report()
         return ordered
+
+    def _warn_of_bytes(self, answers: dict[int, ScoredFloat]) -> None:
+        """Tell tasks of others, whose metrics cannot refuse, from strings scored."""
+        unspelled = sum(scored.answer.unspelled for scored in answers.values())
+        if unspelled:
+            logger.warning(
+                "unk=%s charged %d unknown words as a class: bits per byte and byte "
+                "perplexities of these texts mean nothing",
+                self.options.unk,
+                unspelled,
+            )
 
     def _report(self) -> None:
         self.summary.add(self._processes.gather(self._unreported))
@@ -267,15 +279,14 @@ class LatentLMBackend(LM):
         self._processes.barrier()
 
 
-def _identified(requests: list[Instance]) -> list[Request]:
-    """Name each request by its task and document, so that its draws are its own.
+def _identified(requests: list[Instance]) -> Iterator[tuple[int, str, Instance]]:
+    """Number and name each request by its task and document: its draws are its own.
 
     The options of one document share a name, and with it the draws of their context.
     A request that is to be repeated, or that no task made, is counted. Copies beyond
     that, which pad the share of a process, draw the same: caches keep the last answer.
     """
     seen: Counter[int] = Counter()
-    named = []
     for number, instance in enumerate(requests):
         if instance.task_name is None or instance.doc_id is None:
             name = f"request/{number}"
@@ -284,8 +295,7 @@ def _identified(requests: list[Instance]) -> list[Request]:
         if repeat := seen[id(instance)] % (instance.repeats or 1):
             name += f"/repeat {repeat}"
         seen[id(instance)] += 1
-        named.append(Request(number, name, instance.args))
-    return named
+        yield number, name, instance
 
 
 def _asked(requests: list[Instance]) -> Iterator[bool]:
@@ -310,7 +320,6 @@ class LatentLSTM(LatentLMBackend):
     """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
 
     model_name = "lstm"
-    estimators = ("exact", "is", "beam")
 
 
 __all__ = ["LatentKGLM", "LatentLMBackend", "LatentLSTM"]

@@ -1,7 +1,8 @@
 """Checkpoints: one directory with everything that a number depends on.
 
 ``config.json`` says which model it is, ``model.safetensors`` holds p and the proposals,
-``tokenizer.json`` the vocabulary; a model adds what else it needs (KGLM its
+``tokenizer.json`` the vocabulary, ``spelling.safetensors`` and ``spacing.json``, if it
+has them, how its texts are written; a model adds what else it needs (KGLM its
 ``graph.safetensors``). A directory loads completely or not at all.
 """
 
@@ -27,6 +28,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.text.orthography import Orthography
+from lm_latent_eval.text.reading import Reader, UnknownWords, reader
 from lm_latent_eval.text.words import WordTokenizer
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -58,6 +61,21 @@ class Checkpoint:
     model: Any
     tokenizer: WordTokenizer
     directory: Path
+    orthography: Orthography | None = None
+    """Spelling and spacing; without them only words are scored, and not strings."""
+
+    def reader(self, unk: UnknownWords | str | None = None) -> Reader:
+        """Return what cuts strings into words and prices the unknown ones.
+
+        Raises:
+            ValueError: If the checkpoint lacks what the policy needs.
+        """
+        return reader(
+            self.tokenizer,
+            unk,
+            num_unknown_types=self.model.config.num_unknown_types,
+            orthography=self.orthography,
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -98,14 +116,19 @@ def load(
         tokenizer = WordTokenizer.load(directory, model.config.vocab_size)
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
+        orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
     model = model.to(device).eval().requires_grad_(False)
-    return Checkpoint(name, model, tokenizer, directory)
+    return Checkpoint(name, model, tokenizer, directory, orthography)
 
 
 def save(
-    model: Any, tokenizer: WordTokenizer, directory: Path, state: Mapping[str, Any]
+    model: Any,
+    tokenizer: WordTokenizer,
+    directory: Path,
+    state: Mapping[str, Any],
+    orthography: Orthography | None = None,
 ) -> None:
     """Write a checkpoint directory; what is there is replaced file by file.
 
@@ -114,6 +137,7 @@ def save(
         tokenizer: The vocabulary.
         directory: Where; made if need be.
         state: Name -> tensor of the weights to write.
+        orthography: How the model's texts are written, if that was learnt.
     """
     directory.mkdir(parents=True, exist_ok=True)
     # Weights last, under their name only when complete: a half-written directory
@@ -124,6 +148,8 @@ def save(
     tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
+    if orthography is not None:
+        orthography.save(directory)
     partial = directory / f"{WEIGHTS}.partial"
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     save_file(tensors, partial, metadata={"format": "pt"})

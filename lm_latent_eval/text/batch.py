@@ -25,6 +25,10 @@ class TokenBatch:
     """Targets of each text, (B,)."""
     unknown_log_prob: Tensor
     """What an unknown word costs on top of p(unknown), nats, (B, T), float64."""
+    spelled: bool = False
+    """Whether that cost is the spelling of this very word. Then uttering it unknown and
+    copying it are two ways to write it, and add up; else the unknown word stands for
+    the words that cannot be copied."""
 
     @classmethod
     def collate(
@@ -33,6 +37,7 @@ class TokenBatch:
         unknown_log_probs: Sequence[Sequence[float]] | None = None,
         *,
         first: int | Sequence[int],
+        spelled: bool = False,
         device: torch.device | str = "cpu",
     ) -> TokenBatch:
         """Pad texts of different lengths.
@@ -41,6 +46,7 @@ class TokenBatch:
             texts: Token ids to predict, one list a text.
             unknown_log_probs: One number a token; default 0.
             first: The id of the token that stands before every text, or before each.
+            spelled: Whether those numbers are spellings of the words themselves.
             device: Where the batch goes.
         """
         num_tokens = max((len(text) for text in texts), default=0) or 1
@@ -55,7 +61,13 @@ class TokenBatch:
         inputs = targets.roll(1, 1)
         inputs[:, 0] = torch.tensor(first, dtype=torch.long)
         length = torch.tensor([len(text) for text in texts], dtype=torch.long)
-        return cls(*(x.to(device) for x in (inputs, targets, length, cost)))
+        return cls(
+            inputs.to(device),
+            targets.to(device),
+            length.to(device),
+            cost.to(device),
+            spelled,
+        )
 
     def piece(self, start: int, end: int) -> TokenBatch:
         """Return tokens ``start`` .. ``end - 1`` of every text that has them."""
@@ -64,6 +76,7 @@ class TokenBatch:
             self.targets[:, start:end],
             (self.length - start).clamp(0, max(end - start, 0)),
             self.unknown_log_prob[:, start:end],
+            self.spelled,
         )
 
     def select(self, index: Tensor) -> TokenBatch:
@@ -73,6 +86,7 @@ class TokenBatch:
             self.targets[index],
             self.length[index],
             self.unknown_log_prob[index],
+            self.spelled,
         )
 
     @property

@@ -7,12 +7,10 @@ occur only in aliases and can only be copied. Everything else is the unknown wor
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer
@@ -21,6 +19,8 @@ from tokenizers.pre_tokenizers import Split
 
 PADDING, UNKNOWN, START, END = range(4)
 SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")
+LITERAL_UNKNOWN = SPECIAL_WORDS[UNKNOWN]
+"""In a text, it is the unknown word: what it stood for is lost."""
 FILE_NAME = "tokenizer.json"
 
 WORD = (
@@ -31,15 +31,6 @@ WORD = (
     r"|[^\w\s]"
 )
 """What counts as one word: letters and digits with inner marks, or one other mark."""
-
-
-class UnknownWords(StrEnum):
-    """What an unknown word costs on top of p(unknown)."""
-
-    CLOSED = "closed"
-    """Nothing: the vocabulary is closed, as in the papers."""
-    PENALIZED = "penalized"
-    """1 / number of unknown types: the unknown-penalised perplexity."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +58,16 @@ class WordTokenizer:
         """V plus the words that can only be copied."""
         return self.tokenizer.get_vocab_size()
 
+    def is_unknown(self, index: int) -> bool:
+        """Whether the model cannot utter a word, though it may be able to copy it."""
+        return index == UNKNOWN or index >= self.vocab_size
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The words that the model can utter, in the order of their ids."""
+        first = len(SPECIAL_WORDS)
+        return [self.word(i) for i in range(first, self.vocab_size)]
+
     @classmethod
     def train(
         cls, texts: Iterable[str], *, min_count: int = 2, copied: Iterable[str] = ()
@@ -87,7 +88,7 @@ class WordTokenizer:
 
     def __call__(self, text: str) -> Words:
         """Split a string into words."""
-        encoding = self.tokenizer.encode(_encodable(text), add_special_tokens=False)
+        encoding = self.tokenizer.encode(encodable(text), add_special_tokens=False)
         return Words(
             encoding.ids,
             [start for start, _ in encoding.offsets],
@@ -105,12 +106,17 @@ class WordTokenizer:
         Raises:
             ValueError: If an id is no word's.
         """
-        words = [self._word(i) for i in ids if i not in (PADDING, START, END)]
+        words = [self.word(i) for i in ids if i not in (PADDING, START, END)]
         text = " ".join(words)
         text = re.sub(r" (?=[.,;:!?%)\]}…’]|['’]\w+\b)", "", text)
         return re.sub(r"(?<=[(\[{]) ", "", text)
 
-    def _word(self, index: int) -> str:
+    def word(self, index: int) -> str:
+        """Return the word of an id.
+
+        Raises:
+            ValueError: If there is none.
+        """
         word = self.tokenizer.id_to_token(index) if index >= 0 else None
         if word is None:
             raise ValueError(f"no word has the id {index}: there are {self.num_words}")
@@ -150,40 +156,13 @@ def split(text: str) -> list[str]:
         ['Anna', "'s", '3,000', 'books', '(', 'U.S.', 'edition', ')',
          "aren't", 'here', '.']
     """
-    return [word for word, _ in _SPLIT.pre_tokenize_str(_encodable(text))]
-
-
-def unknown_log_prob(policy: UnknownWords | str, num_unknown_types: int) -> float:
-    """Return what one unknown word costs on top of log p(unknown), in nats.
-
-    Raises:
-        ValueError: If the policy is unknown or the checkpoint lacks what it needs.
-    """
-    if policy == "spelled":
-        raise ValueError(
-            "unk=spelled needs a checkpoint with a character model, and this one has "
-            "none: use unk=penalized or unk=closed"
-        )
-    try:
-        policy = UnknownWords(policy)
-    except ValueError:
-        names = ", ".join(UnknownWords)
-        raise ValueError(f"unk={policy!r}: expected one of {names}") from None
-    if policy is UnknownWords.CLOSED:
-        return 0.0
-    if num_unknown_types < 1:
-        raise ValueError(
-            "unk=penalized needs the number of unknown word types of the training "
-            "text (num_unknown_types in config.json), which this checkpoint lacks: "
-            "use unk=closed"
-        )
-    return -math.log(num_unknown_types)
+    return [word for word, _ in _SPLIT.pre_tokenize_str(encodable(text))]
 
 
 _SPLIT = Split(Regex(WORD), behavior="removed", invert=True)
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Replace lone surrogates, which no file can hold, one character for another."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 

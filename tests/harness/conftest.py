@@ -30,6 +30,13 @@ def tiny(model, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def tiny_spelled(model, tmp_path_factory):
+    """Return the directory of the tiny KGLM with an orthography."""
+    folder = tmp_path_factory.mktemp("spelled")
+    return str(tiny_checkpoint.write(folder, model, tiny_checkpoint.orthography()))
+
+
+@pytest.fixture(scope="session")
 def tiny_lstm(tmp_path_factory):
     """Return the directory of a tiny LSTM in float64."""
     folder = tmp_path_factory.mktemp("lstm")

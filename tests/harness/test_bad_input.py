@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
-from lm_latent_eval.harness.options import parse_device
 from lm_latent_eval.models.checkpoint import CheckpointError
+from lm_latent_eval.scoring.options import parse_device
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import Truth, conditional, generation, ids, rolling
 from tests.tiny_models import damage
@@ -111,10 +111,10 @@ WRONG = {
     ("temperature", "warm"): "temperature='warm': expected a positive number",
     ("temperature", "nan"): "temperature='nan': expected a positive number",
     ("seed", -1): "seed=-1: expected a whole number of at least 0",
-    ("estimator", "bean"): r"estimator='bean'.* is, beam \(did you mean beam\?\)",
+    ("estimator", "bean"): r"estimator=.bean.: .* \(did you mean beam\?\)",
     ("estimator", "exact"): "estimator='exact': expected one of is, beam",
     ("proposal", "peking"): "proposal='peking'.*peeking",
-    ("unk", "open"): "unk='open': expected one of closed, penalized",
+    ("unk", "open"): "unk='open': expected one of spelled, penalized, closed",
     ("unk", "spelled"): "unk=spelled needs .* character model.* use unk=penalized",
     ("target_stderr", 0): "target_stderr=0: expected a positive number",
     ("max_samples", 0): "max_samples=0: expected a whole number",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.harness import metrics, requests
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.inference import beam, importance, particles
+from lm_latent_eval.scoring import metrics, scorer
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -75,9 +75,9 @@ def test_batch_size_moves_no_number(backend, settings):
 def test_memory_moves_no_number(backend, settings, monkeypatch):
     """A few latent decisions, or scores, at a time instead of millions."""
     plenty = everything(backend(**settings))
-    for module in (importance, requests):
+    for module in (importance, scorer):
         monkeypatch.setattr(module, "DECISIONS", 32)
-    monkeypatch.setattr(requests, "TABLE", 256)
+    monkeypatch.setattr(scorer, "TABLE", 256)
     assert same(plenty, everything(backend(**settings)))
 
 
@@ -87,14 +87,14 @@ def test_pieces_move_no_number(backend, monkeypatch, estimator, proposal):
     """Proposals that do not read ahead: where a long text is cut does not matter."""
     settings = {"estimator": estimator, "num_samples": 6, "proposal": proposal}
     whole = everything(backend(**settings))
-    for module in (particles, importance, beam, requests):
+    for module in (particles, importance, beam, scorer):
         monkeypatch.setattr(module, "PIECE", 5)
     assert same(whole, everything(backend(**settings)))
 
 
 def test_a_piece_reads_to_its_own_end_in_any_company(backend, monkeypatch):
     """A proposal that reads ahead does so within its piece: never more in a batch."""
-    for module in (particles, importance, beam, requests):
+    for module in (particles, importance, beam, scorer):
         monkeypatch.setattr(module, "PIECE", 5)
     alone = everything(backend(num_samples=6, proposal="smoothing", batch_size=1))
     together = everything(backend(num_samples=6, proposal="smoothing", batch_size=64))
@@ -113,7 +113,7 @@ def test_order_and_company_move_no_number(backend, settings):
     for number in (0, 4):
         (alone,) = lm.loglikelihood_rolling([asked[number]])
         assert alone == pytest.approx(whole[number], rel=1e-9)
-        assert alone.stream == whole[number].stream
+        assert alone.answer.stream == whole[number].answer.stream
     for part, again in zip(parts, lm.loglikelihood(pairs[::-1])[::-1], strict=True):
         assert again == (pytest.approx(part[0], rel=1e-9), part[1])
     contexts = generation(*TEXTS, max_gen_toks=4, do_sample=True)
@@ -141,7 +141,7 @@ def test_copies_of_a_text_draw_their_own(backend):
     lm = backend(num_samples=30)
     copies = lm.loglikelihood_rolling(rolling(*["Ada saw the fox"] * 4))
     assert len({a.estimate.log_weights for a in copies}) == 4
-    assert len({a.stream for a in copies}) == 4
+    assert len({a.answer.stream for a in copies}) == 4
 
     # The same document of another task, another seed, a repeated request.
     (elsewhere,) = lm.loglikelihood_rolling(rolling("Ada saw the fox", task="other"))
@@ -153,7 +153,7 @@ def test_copies_of_a_text_draw_their_own(backend):
     repeated = lm.loglikelihood_rolling([request] * 2)
     expected = copies[0].estimate.log_weights
     assert repeated[0].estimate.log_weights == pytest.approx(expected, rel=1e-9)
-    streams = {a.stream for a in (*copies, elsewhere, reseeded, *repeated)}
+    streams = {a.answer.stream for a in (*copies, elsewhere, reseeded, *repeated)}
     assert len(streams) == 7
     drawn = (*copies, elsewhere, reseeded, repeated[1])
     assert len({a.estimate.log_weights for a in drawn}) == 7
@@ -164,7 +164,7 @@ def test_a_copy_that_pads_a_process_draws_the_same(backend):
     lm = backend(num_samples=30)
     first, padding = lm.loglikelihood_rolling(rolling("Ada saw the fox") * 2)
     assert padding == pytest.approx(first, rel=1e-12)
-    assert padding.stream == first.stream
+    assert padding.answer.stream == first.answer.stream
 
 
 def test_requests_that_no_task_made_are_counted(backend):
@@ -173,7 +173,7 @@ def test_requests_that_no_task_made_are_counted(backend):
     for request in nameless:
         request.task_name = None
     first, second = lm.loglikelihood_rolling(nameless)
-    assert first.stream != second.stream
+    assert first.answer.stream != second.answer.stream
     assert first.estimate.log_weights != second.estimate.log_weights
 
 
@@ -228,7 +228,10 @@ def test_the_corpus_level_uses_the_least_k(backend):
     answers = lm.loglikelihood_rolling(rolling(*texts))
     counts = {a.estimate.num_samples for a in answers}
     assert len(counts) > 1, "premise"
-    items = [metrics.score_document(*pair) for pair in zip(texts, answers, strict=True)]
+    items = [
+        metrics.Scored.of(text, scored.answer)
+        for text, scored in zip(texts, answers, strict=True)
+    ]
     least = min(counts)
     log_w = torch.tensor(
         [a.estimate.log_weights[:least] for a in answers], dtype=torch.float64

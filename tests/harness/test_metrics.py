@@ -11,8 +11,9 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.harness.answers import ScoredFloat
-from lm_latent_eval.harness.metrics import METRICS, process_text, score_document
+from lm_latent_eval.harness.metrics import METRICS, process_text
+from lm_latent_eval.scoring.metrics import Scored
+from lm_latent_eval.scoring.scorer import Answer
 from tests.conftest import PROJECT
 
 # Two documents of 3 and 2 words, 10 and 5 bytes, 4 and 3 predicted tokens; two draws
@@ -29,48 +30,56 @@ PRODUCTS = (1 / 32, 3 / 32)
 """Of the first draws and of the second draws."""
 
 
-def sampled(*, streams=("a", "b"), weights=WEIGHTS):
-    return [
-        score_document(
-            text,
-            ScoredFloat(
-                Estimate.from_log_weights(
-                    torch.tensor(w, dtype=torch.float64).log(), num_tokens=t
-                ),
-                stream,
-            ),
+def answer(estimate, stream="", unspelled=0):
+    return Answer(0, estimate, stream, unspelled)
+
+
+def sampled(*, streams=("a", "b"), weights=WEIGHTS, unspelled=(0, 0)):
+    estimates = [
+        Estimate.from_log_weights(
+            torch.tensor(w, dtype=torch.float64).log(), num_tokens=t
         )
-        for text, w, t, stream in zip(TEXTS, weights, TOKENS, streams, strict=True)
+        for w, t in zip(weights, TOKENS, strict=True)
     ]
+    columns = zip(TEXTS, estimates, streams, unspelled, strict=True)
+    return [Scored.of(text, answer(e, s, u)) for text, e, s, u in columns]
 
 
 def plain():
+    values = (math.log(1 / 2), math.log(1 / 8))
     return [
-        score_document(text, value)
-        for text, value in zip(TEXTS, (math.log(1 / 2), math.log(1 / 8)), strict=True)
+        Scored.exact(text, value) for text, value in zip(TEXTS, values, strict=True)
     ]
 
 
 def beams():
-    return [
-        score_document(
-            text,
-            ScoredFloat(
-                Estimate.from_beam(
-                    torch.tensor([w[0] / 2, w[1] / 2], dtype=torch.float64).log(),
-                    num_tokens=t,
-                ),
-                "",
-            ),
+    estimates = [
+        Estimate.from_beam(
+            torch.tensor([w[0] / 2, w[1] / 2], dtype=torch.float64).log(), num_tokens=t
         )
-        for text, w, t in zip(TEXTS, WEIGHTS, TOKENS, strict=True)
+        for w, t in zip(WEIGHTS, TOKENS, strict=True)
+    ]
+    return [
+        Scored.of(text, answer(estimate))
+        for text, estimate in zip(TEXTS, estimates, strict=True)
     ]
 
 
 def test_counts():
-    scored = score_document("dré  b\n", -2.0)
+    scored = Scored.exact("dré  b\n", -2.0)
     assert (scored.words, scored.bytes) == (2, 8)
-    assert score_document("", -2.0)[1:] == (1, 0)
+    empty = Scored.exact("", -2.0)
+    assert (empty.words, empty.bytes) == (1, 0)
+
+
+def test_rates_per_byte_are_refused_where_strings_were_not_scored(caplog):
+    items = sampled(unspelled=(0, 3))
+    assert METRICS["bits_per_byte"](items) == "refused: 3 words not spelled"
+    assert METRICS["byte_perplexity"](items) == "refused: 3 words not spelled"
+    assert METRICS["bits_per_byte_stderr"](items) == "N/A"
+    assert "3 unknown words were charged as a class" in caplog.text
+    for name in SAMPLED.keys() - {n for n in SAMPLED if "byte" in n}:
+        assert METRICS[name](items) == pytest.approx(SAMPLED[name], rel=1e-12)
 
 
 SAMPLED = {
@@ -101,10 +110,10 @@ PLAIN = SAMPLED | {
     "corpus_token_perplexity": P ** (-1 / 5),
     "corpus_token_perplexity_stderr": 0.0,
     "certified_token_perplexity": P ** (-1 / 5),  # nothing is drawn
-    "effective_samples_median": math.nan,
-    "effective_samples_minimum": math.nan,
-    "effective_samples_corpus": math.nan,
-    "share_pareto_k_above_0.7": math.nan,
+    "effective_samples_median": "N/A",
+    "effective_samples_minimum": "N/A",
+    "effective_samples_corpus": "N/A",
+    "share_pareto_k_above_0.7": "N/A",
 }
 
 BEAMS = PLAIN | {
@@ -116,9 +125,12 @@ BEAMS = PLAIN | {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metric_by_hand(name):
-    assert METRICS[name](sampled()) == pytest.approx(SAMPLED[name], rel=1e-12)
-    assert METRICS[name](plain()) == pytest.approx(PLAIN[name], rel=1e-12, nan_ok=True)
-    assert METRICS[name](beams()) == pytest.approx(BEAMS[name], rel=1e-12, nan_ok=True)
+    for items, expected in ((sampled(), SAMPLED), (plain(), PLAIN), (beams(), BEAMS)):
+        found, wanted = METRICS[name](items), expected[name]
+        if wanted == "N/A":
+            assert found == wanted
+        else:
+            assert found == pytest.approx(wanted, rel=1e-12)
 
 
 def test_the_corpus_level_takes_as_many_draws_as_the_least_has():
@@ -139,9 +151,7 @@ def test_a_share_of_documents_is_unreliable():
     good = torch.linspace(-1, 1, 400, dtype=torch.float64)
     heavy = torch.tensor([0.0] * 390 + [30.0 + i for i in range(10)]).double()
     items = [
-        score_document(
-            "a b", ScoredFloat(Estimate.from_log_weights(log_w, num_tokens=2), str(i))
-        )
+        Scored.of("a b", answer(Estimate.from_log_weights(log_w, num_tokens=2), str(i)))
         for i, log_w in enumerate((good, good, good, heavy))
     ]
     assert METRICS["share_pareto_k_above_0.7"](items) == 0.25
@@ -150,19 +160,19 @@ def test_a_share_of_documents_is_unreliable():
 def test_process_text_gives_every_metric_the_document():
     answers = process_text({"text": "a bc"}, [-3.0])
     assert set(answers) == set(METRICS)
-    assert set(answers.values()) == {score_document("a bc", -3.0)}
+    assert set(answers.values()) == {Scored.exact("a bc", -3.0)}
 
 
 # -- through the harness -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def results(tiny, tmp_path_factory):
+def results(tiny_spelled, tmp_path_factory):
     from lm_latent_eval.harness.backends import LatentKGLM
 
     text = tmp_path_factory.mktemp("text") / "text.txt"
     text.write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
-    lm = LatentKGLM(pretrained=tiny, num_samples=40)
+    lm = LatentKGLM(pretrained=tiny_spelled, num_samples=40)
     manager = TaskManager(
         include_path=str(PROJECT / "tasks"),
         include_defaults=False,

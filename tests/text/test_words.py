@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,10 +9,8 @@ from hypothesis import strategies as st
 from lm_latent_eval.text.words import (
     FILE_NAME,
     UNKNOWN,
-    UnknownWords,
     WordTokenizer,
     split,
-    unknown_log_prob,
 )
 from tests.tiny_models import damage
 
@@ -212,26 +208,3 @@ def test_a_tokenizer_of_a_smaller_model_is_refused(words, tmp_path):
         ValueError, match=r"has 12 words but .* 13: .* another checkpoint"
     ):
         WordTokenizer.load(tmp_path, 13)
-
-
-# -- the price of unknown words -----------------------------------------------------
-
-
-def test_prices_of_unknown_words():
-    assert unknown_log_prob("closed", 0) == unknown_log_prob("closed", 50) == 0.0
-    assert unknown_log_prob("penalized", 50) == pytest.approx(-math.log(50))
-    assert unknown_log_prob(UnknownWords.PENALIZED, 1) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("policy", "types", "message"),
-    [
-        ("spelled", 5, r"unk=spelled needs .* use unk=penalized or unk=closed"),
-        ("open", 5, r"unk='open': expected one of closed, penalized"),
-        ("", 5, r"unk='': expected one of"),
-        ("penalized", 0, r"num_unknown_types .* use unk=closed"),
-    ],
-)
-def test_an_impossible_price_says_what_to_use(policy, types, message):
-    with pytest.raises(ValueError, match=message):
-        unknown_log_prob(policy, types)

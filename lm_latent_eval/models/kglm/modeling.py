@@ -122,6 +122,8 @@ class KGLM(PreTrainedModel):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
+    estimators = ("is", "beam")
+    """What estimates its likelihoods, the default first."""
     config: KGLMConfig
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
@@ -242,6 +244,7 @@ class KGLM(PreTrainedModel):
             aliases,
             pair // len(node),
             pair % len(node),
+            spelled=batch.spelled,
         )
         result = encoded.text.new_zeros(walks.node.shape)
         return result.masked_scatter(inside, log_add(*paths)[shared])

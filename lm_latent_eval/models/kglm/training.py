@@ -22,6 +22,7 @@ from lm_latent_eval.models.kglm.data import (
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer
+from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import KGLMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer
 
@@ -65,7 +66,8 @@ def train(
     )
     trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
     model.eval()  # type: ignore[no-untyped-call]
-    save(model, tokenizer, directory, model.state_dict())
+    writing = orthography.train([text.text for text in texts], tokenizer)
+    save(model, tokenizer, directory, model.state_dict(), writing)
     return model
 
 

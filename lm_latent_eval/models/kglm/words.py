@@ -10,8 +10,9 @@ The generation scores are a sum of a term of the position and a term of the enti
 g_v(h, n) = P_v(h) + Q_v(n), so the sums over the vocabulary for all positions and
 entities of a text are *one* product of two matrices of exponentials.
 
-A word outside the vocabulary is copied where an alias of the node has it; elsewhere it
-is the unknown word, at the price (``unknown_log_prob``) that the caller puts on it.
+A word outside the vocabulary is the unknown word, at the price (``unknown_log_prob``)
+that the caller puts on it. Where an alias of the node has it, it is copied instead, or,
+if the price is that of its own spelling, as well.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ class Words(nn.Module):
         aliases: Tensor,
         position: Tensor,
         node: Tensor,
+        *,
+        spelled: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Score U (token, node) pairs, each once whatever samples share it.
 
@@ -115,6 +118,8 @@ class Words(nn.Module):
             aliases: Extended word ids of the slots, (n, slots).
             position: The place of each pair in the flattened (B * T), (U,).
             node: Which of the n nodes each pair has, (U,).
+            spelled: Whether an unknown word that can be copied can be uttered as well,
+                at the price of its spelling.
 
         Returns:
             Log-probabilities of generating and of copying the token in nats, (U,)
@@ -136,7 +141,8 @@ class Words(nn.Module):
         flat_scores = position_scores.flatten(0, 1)
         generate = flat_scores[position, word] + entity_scores[node, word]
         generate = generate + cost.masked_fill(~unknown, 0.0)
-        generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
+        if not spelled:
+            generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
         copied = logsumexp(copy.masked_fill(~same, -torch.inf))
         return generate - log_z, copied - log_z
 

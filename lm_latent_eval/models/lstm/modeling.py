@@ -80,6 +80,8 @@ class LSTMLanguageModel(PreTrainedModel):
     config_class = LSTMConfig
     base_model_prefix = "lstm"
     main_input_name = "inputs"
+    estimators = ("exact", "is", "beam")
+    """What estimates its likelihoods, the default first."""
     name = "none"
     """Of the proposal that it is."""
     config: LSTMConfig

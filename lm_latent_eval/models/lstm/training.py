@@ -12,6 +12,7 @@ from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer, split
+from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import LSTMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer
 
@@ -64,5 +65,6 @@ def train(
         [[*words(text).ids, END] for text in dev],
     )
     model.eval()  # type: ignore[no-untyped-call]
-    save(model, tokenizer, directory, model.state_dict())
+    writing = orthography.train(texts, tokenizer)
+    save(model, tokenizer, directory, model.state_dict(), writing)
     return model

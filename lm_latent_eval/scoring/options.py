@@ -1,11 +1,13 @@
-"""What ``--model_args`` may say, checked before anything is loaded."""
+"""How log-likelihoods are estimated, checked before anything is loaded."""
 
 from __future__ import annotations
 
 import difflib
 import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,41 +21,46 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
-class EvaluationOptions:
-    """How log-likelihoods are estimated; every field can move a number."""
+class ScoringOptions:
+    """How log-likelihoods are estimated; every field can move a number.
 
-    estimator: str
-    num_samples: int
-    proposal: str
-    temperature: float
-    seed: int
-    unk: str
-    target_stderr: float | None
-    max_samples: int
+    Attributes:
+        estimator: ``is`` (importance sampling), ``beam`` (beam marginalization) or
+            ``exact`` (models without latents); None is the model's first.
+        num_samples: K, samples a text, or the width of the beam; with
+            ``target_stderr`` the size of the pilot.
+        proposal: One that the checkpoint has; None is the one that reads most.
+        temperature: Divides the proposal's scores; above 1 flattens it.
+        seed: Of all random numbers.
+        unk: What an unknown word costs, see ``UnknownWords``; None is ``spelled`` where
+            the checkpoint has a character model.
+        target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
+            error of its log-likelihood in nats; the number comes from fresh draws.
+        max_samples: The most that ``target_stderr`` may choose.
+    """
+
+    estimator: str | None = None
+    num_samples: int = 100
+    proposal: str | None = None
+    temperature: float = 1.0
+    seed: int = 0
+    unk: str | None = None
+    target_stderr: float | None = None
+    max_samples: int = 100_000
 
     @classmethod
-    def parse(cls, **arguments: Any) -> EvaluationOptions:
+    def parse(cls, **arguments: Any) -> ScoringOptions:
         """Check and convert arguments as they come from a command line.
 
         Raises:
-            ValueError: If a value is not one that the argument can have.
+            ValueError: If there is no such argument, or a value is not one that it can
+                have.
         """
-        target = arguments.pop("target_stderr")
-        options = cls(
-            estimator=one_of("estimator", arguments.pop("estimator"), list(ESTIMATORS)),
-            num_samples=whole("num_samples", arguments.pop("num_samples"), 1),
-            max_samples=whole("max_samples", arguments.pop("max_samples"), 1),
-            seed=whole("seed", arguments.pop("seed"), 0),
-            temperature=positive("temperature", arguments.pop("temperature")),
-            target_stderr=None if target is None else positive("target_stderr", target),
-            **arguments,
-        )
-        if options.target_stderr is not None and options.estimator != "is":
-            raise ValueError(
-                f"target_stderr needs estimator=is: estimator={options.estimator} has "
-                "no Monte Carlo error to aim at"
-            )
-        return options
+        names = [field.name for field in fields(cls)]
+        for name in arguments:
+            one_of("argument", name, names)
+        read = {name: _READ[name](name, value) for name, value in arguments.items()}
+        return cls(**read)
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -80,13 +87,33 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
-def one_of(name: str, value: Any, names: list[str]) -> str:
+def one_of(name: str, value: Any, names: Sequence[str]) -> str:
     """Read one of several names."""
     if value not in names:
         near = difflib.get_close_matches(str(value), names)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(names)}{hint}")
     return str(value)
+
+
+def _name(name: str, value: Any) -> str | None:
+    return None if value in (None, "") else str(value)
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    "estimator": lambda name, value: (
+        None if value is None else one_of(name, value, list(ESTIMATORS))
+    ),
+    "num_samples": partial(whole, least=1),
+    "proposal": _name,
+    "temperature": positive,
+    "seed": partial(whole, least=0),
+    "unk": _name,
+    "target_stderr": lambda name, value: (
+        None if value is None else positive(name, value)
+    ),
+    "max_samples": partial(whole, least=1),
+}
 
 
 def parse_dtype(value: Any) -> torch.dtype | None:

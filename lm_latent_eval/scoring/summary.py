@@ -6,40 +6,42 @@ import statistics
 from collections import Counter
 from typing import Any
 
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.scoring.scorer import Answer
 
 UNRELIABLE_PARETO_K = 0.7
 
 
 class Summary:
-    """Collects the diagnostics of every estimate of a run."""
+    """Collects the diagnostics of every answer of a run."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self.estimates: list[Estimate] = []
+        self.answers: list[Answer] = []
 
-    def add(self, estimates: list[Estimate]) -> None:
-        """Take in the estimates of some more requests."""
-        self.estimates += estimates
+    def add(self, answers: list[Answer]) -> None:
+        """Take in some more answers."""
+        self.answers += answers
 
     def as_dict(self) -> dict[str, Any]:
         """Return counts, bounds, effective sample sizes and Pareto k, as JSON."""
-        if not self.estimates:
+        if not self.answers:
             return {"requests": 0, "note": "every answer came from a cache"}
+        estimates = [answer.estimate for answer in self.answers]
+        unspelled = sum(answer.unspelled for answer in self.answers)
         sizes = [
             e.effective_sample_size
-            for e in self.estimates
+            for e in estimates
             if e.effective_sample_size is not None
         ]
-        shapes = [e.pareto_k for e in self.estimates if e.pareto_k is not None]
-        drawn = [e.num_samples for e in self.estimates]
+        shapes = [e.pareto_k for e in estimates if e.pareto_k is not None]
+        drawn = [e.num_samples for e in estimates]
         summary: dict[str, Any] = {
-            "requests": len(self.estimates),
-            "predicted_tokens": sum(e.num_tokens for e in self.estimates),
-            "bound_of_log_likelihood": dict(
-                Counter(str(e.bound) for e in self.estimates)
-            ),
+            "requests": len(estimates),
+            "predicted_tokens": sum(e.num_tokens for e in estimates),
+            "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in estimates)),
             "samples_per_request": [min(drawn), max(drawn)],
+            "bytes_are_scored": not unspelled,
+            "unknown_words_not_spelled": unspelled,
         }
         if sizes:
             summary["effective_sample_size_median"] = statistics.median(sizes)

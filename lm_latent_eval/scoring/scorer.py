@@ -1,15 +1,15 @@
-"""Scores requests in batches: strings in, estimates out.
+"""Scores queries in batches: strings in, estimates out.
 
-A text is cut into words once. Contexts that several requests share are read once, and a
+A text is cut into words once. Contexts that several queries share are read once, and a
 word across the border of a context belongs to the continuation. Nothing here depends on
-how requests are batched or ordered: random numbers follow from each request's name.
+how queries are batched or ordered: random numbers follow from each query's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,16 +17,16 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.estimators import Estimate, required_num_samples
-from lm_latent_eval.harness.answers import ScoredFloat, digest
-from lm_latent_eval.harness.decoding import GenerationOptions, Utterance
-from lm_latent_eval.harness.options import EvaluationOptions
 from lm_latent_eval.inference import ESTIMATORS
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles, next_token
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
+from lm_latent_eval.scoring.options import ScoringOptions, one_of
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.reading import UnknownWords
+from lm_latent_eval.text.words import END, LITERAL_UNKNOWN, START, UNKNOWN
 
 MOST_TEXTS = 64
 TABLE = 1 << 25
@@ -34,58 +34,106 @@ TABLE = 1 << 25
 
 
 @dataclass(frozen=True)
-class Request:
-    """One question of the harness."""
+class Query:
+    """One question: how probable is a text, by itself or after a context?"""
 
     index: int
     name: str
-    """Task and document: what its random numbers follow from."""
-    args: tuple[Any, ...]
+    """What its random numbers follow from: a task and a document, say."""
+    text: str
+    context: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found for a query."""
+
+    index: int
+    estimate: Estimate
+    stream: str
+    """Which random numbers were used: equal streams mean shared draws."""
+    unspelled: int
+    """Unknown words charged as a class: what was scored is more than this string."""
+    is_greedy: bool | None = None
+    """Whether a continuation is the argmax of the estimated next-token marginals."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A request cut into words."""
+    """A query cut into words."""
 
-    request: Request
+    query: Query
     context: list[int]
     """Words that are given."""
+    context_costs: list[float]
+    """What they cost as unknown words, nats."""
     words: list[int]
     """Words to be predicted after them."""
+    word_costs: list[float]
+    """What those cost as unknown words, nats."""
+    log_spacing: float
+    """What the white space before them costs, nats."""
+    unspelled: int
+
+    @property
+    def given(self) -> Hashable:
+        """What texts must have in common to share their context's latents."""
+        return self.query.name, tuple(self.context), tuple(self.context_costs)
 
 
-class RequestScorer:
-    """Scores requests with one model, proposal and estimator."""
+class Scorer:
+    """Scores queries with one model, proposal and estimator."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        proposal: Any,
-        options: EvaluationOptions,
-        unknown_log_prob: float,
+        options: ScoringOptions,
         *,
-        batch_size: int | None,
-        max_batch_size: int | None,
-        quiet: bool,
+        batch_size: int | None = None,
+        max_batch_size: int | None = None,
+        quiet: bool = False,
     ) -> None:
-        """Keep what every request needs; ``batch_size`` None: as memory allows."""
+        """Choose what the options leave open.
+
+        Args:
+            checkpoint: Model and vocabulary.
+            options: How to estimate.
+            batch_size: Texts scored together; None is as many as memory allows.
+            max_batch_size: The most that None takes.
+            quiet: Show no progress.
+
+        Raises:
+            ValueError: If the model has no such estimator, proposal or policy.
+        """
         self.model, self.tokenizer = checkpoint.model, checkpoint.tokenizer
-        self.proposal, self.options = proposal, options
-        self.unknown_log_prob = unknown_log_prob
+        self.proposal = self.model.proposal(options.proposal, options.temperature)
+        self.reader = checkpoint.reader(options.unk)
+        estimators = self.model.estimators
+        name = one_of("estimator", options.estimator or estimators[0], estimators)
+        self.options = replace(
+            options,
+            estimator=name,
+            proposal=self.proposal.name,
+            unk=str(self.reader.policy),
+        )
+        self.estimator = ESTIMATORS[name]
+        if options.target_stderr is not None and name != "is":
+            raise ValueError(
+                f"target_stderr needs estimator=is: estimator={name} has no Monte "
+                "Carlo error to aim at"
+            )
         self.batch_size, self.quiet = batch_size, quiet
         self.max_batch_size = max_batch_size or MOST_TEXTS
-        self.estimator = ESTIMATORS[options.estimator]
 
     # -- whole texts ------------------------------------------------------------------
 
-    def score_texts(
-        self, requests: Sequence[Request]
-    ) -> Iterator[tuple[int, ScoredFloat]]:
-        """Yield the index and log p-hat of whole texts, their ends included."""
-        texts = [
-            Text(request, [], [*self.tokenizer(request.args[0]).ids, END])
-            for request in requests
-        ]
+    def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Yield log p-hat of whole texts, their ends included, as they are found.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        texts = [self._whole(query) for query in queries]
         with self._bar(len(texts), "texts") as bar:
             for num_samples, group in self._by_samples(texts):
                 method = self.estimator(num_samples)
@@ -97,10 +145,33 @@ class RequestScorer:
                         self._keys(batch),
                     )
                     for text, row in zip(batch, log_w.cpu(), strict=True):
-                        with naming(text.request):
-                            estimate = method.estimate(row, len(text.words))
-                        yield text.request.index, self._answer(text, estimate)
+                        with naming(text.query):
+                            estimate = method.estimate(
+                                row + text.log_spacing, len(text.words)
+                            )
+                        yield self._answer(text, estimate)
                     bar.update(len(batch))
+
+    def _whole(self, query: Query) -> Text:
+        reading = self.reader(query.text)
+        unspelled = sum(reading.unspelled)
+        if unspelled and self._spelled:
+            with naming(query):
+                raise ValueError(
+                    f"the text has {unspelled} literal {LITERAL_UNKNOWN}, and nobody "
+                    "knows what they stood for: it has no probability as a string, "
+                    "and no bits per byte. Score its words with unk=penalized or "
+                    "unk=closed"
+                )
+        return Text(
+            query,
+            [],
+            [],
+            [*reading.ids, END],
+            [*reading.log_unknown, 0.0],
+            sum(reading.log_spacing),
+            unspelled,
+        )
 
     def _by_samples(self, texts: list[Text]) -> Iterator[tuple[int, list[Text]]]:
         """Group texts by how many samples they need."""
@@ -118,7 +189,7 @@ class RequestScorer:
             )
             most = self.options.max_samples
             for text, row in zip(batch, pilot, strict=True):
-                with naming(text.request):
+                with naming(text.query):
                     number = int(required_num_samples(row, target, maximum=most))
                 # Powers of two, so that texts still share batches.
                 rounded = min(1 << (number - 1).bit_length(), most)
@@ -127,24 +198,22 @@ class RequestScorer:
 
     # -- continuations ----------------------------------------------------------------
 
-    def score_continuations(
-        self, requests: Sequence[Request]
-    ) -> Iterator[tuple[int, ScoredFloat, bool]]:
-        """Yield index, log p-hat of the continuation, and whether it is greedy."""
-        shared: dict[tuple[str, tuple[int, ...]], list[Text]] = {}
-        for request in requests:
-            text = self._split(request)
-            shared.setdefault((request.name, tuple(text.context)), []).append(text)
+    def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Yield log p-hat of texts after their contexts, as they are found."""
+        shared: dict[Hashable, list[Text]] = {}
+        for query in queries:
+            text = self._split(query)
+            shared.setdefault(text.given, []).append(text)
         contexts = [texts[0] for texts in shared.values()]
         num_samples = self.options.num_samples
-        with self._bar(len(requests), "continuations") as bar:
+        with self._bar(len(queries), "continuations") as bar:
             for batch in self._batches(contexts, num_samples):
                 particles = self._read_contexts(batch)
                 # Continuations in batches of their own, each with its context's state.
                 of = [
                     (b, text)
                     for b, context in enumerate(batch)
-                    for text in shared[context.request.name, tuple(context.context)]
+                    for text in shared[context.given]
                 ]
                 for start in range(0, len(of), len(batch)):
                     part = of[start : start + len(batch)]
@@ -154,14 +223,22 @@ class RequestScorer:
                     )
                     bar.update(len(part))
 
-    def _split(self, request: Request) -> Text:
-        context, continuation = request.args
-        words = self.tokenizer(context + continuation)
-        border = sum(end <= len(context) for end in words.ends)
-        return Text(request, words.ids[:border], words.ids[border:])
+    def _split(self, query: Query) -> Text:
+        reading = self.reader(query.context + query.text)
+        border = sum(end <= len(query.context) for end in reading.ends)
+        return Text(
+            query,
+            reading.ids[:border],
+            reading.log_unknown[:border],
+            reading.ids[border:],
+            reading.log_unknown[border:],
+            # What follows the last word belongs to a word that is not there.
+            sum(reading.log_spacing[border:-1]),
+            sum(reading.unspelled[border:]),
+        )
 
     def _read_contexts(self, texts: list[Text]) -> Particles:
-        """Read the contexts of a batch of requests."""
+        """Read the contexts of a batch of queries."""
         particles: Particles = self._method.extend(
             self.model,
             self.proposal,
@@ -172,9 +249,7 @@ class RequestScorer:
         )
         return particles
 
-    def _continue(
-        self, texts: list[Text], before: Particles
-    ) -> Iterator[tuple[int, ScoredFloat, bool]]:
+    def _continue(self, texts: list[Text], before: Particles) -> Iterator[Answer]:
         """Weigh continuations under their contexts' latents."""
         batch = self._collate(texts)
         after = self._method.extend(
@@ -188,9 +263,11 @@ class RequestScorer:
         greedy = self._are_greedy(texts, batch, before)
         rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
         for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
-            with naming(text.request):
-                estimate = self._method.difference(log_w, prefix, len(text.words))
-            yield text.request.index, self._answer(text, estimate), is_greedy
+            with naming(text.query):
+                estimate = self._method.difference(
+                    log_w + text.log_spacing, prefix, len(text.words)
+                )
+            yield self._answer(text, estimate, is_greedy)
 
     def _are_greedy(
         self, texts: list[Text], batch: TokenBatch, particles: Particles
@@ -226,24 +303,26 @@ class RequestScorer:
 
     # -- generation -------------------------------------------------------------------
 
-    def generate(self, requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
-        """Yield index and continuation of every context."""
-        texts = [
-            Text(request, self.tokenizer(request.args[0]).ids, [])
-            for request in requests
-        ]
+    def generate(
+        self, queries: Sequence[tuple[Query, GenerationOptions]]
+    ) -> Iterator[tuple[int, str]]:
+        """Yield index and continuation of every query's context."""
+        options = {query.index: how for query, how in queries}
+        texts = [self._split(query) for query, _ in queries]
         with self._bar(len(texts), "generations") as bar:
             for batch in self._batches(texts, self.options.num_samples):
-                for text, utterance in zip(batch, self._utter(batch), strict=True):
-                    yield text.request.index, utterance
+                written = self._utter(batch, options)
+                for text, utterance in zip(batch, written, strict=True):
+                    yield text.query.index, utterance
                 bar.update(len(batch))
 
-    def _utter(self, texts: list[Text]) -> list[str]:
+    def _utter(
+        self, texts: list[Text], options: dict[int, GenerationOptions]
+    ) -> list[str]:
         keys = self._keys(texts)
         particles = self._read_contexts(texts)
         utterances = [
-            Utterance(text.context, GenerationOptions.parse(text.request.args[1]))
-            for text in texts
+            Utterance(text.context, options[text.query.index]) for text in texts
         ]
         chance = Streams(self._keys(texts, "utter"), 1, device=self.model.device)
         read = 0
@@ -254,11 +333,11 @@ class RequestScorer:
             log_p = next_token(self.model, last, particles)
             rows = zip(texts, log_p, utterances, chance(read), strict=True)
             for text, row, utterance, u in rows:
-                with naming(text.request):
+                with naming(text.query):
                     utterance.extend(row, float(u[0, 0]), self.tokenizer)
             batch = TokenBatch.collate(
                 [u.ids[-1:] for u in utterances],
-                [[self._cost(i) for i in u.ids[-1:]] for u in utterances],
+                [self.reader.price(u.ids[-1:]) for u in utterances],
                 first=last.tolist(),
                 device=self.model.device,
             )
@@ -282,7 +361,7 @@ class RequestScorer:
     def _batches(self, texts: list[Text], num_samples: int) -> Iterator[list[Text]]:
         """Cut into batches of similar length, the longest first."""
         order = sorted(
-            texts, key=lambda t: (-len(t.context) - len(t.words), t.request.index)
+            texts, key=lambda t: (-len(t.context) - len(t.words), t.query.index)
         )
         while order:
             longest = max(1, min(len(order[0].context) + len(order[0].words), PIECE))
@@ -297,31 +376,33 @@ class RequestScorer:
             order = order[size:]
 
     def _collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
-        ids = [text.context if contexts else text.words for text in texts]
-        firsts = [
-            START if contexts or not text.context else text.context[-1]
-            for text in texts
-        ]
         return TokenBatch.collate(
-            ids,
-            [[self._cost(i) for i in row] for row in ids],
-            first=firsts,
+            [text.context if contexts else text.words for text in texts],
+            [text.context_costs if contexts else text.word_costs for text in texts],
+            first=[
+                START if contexts or not text.context else text.context[-1]
+                for text in texts
+            ],
+            spelled=self._spelled,
             device=self.model.device,
         )
 
-    def _cost(self, word: int) -> float:
-        unknown = word == UNKNOWN or word >= self.tokenizer.vocab_size
-        return self.unknown_log_prob if unknown else 0.0
+    @property
+    def _spelled(self) -> bool:
+        return self.reader.policy is UnknownWords.SPELLED
 
     def _keys(self, texts: Iterable[Text], purpose: str = "") -> list[int]:
         return [
-            stream_key(self.options.seed, f"{purpose}\0{text.request.name}")
+            stream_key(self.options.seed, f"{purpose}\0{text.query.name}")
             for text in texts
         ]
 
-    def _answer(self, text: Text, estimate: Estimate) -> ScoredFloat:
-        args, stream = text.request.args, f"{self.options.seed}/{text.request.name}"
-        return ScoredFloat(estimate, stream, digest("".join(map(str, args))))
+    def _answer(
+        self, text: Text, estimate: Estimate, is_greedy: bool | None = None
+    ) -> Answer:
+        query = text.query
+        stream = f"{self.options.seed}/{query.name}"
+        return Answer(query.index, estimate, stream, text.unspelled, is_greedy)
 
     def _bar(self, total: int, unit: str) -> Any:
         title = f"latent likelihoods ({self.options.estimator})"
@@ -329,11 +410,11 @@ class RequestScorer:
 
 
 @contextmanager
-def naming(request: Request) -> Iterator[None]:
-    """Add to a ``ValueError`` the name and text of the request that it is about."""
+def naming(query: Query) -> Iterator[None]:
+    """Add to a ``ValueError`` the name and text of the query that it is about."""
     try:
         yield
     except ValueError as err:
-        text = " | ".join(str(arg) for arg in request.args)
+        text = " | ".join(filter(None, (query.context, query.text)))
         shown = text if len(text) <= 80 else f"{text[:80]}..."
-        raise type(err)(f"{request.name} ({shown!r}): {err}") from err
+        raise type(err)(f"{query.name} ({shown!r}): {err}") from err

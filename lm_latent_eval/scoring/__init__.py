@@ -1,0 +1,1 @@
+"""Strings in, estimates out: a checkpoint answers queries about texts."""

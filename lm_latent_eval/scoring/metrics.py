@@ -1,0 +1,251 @@
+"""Numbers of a corpus, from the estimates of its documents.
+
+Standard errors are Monte Carlo errors, by the delta method; metrics named
+``<metric>_stderr`` fill the harness's Stderr column.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    Rate,
+    bits_per_byte,
+    certified_perplexity,
+    corpus_effective_sample_size,
+    corpus_perplexity,
+    corpus_stderr,
+    instance_perplexity,
+    perplexity_per_unit,
+    total_stderr,
+)
+from lm_latent_eval.scoring.scorer import Answer
+
+logger = logging.getLogger(__name__)
+
+CONFIDENCE = 0.95
+NOT_SAMPLED = "N/A"
+"""In place of a diagnostic of draws where nothing is drawn."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A document's estimate, and how long the document is."""
+
+    estimate: Estimate
+    stream: str
+    """Which random numbers were used: equal streams mean shared draws."""
+    unspelled: int
+    """Unknown words charged as a class: what was scored is more than this string."""
+    words: int
+    """Between white space; at least 1."""
+    bytes: int
+
+    @classmethod
+    def of(cls, text: str, answer: Answer) -> Scored:
+        """Pair a document's answer with its words and bytes."""
+        return cls(answer.estimate, answer.stream, answer.unspelled, *_size(text))
+
+    @classmethod
+    def exact(cls, text: str, log_likelihood: float) -> Scored:
+        """Take the word of a model whose log-likelihoods, in nats, are exact."""
+        words, num_bytes = _size(text)
+        estimate = Estimate(
+            log_evidence=float(log_likelihood),
+            stderr=0.0,
+            effective_sample_size=None,
+            pareto_k=None,
+            num_samples=1,
+            num_tokens=words,
+            bound=Bound.EXACT,
+            estimator="exact",
+        )
+        return cls(estimate, "", 0, words, num_bytes)
+
+
+def _size(text: str) -> tuple[int, int]:
+    return max(len(text.split()), 1), len(text.encode("utf-8", "replace"))
+
+
+# -- per word and byte ---------------------------------------------------------------
+
+
+def word_rate(items: Sequence[Scored]) -> Rate:
+    """Perplexity per word."""
+    return perplexity_per_unit(*_totals(items), sum(i.words for i in items))
+
+
+def byte_rate(items: Sequence[Scored]) -> Rate:
+    """Perplexity per byte."""
+    return perplexity_per_unit(*_totals(items), sum(i.bytes for i in items))
+
+
+def bit_rate(items: Sequence[Scored]) -> Rate:
+    """Bits per byte."""
+    return bits_per_byte(*_totals(items), sum(i.bytes for i in items))
+
+
+def of_strings(
+    rate: Callable[[Sequence[Scored]], Rate], part: str
+) -> Callable[[Sequence[Scored]], float | str]:
+    """Refuse a rate per byte where words were scored and their strings were not.
+
+    Such a number would be too small by what the lost spellings cost, and compare with
+    nothing. In its place stands how many words it lacks.
+    """
+
+    def checked(items: Sequence[Scored]) -> float | str:
+        unspelled = sum(i.unspelled for i in items)
+        if not unspelled:
+            return float(getattr(rate(items), part))
+        if part == "stderr":
+            return "N/A"
+        logger.warning(
+            "no rate per byte: %d unknown words were charged as a class and not as "
+            "the strings they are, so bytes were not scored; use a checkpoint with a "
+            "character model (unk=spelled) on text without a literal <unk>",
+            unspelled,
+        )
+        return f"refused: {unspelled} words not spelled"
+
+    return checked
+
+
+# -- importance-sampled perplexity, per predicted token ------------------------------
+
+
+def token_perplexity(items: Sequence[Scored]) -> float:
+    """Instance level: exp(-1/T sum_n log p-hat(x_n)), T predicted tokens."""
+    return instance_perplexity(_log_likelihoods(items), _tokens(items))
+
+
+def token_perplexity_stderr(items: Sequence[Scored]) -> float:
+    """Monte Carlo standard error of ``token_perplexity``."""
+    relative = total_stderr(_totals(items)[1]) / _tokens(items)
+    return token_perplexity(items) * relative
+
+
+def corpus_level_perplexity(items: Sequence[Scored]) -> float:
+    """Corpus level: exp(-1/T log(1/K sum_k prod_n w_nk)).
+
+    The same K for every document: of a run that chose K a document, the first draws of
+    each as many as the least has.
+    """
+    log_w = _weights(items)
+    if log_w is None:
+        return token_perplexity(items)
+    return corpus_perplexity(log_w, _tokens(items))
+
+
+def corpus_level_perplexity_stderr(items: Sequence[Scored]) -> float:
+    """Monte Carlo standard error of ``corpus_level_perplexity``."""
+    log_w = _weights(items)
+    if log_w is None:
+        return 0.0
+    error = corpus_stderr(log_w).item() / _tokens(items)
+    return corpus_level_perplexity(items) * error
+
+
+def certified(items: Sequence[Scored]) -> float:
+    """What the token perplexity is at most, at 95 % confidence.
+
+    Documents that share their draws (copies answered from a cache) pay for it. Where
+    nothing is drawn (a beam, a model without latents) it is the perplexity itself.
+    """
+    streams = Counter(
+        i.stream for i in items if i.estimate.bound is Bound.STOCHASTIC_LOWER
+    )
+    if not streams:
+        return token_perplexity(items)
+    return certified_perplexity(
+        _log_likelihoods(items),
+        _tokens(items),
+        CONFIDENCE,
+        multiplicity=max(streams.values()),
+    )
+
+
+def median_effective_samples(items: Sequence[Scored]) -> float | str:
+    """Median effective sample size of the documents."""
+    return _over_samples(items, lambda e: e.effective_sample_size, statistics.median)
+
+
+def least_effective_samples(items: Sequence[Scored]) -> float | str:
+    """Smallest effective sample size of a document."""
+    return _over_samples(items, lambda e: e.effective_sample_size, min)
+
+
+def corpus_effective_samples(items: Sequence[Scored]) -> float | str:
+    """Effective sample size of the corpus-level weights; 1 is as good as one draw."""
+    log_w = _weights(items)
+    if log_w is None:
+        return NOT_SAMPLED
+    return float(corpus_effective_sample_size(log_w).item())
+
+
+def share_unreliable(items: Sequence[Scored]) -> float | str:
+    """Share of documents whose Pareto k is above 0.7: their error is not known."""
+    return _over_samples(
+        items,
+        lambda e: None if e.pareto_k is None else float(e.pareto_k > 0.7),
+        statistics.fmean,
+    )
+
+
+METRICS: dict[str, Callable[[Sequence[Scored]], float | str]] = {
+    "word_perplexity": lambda items: word_rate(items).value,
+    "word_perplexity_stderr": lambda items: word_rate(items).stderr,
+    "byte_perplexity": of_strings(byte_rate, "value"),
+    "byte_perplexity_stderr": of_strings(byte_rate, "stderr"),
+    "bits_per_byte": of_strings(bit_rate, "value"),
+    "bits_per_byte_stderr": of_strings(bit_rate, "stderr"),
+    "token_perplexity": token_perplexity,
+    "token_perplexity_stderr": token_perplexity_stderr,
+    "corpus_token_perplexity": corpus_level_perplexity,
+    "corpus_token_perplexity_stderr": corpus_level_perplexity_stderr,
+    "certified_token_perplexity": certified,
+    "effective_samples_median": median_effective_samples,
+    "effective_samples_minimum": least_effective_samples,
+    "effective_samples_corpus": corpus_effective_samples,
+    "share_pareto_k_above_0.7": share_unreliable,
+}
+"""Name in a task's ``metric_list`` -> aggregation."""
+
+
+def _log_likelihoods(items: Sequence[Scored]) -> torch.Tensor:
+    return torch.tensor([i.estimate.log_evidence for i in items], dtype=torch.float64)
+
+
+def _totals(items: Sequence[Scored]) -> tuple[torch.Tensor, torch.Tensor]:
+    errors = torch.tensor([i.estimate.stderr for i in items], dtype=torch.float64)
+    return _log_likelihoods(items), errors
+
+
+def _tokens(items: Sequence[Scored]) -> int:
+    return sum(i.estimate.num_tokens for i in items)
+
+
+def _weights(items: Sequence[Scored]) -> torch.Tensor | None:
+    """Log-weights, (N, K); None if a document has none (no latents, or a beam)."""
+    rows = [i.estimate.log_weights for i in items]
+    least = min(map(len, rows), default=0)
+    if least == 0:
+        return None
+    return torch.tensor([row[:least] for row in rows], dtype=torch.float64)
+
+
+def _over_samples(
+    items: Sequence[Scored],
+    read: Callable[[Estimate], float | None],
+    combine: Callable[[list[float]], float],
+) -> float | str:
+    values = [v for i in items if (v := read(i.estimate)) is not None]
+    return combine(values) if values else NOT_SAMPLED

@@ -1,0 +1,35 @@
+"""How texts are written: what turns a model of words into one of strings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lm_latent_eval.text import spacing, spelling
+from lm_latent_eval.text.spacing import Spacing
+from lm_latent_eval.text.spelling import Spelling
+
+
+@dataclass(frozen=True)
+class Orthography:
+    """The spelling of unknown words and the white space between words."""
+
+    spelling: Spelling
+    spacing: Spacing
+
+    def save(self, directory: Path) -> None:
+        """Write ``spelling.safetensors`` and ``spacing.json``."""
+        self.spelling.save(directory)
+        self.spacing.save(directory)
+
+    @classmethod
+    def load(cls, directory: Path) -> Orthography | None:
+        """Read both files; None if there is neither.
+
+        Raises:
+            ValueError: If one of them is missing or damaged.
+        """
+        files = (spelling.FILE_NAME, spacing.FILE_NAME)
+        if not any((Path(directory) / name).exists() for name in files):
+            return None
+        return cls(Spelling.load(directory), Spacing.load(directory))

@@ -1,0 +1,182 @@
+"""Reads strings for a word-level model, and prices what its words do not say.
+
+A model of words gives one probability to all unknown words together, and none to the
+white space between words. What is charged for them is a matter of policy
+(``UnknownWords``); what is not charged is counted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import compress
+from typing import Protocol
+
+from lm_latent_eval.text.orthography import Orthography
+from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, encodable
+
+
+class UnknownWords(StrEnum):
+    """What an unknown word costs on top of p(unknown)."""
+
+    SPELLED = "spelled"
+    """Its spelling, and white space is charged as well: a distribution over strings."""
+    PENALIZED = "penalized"
+    """1 / number of unknown types: the unknown-penalised perplexity."""
+    CLOSED = "closed"
+    """Nothing: the vocabulary is closed, as in the papers."""
+
+    @classmethod
+    def parse(cls, name: str) -> UnknownWords:
+        """Read a policy's name.
+
+        Raises:
+            ValueError: If there is no such policy.
+        """
+        try:
+            return cls(name)
+        except ValueError:
+            near = difflib.get_close_matches(name, list(cls))
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ValueError(
+                f"unk={name!r}: expected one of {', '.join(cls)}{hint}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text of T words, with what its string costs beside them."""
+
+    ids: list[int]
+    """Extended ids of the words, T."""
+    ends: list[int]
+    """Where each word ends in the string, in characters, T."""
+    log_unknown: list[float]
+    """What each word costs on top of p(unknown) if it is unknown, nats, T."""
+    log_spacing: list[float]
+    """What the white space before each word and after the last costs, nats, T + 1."""
+    unspelled: list[bool]
+    """Which words are unknown and charged as a class, T: the string is not scored."""
+
+
+class Reader(Protocol):
+    """Cuts strings into words and prices them under one policy."""
+
+    @property
+    def policy(self) -> UnknownWords:
+        """What an unknown word costs."""
+        ...
+
+    def __call__(self, text: str) -> Reading:
+        """Read a string."""
+        ...
+
+    def price(self, ids: Sequence[int]) -> list[float]:
+        """Return what words of the tokenizer cost as unknown ones; 0 if known."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClassReader:
+    """Charges unknown words as one class: closed or penalized."""
+
+    tokenizer: WordTokenizer
+    policy: UnknownWords
+    log_unknown: float
+    """What any unknown word costs, nats."""
+
+    def __call__(self, text: str) -> Reading:
+        """Read a string."""
+        words = self.tokenizer(text)
+        return Reading(
+            words.ids,
+            words.ends,
+            self.price(words.ids),
+            [0.0] * (len(words.ids) + 1),
+            # One that an alias may copy counts as well: it need not have been copied.
+            [self.tokenizer.is_unknown(i) for i in words.ids],
+        )
+
+    def price(self, ids: Sequence[int]) -> list[float]:
+        """Return what words of the tokenizer cost as unknown ones; 0 if known."""
+        return [self.log_unknown if self.tokenizer.is_unknown(i) else 0.0 for i in ids]
+
+
+@dataclass(frozen=True)
+class StringReader:
+    """Charges the spelling of unknown words and all white space."""
+
+    tokenizer: WordTokenizer
+    orthography: Orthography
+    policy: UnknownWords = UnknownWords.SPELLED
+
+    def __call__(self, text: str) -> Reading:
+        """Read a string."""
+        text, words = encodable(text), self.tokenizer(text)
+        strings = [text[a:b] for a, b in zip(words.starts, words.ends, strict=True)]
+        return Reading(
+            words.ids,
+            words.ends,
+            self._costs(words.ids, strings),
+            self.orthography.spacing(text, words),
+            [string == LITERAL_UNKNOWN for string in strings],
+        )
+
+    def price(self, ids: Sequence[int]) -> list[float]:
+        """Return what words of the tokenizer cost as unknown ones; 0 if known."""
+        return self._costs(ids, [self.tokenizer.word(i) for i in ids])
+
+    def _costs(self, ids: Sequence[int], strings: Sequence[str]) -> list[float]:
+        # A literal unknown word stands for one whose spelling is lost.
+        costly = [
+            self.tokenizer.is_unknown(i) and string != LITERAL_UNKNOWN
+            for i, string in zip(ids, strings, strict=True)
+        ]
+        spelled = self.orthography.spelling.log_prob(list(compress(strings, costly)))
+        log_prob = iter(spelled)
+        return [next(log_prob) if cost else 0.0 for cost in costly]
+
+
+def reader(
+    tokenizer: WordTokenizer,
+    policy: UnknownWords | str | None = None,
+    *,
+    num_unknown_types: int = 0,
+    orthography: Orthography | None = None,
+) -> Reader:
+    """Return the reader of a policy.
+
+    Args:
+        tokenizer: The model's words.
+        policy: None is ``spelled`` where there is an orthography, else ``penalized``
+            where the number of types is known, else ``closed``.
+        num_unknown_types: Distinct unknown words of the training text; 0: not known.
+        orthography: Spelling and spacing, if the checkpoint has them.
+
+    Raises:
+        ValueError: If there is no such policy, or what it needs is missing.
+    """
+    if policy is None:
+        known = UnknownWords.PENALIZED if num_unknown_types else UnknownWords.CLOSED
+        policy = UnknownWords.SPELLED if orthography else known
+    policy = UnknownWords.parse(policy)
+    if policy is UnknownWords.CLOSED:
+        return ClassReader(tokenizer, policy, 0.0)
+    if policy is UnknownWords.PENALIZED:
+        if num_unknown_types < 1:
+            raise ValueError(
+                "unk=penalized needs the number of unknown word types of the training "
+                "text (num_unknown_types in config.json), which this checkpoint lacks: "
+                "use unk=closed"
+            )
+        return ClassReader(tokenizer, policy, -math.log(num_unknown_types))
+    if orthography is None:
+        raise ValueError(
+            "unk=spelled needs a checkpoint with a character model, and this one has "
+            "none: add it with `lm-latent-eval train spelling`, or use unk=penalized "
+            "or unk=closed"
+        )
+    return StringReader(tokenizer, orthography)

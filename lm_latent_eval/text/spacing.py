@@ -1,0 +1,123 @@
+r"""What stands between words: the white space that a word tokenizer drops.
+
+.. math:: p(\text{text}) = p(\text{words}) \prod_t p(g_t \mid l_t, r_t)
+
+where the gap g_t is the string of white space between two words, l_t the last
+character before it and r_t the first one after it. The gaps have counts of their own,
+interpolated with those of fewer conditions (hierarchical Dirichlet smoothing):
+
+.. math::
+    p(g \mid l, r) = \frac{c_{lr}(g) + p(g \mid r)}{c_{lr} + 1}, \quad
+    p(g \mid r) = \frac{c_{r}(g) + p(g)}{c_{r} + 1}, \quad
+    p(g) = \frac{c(g) + p_0(g)}{c + 1}
+
+p_0 writes one white-space character after another and stops with probability 1/2, so
+every gap is possible and the gaps between two given words total one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from lm_latent_eval.text.words import Words
+
+FILE_NAME = "spacing.json"
+
+WHITE_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
+    "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+"""Every character that belongs to no word."""
+
+BEGIN, END = "^", "$"
+"""What stands before the first and after the last word."""
+
+
+class Spacing:
+    """A distribution of the white space between two words."""
+
+    def __init__(self, counts: Iterable[tuple[str, str, str, int]] = ()) -> None:
+        """Take counts of (kind before, kind after, gap)."""
+        self.counts = Counter[tuple[str, str, str]]()
+        for left, right, gap, count in counts:
+            self.counts[left, right, gap] += count
+        self._right, self._any = Counter[tuple[str, str]](), Counter[str]()
+        self._pairs, self._rights = Counter[tuple[str, str]](), Counter[str]()
+        for (left, right, gap), count in self.counts.items():
+            self._right[right, gap] += count
+            self._any[gap] += count
+            self._pairs[left, right] += count
+            self._rights[right] += count
+        self._total = self._any.total()
+        self._log_prob = cache(self._uncached_log_prob)
+
+    @classmethod
+    def train(cls, texts: Iterable[tuple[str, Words]]) -> Spacing:
+        """Count the gaps between the words of texts."""
+        counts = Counter(gap for text, words in texts for gap in _gaps(text, words))
+        return cls((*gap, count) for gap, count in counts.items())
+
+    def __call__(self, text: str, words: Words) -> list[float]:
+        """Return log p of the gap before each of T words and of the one after the last.
+
+        Args:
+            text: A string.
+            words: Where its words are.
+
+        Returns:
+            T + 1 numbers, nats.
+        """
+        return [self._log_prob(*gap) for gap in _gaps(text, words)]
+
+    def _uncached_log_prob(self, left: str, right: str, gap: str) -> float:
+        base = 0.5 * (0.5 / len(WHITE_SPACE)) ** len(gap)
+        anywhere = (self._any[gap] + base) / (self._total + 1)
+        before = (self._right[right, gap] + anywhere) / (self._rights[right] + 1)
+        pair = (left, right)
+        return math.log(
+            (self.counts[left, right, gap] + before) / (self._pairs[pair] + 1)
+        )
+
+    def save(self, directory: Path) -> None:
+        """Write ``spacing.json``."""
+        rows = [[*gap, count] for gap, count in sorted(self.counts.items())]
+        path = directory / FILE_NAME
+        path.write_text(json.dumps(rows, ensure_ascii=True), encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: Path) -> Spacing:
+        """Read ``spacing.json``.
+
+        Raises:
+            ValueError: If it is missing or damaged.
+        """
+        path = Path(directory) / FILE_NAME
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            return cls((str(le), str(r), str(g), int(n)) for le, r, g, n in rows)
+        except (OSError, ValueError, TypeError) as err:
+            raise ValueError(
+                f"{path} is not a readable table of white space ({err}): train the "
+                "checkpoint's spelling again"
+            ) from err
+
+
+def _gaps(text: str, words: Words) -> Iterator[tuple[str, str, str]]:
+    """Yield (kind before, kind after, gap) before each word and after the last."""
+    for end, start in zip([0, *words.ends], [*words.starts, len(text)], strict=True):
+        left = _kind(text[end - 1]) if end else BEGIN
+        right = _kind(text[start]) if start < len(text) else END
+        yield left, right, text[end:start]
+
+
+@cache
+def _kind(character: str) -> str:
+    """Return one sign for all letters, one for all digits, and marks as they are."""
+    if character.isalpha():
+        return "a"
+    return "0" if character.isdigit() else character

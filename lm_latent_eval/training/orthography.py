@@ -1,0 +1,67 @@
+"""Training of how texts are written: spelling and spacing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.text.orthography import Orthography
+from lm_latent_eval.text.spacing import Spacing
+from lm_latent_eval.text.spelling import BYTES, Spelling
+from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, split
+from lm_latent_eval.training.options import Options
+from lm_latent_eval.training.supervised import Part, Trainer
+
+OPTIONS = Options(epochs=20, batch_size=64, learning_rate=3e-3, patience=2)
+HELD_OUT = 10
+"""Every tenth word type says when to stop."""
+
+
+def train(
+    texts: Sequence[str],
+    tokenizer: WordTokenizer,
+    *,
+    alphabet: bytes = BYTES,
+    options: Options = OPTIONS,
+) -> Orthography:
+    """Fit spelling and spacing to the texts that a model was trained on.
+
+    Every word type counts once, known ones included: rare words look like types, and
+    there are more of them. A minute's work, so nothing is kept of an interrupted run.
+
+    Args:
+        texts: Training text.
+        tokenizer: The model's words, which spellings exclude.
+        alphabet: The bytes that words are made of.
+        options: How to train the spelling.
+
+    Raises:
+        ValueError: If the texts have no words.
+    """
+    types = sorted({word for text in texts for word in split(text)} - {LITERAL_UNKNOWN})
+    if not types:
+        raise ValueError("the texts have no words to learn spelling from")
+    held_out = types[::HELD_OUT]
+    rest = sorted(set(types) - set(held_out)) or held_out
+    torch.manual_seed(options.seed)
+    spelling = Spelling(alphabet)
+
+    def loss(words: Sequence[str]) -> Tensor:
+        return -spelling.log_mass(words).sum()
+
+    with TemporaryDirectory() as directory:
+        trainer = Trainer(
+            {"spelling": Part(spelling, loss)},
+            size=lambda word: len(word.encode()) + 1,
+            options=options,
+            directory=Path(directory),
+        )
+        trainer.run(rest, held_out)
+    spelling.eval().requires_grad_(False)
+    spelling.exclude(tokenizer.vocabulary)
+    spacing = Spacing.train((text, tokenizer(text)) for text in texts)
+    return Orthography(spelling, spacing)
