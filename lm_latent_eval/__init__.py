@@ -15,14 +15,15 @@ Example:
 TYPE_CHECKING = False  # typing's own constant would cost an import of typing
 if TYPE_CHECKING:
     from lm_latent_eval.estimators import Estimate
-    from lm_latent_eval.models import load
+    from lm_latent_eval.scoring.model import LatentModel, load
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "__version__", "load"]
+__all__ = ["Estimate", "LatentModel", "__version__", "load"]
 
 _LAZY = {
     "Estimate": "lm_latent_eval.estimators",
-    "load": "lm_latent_eval.models",
+    "LatentModel": "lm_latent_eval.scoring.model",
+    "load": "lm_latent_eval.scoring.model",
 }
 
 

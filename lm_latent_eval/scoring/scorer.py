@@ -77,8 +77,12 @@ class Text:
 
     @property
     def given(self) -> Hashable:
-        """What texts must have in common to share their context's latents."""
-        return self.query.name, tuple(self.context), tuple(self.context_costs)
+        """What texts must have in common to share their context's latents.
+
+        Nothing is drawn for an empty context: all texts share it.
+        """
+        name = self.query.name if self.context else ""
+        return name, tuple(self.context), tuple(self.context_costs)
 
 
 class Scorer:
@@ -209,17 +213,17 @@ class Scorer:
         with self._bar(len(queries), "continuations") as bar:
             for batch in self._batches(contexts, num_samples):
                 particles = self._read_contexts(batch)
+                last = [self._last(context) for context in batch]
+                likely = self._most_probable(last, particles)
                 # Continuations in batches of their own, each with its context's state.
-                of = [
-                    (b, text)
-                    for b, context in enumerate(batch)
-                    for text in shared[context.given]
-                ]
-                for start in range(0, len(of), len(batch)):
-                    part = of[start : start + len(batch)]
-                    index = torch.tensor([b for b, _ in part], device=self.model.device)
+                place = {context.given: b for b, context in enumerate(batch)}
+                texts = [text for context in batch for text in shared[context.given]]
+                for part in self._batches(texts, num_samples):
+                    index = torch.tensor(
+                        [place[text.given] for text in part], device=self.model.device
+                    )
                     yield from self._continue(
-                        [t for _, t in part], particles.select(index)
+                        part, particles.select(index), likely[index]
                     )
                     bar.update(len(part))
 
@@ -249,8 +253,16 @@ class Scorer:
         )
         return particles
 
-    def _continue(self, texts: list[Text], before: Particles) -> Iterator[Answer]:
-        """Weigh continuations under their contexts' latents."""
+    def _continue(
+        self, texts: list[Text], before: Particles, likely: Tensor
+    ) -> Iterator[Answer]:
+        """Weigh continuations under their contexts' latents.
+
+        Args:
+            texts: B queries.
+            before: Their contexts.
+            likely: The most probable word after each context, (B,).
+        """
         batch = self._collate(texts)
         after = self._method.extend(
             self.model,
@@ -260,7 +272,7 @@ class Scorer:
             [len(text.context) for text in texts],
             before,
         )
-        greedy = self._are_greedy(texts, batch, before)
+        greedy = self._are_greedy(texts, batch, before, likely)
         rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
         for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
             with naming(text.query):
@@ -270,36 +282,41 @@ class Scorer:
             yield self._answer(text, estimate, is_greedy)
 
     def _are_greedy(
-        self, texts: list[Text], batch: TokenBatch, particles: Particles
+        self, texts: list[Text], batch: TokenBatch, particles: Particles, likely: Tensor
     ) -> Tensor:
-        """Compare continuations with the estimated marginals, token by token."""
-        keys = self._keys(texts)
-        greedy = torch.ones(len(texts), dtype=torch.bool, device=self.model.device)
+        """Compare continuations with the estimated marginals, token by token.
+
+        Only those are read on that have been greedy so far: most end at once.
+        """
+        keys, starts = self._keys(texts), [len(text.context) for text in texts]
+        greedy = torch.ones_like(batch.length, dtype=torch.bool)
+        (rows,) = (batch.length > 0).nonzero(as_tuple=True)
+        particles, likely = particles.select(rows), likely[rows]
         for t in range(int(batch.length.max())):
-            token = batch.piece(t, t + 1)
-            greedy &= self._is_next(token, particles, greedy)
-            if not bool(greedy.any()):
+            target = batch.targets[rows, t]
+            # The unknown word is many words: its probability is no argument for one.
+            greedy[rows] = (target == likely) & (target != UNKNOWN)
+            (on,) = (greedy[rows] & (batch.length[rows] > t + 1)).nonzero(as_tuple=True)
+            if not len(on):
                 break
-            starts = [len(text.context) + t for text in texts]
+            rows = rows[on]
             particles = self._method.extend(
-                self.model, self.proposal, token, keys, starts, particles
+                self.model,
+                self.proposal,
+                batch.select(rows).piece(t, t + 1),
+                [keys[b] for b in rows.tolist()],
+                [starts[b] + t for b in rows.tolist()],
+                particles.select(on),
             )
+            likely = self._most_probable(batch.targets[rows, t], particles)
         return greedy
 
-    def _is_next(
-        self, token: TokenBatch, particles: Particles, asked: Tensor
+    def _most_probable(
+        self, last: Tensor | Sequence[int], particles: Particles
     ) -> Tensor:
-        """Whether each text's next token, if it has one, is the most probable one."""
-        (rows,) = (asked & (token.length > 0)).nonzero(as_tuple=True)
-        result = asked.clone()
-        if len(rows):
-            log_p = next_token(
-                self.model, token.inputs[rows, 0], particles.select(rows)
-            )
-            target = token.targets[rows, 0]
-            # The unknown word is many words: its probability is no argument for one.
-            result[rows] = (log_p.argmax(-1) == target) & (target != UNKNOWN)
-        return result
+        """Return the most probable word after each text, whose last word is given."""
+        inputs = torch.as_tensor(last, device=self.model.device)
+        return next_token(self.model, inputs, particles).argmax(-1)
 
     # -- generation -------------------------------------------------------------------
 
@@ -379,13 +396,15 @@ class Scorer:
         return TokenBatch.collate(
             [text.context if contexts else text.words for text in texts],
             [text.context_costs if contexts else text.word_costs for text in texts],
-            first=[
-                START if contexts or not text.context else text.context[-1]
-                for text in texts
-            ],
+            first=[START if contexts else self._last(text) for text in texts],
             spelled=self._spelled,
             device=self.model.device,
         )
+
+    @staticmethod
+    def _last(text: Text) -> int:
+        """Return the word before a continuation."""
+        return text.context[-1] if text.context else START
 
     @property
     def _spelled(self) -> bool:

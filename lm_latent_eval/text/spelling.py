@@ -130,7 +130,9 @@ class Spelling(nn.Module):
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             alphabet = bytes.fromhex(metadata["alphabet"])
             model = cls(alphabet, **json.loads(metadata["sizes"]))
+            model.to(weights["output.weight"].dtype)
             model.load_state_dict(weights)
+            model.log_outside = weights["log_outside"]  # in float64 whatever the rest
         except Exception as err:  # of four libraries
             raise ValueError(
                 f"{path} is not a readable spelling model ({err}): train the "

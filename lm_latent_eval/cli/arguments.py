@@ -1,0 +1,29 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Commands = Any
+"""What ``add_subparsers`` returns; argparse does not name its type."""
+
+
+def add_fields(parser: argparse.ArgumentParser, options: type) -> None:
+    """Add one option a field of a dataclass of numbers."""
+    for field in dataclasses.fields(options):
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            default=field.default,
+            help=f"default: {field.default}",
+        )
+
+
+def fields(options: type[T], args: argparse.Namespace) -> T:
+    """Read that dataclass back."""
+    names = (field.name for field in dataclasses.fields(options))  # type: ignore[arg-type]
+    return options(**{name: getattr(args, name) for name in names})

@@ -1,0 +1,74 @@
+"""``lm-latent-eval convert``: a model of other code becomes a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lm_latent_eval.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    convert = commands.add_parser(
+        "convert", help="turn a model of other code into a checkpoint"
+    )
+    originals = convert.add_subparsers(required=True, metavar="MODEL")
+    kglm = originals.add_parser("kglm", help="an AllenNLP archive of a KGLM")
+    kglm.add_argument(
+        "--archive", type=Path, required=True, help="the model: tar.gz or directory"
+    )
+    kglm.add_argument(
+        "--proposal",
+        type=Path,
+        action="append",
+        default=[],
+        help="archive of a kglm-disc model; once peeking, once not (default: none)",
+    )
+    for name, holds in (
+        ("knowledge-graph", "entity -> [(relation, tail), ...]"),
+        ("aliases", "entity -> [name, ...]"),
+    ):
+        kglm.add_argument(
+            f"--{name}",
+            type=Path,
+            help=f"pickle or JSON of {holds} (default: what the archive names)",
+        )
+    kglm.add_argument("--output", type=Path, required=True, help="checkpoint directory")
+    kglm.set_defaults(run=_kglm)
+
+    rnng = originals.add_parser("rnng", help="a checkpoint of the URNNG program")
+    rnng.add_argument("--model", type=Path, required=True, help="the .pt file")
+    rnng.add_argument(
+        "--no-sentence-ends",
+        action="store_true",
+        help="score no ends, as published: no distribution over lengths",
+    )
+    rnng.add_argument("--output", type=Path, required=True, help="checkpoint directory")
+    rnng.set_defaults(run=_rnng)
+
+
+def _kglm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.kglm.conversion import convert
+
+    model = convert(
+        args.archive,
+        args.output,
+        knowledge_graph=args.knowledge_graph,
+        aliases=args.aliases,
+        proposals=args.proposal,
+    )
+    config, graph = model.config, model.knowledge
+    print(
+        f"wrote {args.output}: {config.vocab_size} words to utter, "
+        f"{config.num_words - config.vocab_size} more to copy; "
+        f"{graph.num_nodes} nodes, {graph.num_edges} edges; "
+        f"proposals: {', '.join([*config.proposals, 'prior'])}"
+    )
+
+
+def _rnng(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.rnng.conversion import convert
+
+    model = convert(args.model, args.output, sentence_ends=not args.no_sentence_ends)
+    print(f"wrote {args.output}: {model.config.vocab_size} words")

@@ -1,0 +1,131 @@
+"""``lm-latent-eval train``: fit a model, or the spelling of one, to text."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lm_latent_eval.cli.arguments import Commands, add_fields, fields
+from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options, RNNGSize
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    train = commands.add_parser("train", help="train a model and write a checkpoint")
+    models = train.add_subparsers(required=True, metavar="MODEL")
+
+    kglm = models.add_parser("kglm", help="a knowledge graph LM and its proposals")
+    _add_data(kglm, "annotated texts, JSON lines")
+    kglm.add_argument(
+        "--knowledge", type=Path, help="JSON of further triples and names"
+    )
+    add_fields(kglm, KGLMSize)
+    add_fields(kglm, Options)
+    kglm.set_defaults(run=_kglm)
+
+    lstm = models.add_parser("lstm", help="a plain LSTM LM")
+    _add_data(lstm, "texts: JSON lines with tokens or text, or one text a line")
+    lstm.add_argument(
+        "--vocabulary", type=Path, help="checkpoint whose vocabulary to take over"
+    )
+    add_fields(lstm, LSTMSize)
+    add_fields(lstm, Options)
+    lstm.set_defaults(run=_lstm)
+
+    rnng = models.add_parser("rnng", help="a recurrent neural network grammar")
+    _add_data(rnng, "sentences: trees in brackets, or (unsupervised) one a line")
+    rnng.add_argument(
+        "--objective",
+        choices=("supervised", "unsupervised"),
+        default="supervised",
+        help="learn from trees, or from sentences alone (default: supervised)",
+    )
+    rnng.add_argument("--init", type=Path, help="checkpoint to go on from")
+    rnng.add_argument(
+        "--num-samples", type=int, default=4, help="trees a sentence (default: 4)"
+    )
+    add_fields(rnng, RNNGSize)
+    add_fields(rnng, Options)
+    rnng.set_defaults(run=_rnng)
+
+    spelling = models.add_parser(
+        "spelling", help="spelling and spacing for a checkpoint that lacks them"
+    )
+    spelling.add_argument("checkpoint", type=Path, help="the checkpoint to complete")
+    spelling.add_argument(
+        "--data", type=Path, required=True, help="the text it was trained on"
+    )
+    spelling.set_defaults(run=_spelling)
+
+
+def _add_data(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--data", type=Path, required=True, help=f"training {what}")
+    parser.add_argument("--dev", type=Path, required=True, help="development text")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="checkpoint directory"
+    )
+    parser.add_argument(
+        "--min-count", type=int, default=2, help="rarer words are unknown (default: 2)"
+    )
+
+
+def _kglm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.kglm.data import Knowledge, read_annotated
+    from lm_latent_eval.models.kglm.training import train
+
+    train(
+        read_annotated(args.data),
+        read_annotated(args.dev),
+        args.output,
+        knowledge=Knowledge.read(args.knowledge) if args.knowledge else None,
+        min_count=args.min_count,
+        size=fields(KGLMSize, args),
+        options=fields(Options, args),
+    )
+    print(f"wrote {args.output}")
+
+
+def _lstm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.checkpoint import load
+    from lm_latent_eval.models.lstm.training import train
+    from lm_latent_eval.text.corpora import read_texts
+
+    train(
+        read_texts(args.data),
+        read_texts(args.dev),
+        args.output,
+        tokenizer=load(args.vocabulary).tokenizer if args.vocabulary else None,
+        min_count=args.min_count,
+        size=fields(LSTMSize, args),
+        options=fields(Options, args),
+    )
+    print(f"wrote {args.output}")
+
+
+def _rnng(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.checkpoint import load
+    from lm_latent_eval.models.rnng.data import read_sentences
+    from lm_latent_eval.models.rnng.training import train
+
+    train(
+        read_sentences(args.data),
+        read_sentences(args.dev),
+        args.output,
+        objective=args.objective,
+        start=load(args.init, expected="rnng") if args.init else None,
+        min_count=args.min_count,
+        num_samples=args.num_samples,
+        size=fields(RNNGSize, args),
+        options=fields(Options, args),
+    )
+    print(f"wrote {args.output}")
+
+
+def _spelling(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.checkpoint import load
+    from lm_latent_eval.text.corpora import read_texts
+    from lm_latent_eval.training.orthography import train
+
+    tokenizer = load(args.checkpoint).tokenizer
+    train(read_texts(args.data), tokenizer).save(args.checkpoint)
+    print(f"wrote spelling and spacing into {args.checkpoint}")

@@ -1,0 +1,36 @@
+"""The numbers of a scored corpus as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lm_latent_eval.scoring.metrics import METRICS, Scored
+from lm_latent_eval.scoring.options import ScoringOptions
+
+
+def table(items: Sequence[Scored], options: ScoringOptions) -> str:
+    """Return every metric of a corpus with its Monte Carlo error, and how it came.
+
+    Args:
+        items: The corpus, scored.
+        options: How it was scored.
+    """
+    tokens = sum(item.estimate.num_tokens for item in items)
+    num_bytes = sum(item.bytes for item in items)
+    how = (f"{name}={value}" for name, value in vars(options).items() if value)
+    rows = [
+        f"{len(items):,} texts, {tokens:,} predicted tokens, {num_bytes:,} bytes",
+        " ".join(how),
+    ]
+    for name, metric in METRICS.items():
+        if name.endswith("_stderr"):
+            continue
+        row = f"{name:28}{_number(metric(items)):>12}"
+        if error := METRICS.get(f"{name}_stderr"):
+            row += f" ± {_number(error(items))}"
+        rows.append(row)
+    return "\n".join(rows)
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4f}"

@@ -1,0 +1,161 @@
+"""A checkpoint as a Python object that answers questions about strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
+from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.scorer import Query, Scorer
+
+
+@dataclass(frozen=True)
+class LatentModel:
+    """A latent language model with its vocabulary, ready to score strings.
+
+    Example:
+        >>> import lm_latent_eval
+        >>> from lm_latent_eval.demo import CHECKPOINT
+        >>> model = lm_latent_eval.load(CHECKPOINT)
+        >>> [estimate] = model.log_likelihood(
+        ...     ["It is known for its plums and its gardeners."], num_samples=50
+        ... )
+        >>> estimate.num_samples, estimate.num_tokens, str(estimate.bound)
+        (50, 11, 'stochastic lower')
+        >>> 0 < estimate.stderr < 0.5 and 1 <= estimate.effective_sample_size <= 50
+        True
+    """
+
+    checkpoint: Checkpoint
+
+    def log_likelihood(
+        self,
+        texts: Sequence[str],
+        *,
+        contexts: Sequence[str] | None = None,
+        num_samples: int = 100,
+        estimator: str | None = None,
+        proposal: str | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+        unk: str | None = None,
+        target_stderr: float | None = None,
+        max_samples: int = 100_000,
+        batch_size: int | None = None,
+        progress: bool = False,
+    ) -> list[Estimate]:
+        """Estimate log p of texts, their ends included, or of continuations.
+
+        Args:
+            texts: N strings.
+            contexts: N strings that they follow; then no end is counted, and the
+                estimates are differences, which bound nothing.
+            num_samples: K, samples a text, or the width of the beam.
+            estimator: ``is``, ``beam`` or ``exact``; None is the model's own.
+            proposal: What latents are drawn from; None reads most of the text.
+            temperature: Divides the proposal's scores.
+            seed: Of the random numbers, which follow from it and a text's index.
+            unk: ``spelled``, ``penalized`` or ``closed``.
+            target_stderr: Choose K a text for this Monte Carlo error, nats.
+            max_samples: The most that ``target_stderr`` may choose.
+            batch_size: Texts scored together, which moves no number; None: as many as
+                memory allows.
+            progress: Show a progress bar.
+
+        Returns:
+            N estimates, in nats, in the order of the texts.
+
+        Raises:
+            ValueError: If a setting is impossible or a text cannot be scored.
+            TypeError: If ``texts`` is one string.
+        """
+        if isinstance(texts, str) or isinstance(contexts, str):
+            raise TypeError("expected a list of strings, not one string")
+        if contexts is not None and len(contexts) != len(texts):
+            raise ValueError(f"{len(texts)} texts, but {len(contexts)} contexts")
+        options = ScoringOptions.parse(
+            num_samples=num_samples,
+            estimator=estimator,
+            proposal=proposal,
+            temperature=temperature,
+            seed=seed,
+            unk=unk,
+            target_stderr=target_stderr,
+            max_samples=max_samples,
+        )
+        scorer = Scorer(
+            self.checkpoint, options, batch_size=batch_size, quiet=not progress
+        )
+        if contexts is None:
+            queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
+            answers = scorer.score_texts(queries)
+        else:
+            pairs = enumerate(zip(contexts, texts, strict=True))
+            queries = [
+                Query(n, f"text/{n}", text, context) for n, (context, text) in pairs
+            ]
+            answers = scorer.score_continuations(queries)
+        found = {answer.index: answer.estimate for answer in answers}
+        return [found[n] for n in range(len(texts))]
+
+    def generate(
+        self,
+        contexts: Sequence[str],
+        *,
+        max_tokens: int = MOST_TOKENS,
+        until: Sequence[str] = (),
+        sampling_temperature: float = 1.0,
+        num_samples: int = 100,
+        proposal: str | None = None,
+        seed: int = 0,
+    ) -> list[str]:
+        """Continue texts word by word.
+
+        Args:
+            contexts: What to continue; ``""`` begins a text.
+            max_tokens: Write at most so many words.
+            until: Strings to stop before.
+            sampling_temperature: Of the words; 0 takes the most probable one.
+            num_samples: Latents that stand for the text so far.
+            proposal: What they are drawn from.
+            seed: Of the random numbers.
+
+        Returns:
+            The continuations.
+        """
+        options = ScoringOptions.parse(
+            num_samples=num_samples, proposal=proposal, seed=seed
+        )
+        how = GenerationOptions(tuple(until), max_tokens, sampling_temperature)
+        scorer = Scorer(self.checkpoint, options, quiet=True)
+        queries = [(Query(n, f"text/{n}", "", c), how) for n, c in enumerate(contexts)]
+        texts = dict(scorer.generate(queries))
+        return [texts[n] for n in range(len(contexts))]
+
+
+def load(
+    path: str | Path,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> LatentModel:
+    """Load a checkpoint directory, or a repository of the hub.
+
+    Args:
+        path: Where it is.
+        device: Where to compute; None is a GPU if there is one.
+        dtype: ``float32`` or ``float64``; None is that of the file.
+
+    Raises:
+        ValueError: If there is no checkpoint, or it is incomplete or damaged.
+    """
+    return LatentModel(
+        checkpoint.load(path, dtype=parse_dtype(dtype), device=parse_device(device))
+    )

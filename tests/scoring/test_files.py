@@ -1,0 +1,135 @@
+"""A scored file: nothing computed is lost, and nothing of another run is taken over."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.scoring import files
+from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from tests import tiny_checkpoint
+
+TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("kglm")
+    writing = tiny_checkpoint.orthography()
+    return tiny_checkpoint.write(directory, tiny_checkpoint.kglm(), writing)
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+def scored(checkpoint, output, *, texts=TEXTS, **options):
+    loaded = load(checkpoint, device="cpu").checkpoint
+    scorer = Scorer(loaded, ScoringOptions(**options), batch_size=1, quiet=True)
+    return files.score_file(scorer, loaded, texts, output)
+
+
+def test_estimates_are_those_of_the_model(checkpoint, tmp_path):
+    items = scored(checkpoint, tmp_path / "out.jsonl", num_samples=20)
+    model = load(checkpoint, device="cpu")
+    estimates = model.log_likelihood(TEXTS, num_samples=20, batch_size=1)
+    assert [i.estimate for i in items] == estimates
+    assert [i.bytes for i in items] == [len(text) for text in TEXTS]
+
+
+def test_the_file_says_what_was_done_and_found(checkpoint, tmp_path):
+    output = tmp_path / "deep" / "out.jsonl"
+    items = scored(checkpoint, output, num_samples=20, seed=3)
+    head, *rest = [json.loads(line) for line in output.read_text().splitlines()]
+    assert (head["model"], head["num_samples"], head["seed"]) == ("kglm", 20, 3)
+    assert (head["proposal"], head["unk"]) == ("smoothing", "spelled")
+    records = {record["index"]: record for record in rest}
+    for n, item in enumerate(items):
+        estimate, record = item.estimate, records[n]
+        assert record["log_likelihood"] == estimate.log_evidence
+        assert float(record["pareto_k"]) == estimate.pareto_k
+        assert tuple(record["log_weights"]) == estimate.log_weights
+        assert record["bound"] == "stochastic lower"
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monkeypatch):
+    whole = scored(checkpoint, None, num_samples=20)
+    output, read = tmp_path / "out.jsonl", []
+    record = files._record
+
+    def interrupted(answer):
+        if len(read) == 2:
+            raise KeyboardInterrupt
+        read.append(answer.index)
+        return record(answer)
+
+    monkeypatch.setattr(files, "_record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scored(checkpoint, output, num_samples=20)
+    # The power went out in the middle of a line, too.
+    with output.open("a") as file:
+        file.write('{"index": 3, "log_lik')
+    again = []
+    monkeypatch.setattr(files, "_record", lambda a: again.append(a.index) or record(a))
+    assert scored(checkpoint, output, num_samples=20) == whole
+    assert sorted(read + again) == [0, 1, 2, 3], "nothing twice"
+    monkeypatch.setattr(files, "_record", None)
+    assert scored(checkpoint, output, num_samples=20) == whole, "nothing left to do"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_samples": 21}, "num_samples is 20 there and 21 here"),
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"unk": "closed"}, "unk is spelled there and closed here"),
+        ({"texts": TEXTS[:2]}, "texts is .* there"),
+    ],
+)
+def test_another_run_is_refused(checkpoint, tmp_path, change, message):
+    output = tmp_path / "out.jsonl"
+    scored(checkpoint, output, num_samples=20)
+    before = output.read_text()
+    with pytest.raises(ValueError, match=f"{message}.*--output another path"):
+        scored(checkpoint, output, **({"num_samples": 20} | change))
+    assert output.read_text() == before
+
+
+def test_a_file_of_something_else_is_refused(checkpoint, tmp_path):
+    output = tmp_path / "out.jsonl"
+    output.write_text("dear diary\n")
+    with pytest.raises(ValueError, match="is not a file of estimates"):
+        scored(checkpoint, output)
+    assert output.read_text() == "dear diary\n"
+
+
+def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
+    output = tmp_path / "out.jsonl"
+    command = ["estimate", str(checkpoint), "--data", str(text_file)]
+    command += ["--num-samples", "20", "--output", str(output)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    items = scored(checkpoint, None, num_samples=20)
+    tokens = sum(i.estimate.num_tokens for i in items)
+    total = sum(i.estimate.log_evidence for i in items)
+    num_bytes = sum(map(len, TEXTS))
+    assert f"4 texts, {tokens} predicted tokens, {num_bytes} bytes" in printed
+    rate = -total / num_bytes / math.log(2)
+    assert f"bits_per_byte {rate:26.4f} ± " in printed
+    assert "num_samples=20 proposal=smoothing" in printed
+
+
+def test_the_command_names_what_is_wrong(checkpoint, text_file, capsys):
+    command = ["estimate", str(checkpoint), "--data", str(text_file)]
+    assert main([*command, "--proposal", "peaking"]) == 2
+    assert "proposal='peaking': this checkpoint has" in capsys.readouterr().err
+    assert main([*command, "--num-samples", "0"]) == 2
+    assert "num_samples='0': expected a whole number" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""The Python interface: the numbers of the scorer, in order, with clear errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import lm_latent_eval
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.text.words import UNKNOWN
+from tests import tiny_checkpoint
+
+TEXTS = ["Ada saw the fox .", "the fox", "Bo"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("kglm")
+    tiny_checkpoint.write(directory, tiny_checkpoint.kglm())
+    return lm_latent_eval.load(directory, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return tiny_checkpoint.Truth(tiny_checkpoint.kglm())
+
+
+def exact(truth, *words):
+    return truth.log_p(tiny_checkpoint.ids(*words))
+
+
+def test_a_beam_that_holds_every_walk_is_exact(model, truth):
+    [estimate] = model.log_likelihood(["the fox"], estimator="beam", num_samples=5000)
+    expected = exact(truth, "the", "fox", "END")
+    assert estimate.log_evidence == pytest.approx(expected, abs=1e-10)
+    assert estimate.bound is Bound.STRICT_LOWER
+
+
+def test_samples_come_with_their_error(model, truth):
+    [estimate] = model.log_likelihood(["the fox"], num_samples=4000)
+    assert 0 < estimate.stderr < 0.05, "premise"
+    error = estimate.log_evidence - exact(truth, "the", "fox", "END")
+    assert abs(error) < 5 * estimate.stderr
+    assert (estimate.num_samples, estimate.num_tokens) == (4000, 3)
+    assert len(estimate.log_weights) == 4000
+
+
+def test_a_continuation_after_a_context(model, truth):
+    [estimate] = model.log_likelihood(
+        [" fox ."],
+        contexts=["Ada saw the"],
+        estimator="beam",
+        num_samples=5000,
+    )
+    whole = exact(truth, "Ada", "saw", "the", "fox", ".")
+    prefix = exact(truth, "Ada", "saw", "the")
+    assert estimate.log_evidence == pytest.approx(whole - prefix, abs=1e-10)
+    assert estimate.bound is Bound.NONE
+
+
+def test_estimates_come_in_the_order_of_the_texts(model):
+    together = model.log_likelihood(TEXTS, num_samples=10)
+    batched = model.log_likelihood(TEXTS, num_samples=10, batch_size=1)
+    assert [e.num_tokens for e in together] == [6, 3, 2]
+    for a, b in zip(together, batched, strict=True):
+        assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-12)
+
+
+def test_seeds_draw_anew_and_unknown_words_have_a_price(model):
+    [a], [b] = (model.log_likelihood(TEXTS[:1], seed=s) for s in (0, 1))
+    assert a.log_weights != b.log_weights
+    [closed], [penalized] = (
+        model.log_likelihood(["zebra"], estimator="beam", num_samples=500, unk=unk)
+        for unk in ("closed", "penalized")
+    )
+    difference = closed.log_evidence - penalized.log_evidence
+    assert difference == pytest.approx(math.log(tiny_checkpoint.UNKNOWN_TYPES))
+
+
+def test_a_target_chooses_the_samples(model):
+    [estimate] = model.log_likelihood(TEXTS[:1], num_samples=20, target_stderr=0.02)
+    assert estimate.num_samples > 20
+
+
+def test_generation_follows_its_seed(model):
+    contexts = ["Ada saw", ""]
+    written = model.generate(contexts, max_tokens=4, num_samples=20, seed=1)
+    assert written == model.generate(contexts, max_tokens=4, num_samples=20, seed=1)
+    others = [
+        model.generate(contexts, max_tokens=4, num_samples=20, seed=s) for s in range(5)
+    ]
+    assert any(other != written for other in others)
+
+
+def test_greedy_generation_takes_the_most_probable_word(model, truth):
+    [written] = model.generate(
+        ["the fox"], max_tokens=1, sampling_temperature=0, num_samples=2000
+    )
+    words = tiny_checkpoint.ids("the", "fox")
+    best = truth.most_probable(words, but=(UNKNOWN,))
+    assert written.strip() == tiny_checkpoint.tokenizer().word(best)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"num_samples": 0}, ValueError, "num_samples=0: expected a whole number"),
+        ({"estimator": "bean"}, ValueError, "did you mean beam"),
+        ({"estimator": "exact"}, ValueError, "expected one of is, beam"),
+        ({"proposal": "peaking"}, ValueError, "this checkpoint has"),
+        ({"unk": "spelled"}, ValueError, "train spelling"),
+        ({"contexts": ["a"]}, ValueError, "3 texts, but 1 contexts"),
+    ],
+)
+def test_what_is_impossible_says_so(model, settings, error, message):
+    with pytest.raises(error, match=message):
+        model.log_likelihood(TEXTS, **settings)
+
+
+def test_one_string_is_no_list_of_strings(model):
+    with pytest.raises(TypeError, match="expected a list of strings"):
+        model.log_likelihood("the fox")
+
+
+def test_a_text_that_cannot_be_scored_is_named(tmp_path):
+    writing = tiny_checkpoint.orthography()
+    tiny_checkpoint.write(tmp_path, tiny_checkpoint.kglm(), writing)
+    spelled = lm_latent_eval.load(tmp_path, device="cpu")
+    with pytest.raises(ValueError, match=r"text/1 \('the <unk>'\): .* 1 literal <unk>"):
+        spelled.log_likelihood(["the fox", "the <unk>"])
+    assert spelled.log_likelihood(["the <unk>"], unk="penalized")

@@ -1,0 +1,193 @@
+"""With spelled unknown words, a model of words is a distribution over strings.
+
+All strings of a tiny alphabet are scored one by one, up to a length. Beside it stands
+the same mass worked out without any string: sums over sequences of known, copied and
+unknown words, whose lengths in characters are distributed as the spelling model says.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+import torch
+
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.scoring.model import load
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.orthography import Orthography
+from lm_latent_eval.text.spacing import Spacing
+from lm_latent_eval.text.spelling import Spelling
+from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
+from tests.kglm_space import every_walk
+from tests.tiny_models import randomised
+
+LETTERS = b"ab"
+KNOWN = {"a": 4, "ab": 5}
+COPIED = {"b": 6}
+"""Uttered as an unknown word, or copied from the alias of a node."""
+LONGEST = 4
+"""Characters of the strings that are listed."""
+
+
+def words() -> WordTokenizer:
+    tokenizer = WordTokenizer.train(["a a a ab ab"], copied=["b"])
+    ids = {word: tokenizer(word).ids for word in (*KNOWN, *COPIED)}
+    assert ids == {word: [i] for word, i in (KNOWN | COPIED).items()}, "premise"
+    return tokenizer
+
+
+def writing() -> Orthography:
+    spelling = randomised(Spelling(LETTERS, 3, 4).double(), 3, 0.7).eval()
+    spelling.exclude(words().vocabulary)
+    texts = ("a ab b", "ab  a ", "b a")
+    return Orthography(spelling, Spacing.train((t, words()(t)) for t in texts))
+
+
+def lstm() -> LSTMLanguageModel:
+    config = LSTMConfig(vocab_size=6, num_words=7, embedding_dim=3, hidden_size=4)
+    return randomised(LSTMLanguageModel(config).double(), 1, 0.8).eval()
+
+
+def kglm() -> KGLM:
+    graph = KnowledgeGraph.build(
+        [("Ada", "knows", "Bo")],
+        {"Ada": [[COPIED["b"]], [KNOWN["a"], COPIED["b"]]], "Bo": [[KNOWN["ab"]]]},
+        max_aliases=2,
+        max_alias_words=2,
+    )
+    config = KGLMConfig(
+        vocab_size=6,
+        num_words=7,
+        num_entities=graph.num_entities,
+        num_relations=len(graph.relation_names),
+        token_embedding_dim=3,
+        entity_embedding_dim=2,
+        hidden_size=3,
+        num_layers=1,
+        cutoff=2,
+        max_aliases=2,
+        max_alias_words=2,
+    )
+    return randomised(KGLM(config, graph).double(), 4, 0.7).eval()
+
+
+MODELS = {
+    "lstm": (lstm, {"estimator": "exact"}),
+    "kglm": (kglm, {"estimator": "beam", "num_samples": 3000, "batch_size": 8}),
+}
+
+
+def log_classes(model, ids: list[int]) -> float:
+    """log p of a sequence of words where an unknown one may be any.
+
+    The copied word is only that which is copied.
+    """
+    costs = [-torch.inf if i in COPIED.values() else 0.0 for i in ids]
+    batch = TokenBatch.collate([ids], [costs], first=START, spelled=True)
+    if isinstance(model, LSTMLanguageModel):
+        return model.log_joint(model.encode(batch), 1).item()
+    walks = every_walk(model.knowledge, len(ids), 2, 1)
+    return model.log_joint(model.encode(batch), walks).logsumexp(-1).item()
+
+
+def lengths_of_unknown(spelling: Spelling) -> list[float]:
+    """Probabilities that an unknown word has 0, 1, ... letters, from those of bytes."""
+    inside = sum(spelling.log_mass([word]).exp().item() for word in KNOWN)
+    by_length = [0.0]
+    for n in range(1, LONGEST + 1):
+        letters = ["".join(w) for w in product("ab", repeat=n)]
+        mass = spelling.log_mass(letters).exp().sum().item()
+        known = [w for w in KNOWN if len(w) == n]
+        mass -= sum(spelling.log_mass([w]).exp().item() for w in known)
+        by_length.append(mass / (1 - inside))
+    return by_length
+
+
+def mass_of_strings(model, orthography: Orthography) -> float:
+    """Total probability of the strings, from sequences of words and lengths.
+
+    Two words without white space between them are no two words in any string: that mass
+    is lost, and no other.
+    """
+    unknown = lengths_of_unknown(orthography.spelling)
+    length_of = {UNKNOWN: unknown}
+    for word, i in (KNOWN | COPIED).items():
+        length_of[i] = [float(n == len(word)) for n in range(LONGEST + 1)]
+
+    def gap(left: str, right: str, least: int) -> list[float]:
+        log_prob = orthography.spacing._log_prob
+        mass = [math.exp(log_prob(left, right, " " * n)) for n in range(LONGEST + 1)]
+        return [m if n >= least else 0.0 for n, m in enumerate(mass)]
+
+    def convolve(a: list[float], b: list[float]) -> list[float]:
+        return [sum(a[k] * b[n - k] for k in range(n + 1)) for n in range(LONGEST + 1)]
+
+    total = math.exp(log_classes(model, [END])) * sum(gap("^", "$", 0))
+    for num_words in range(1, LONGEST + 1):
+        for ids in product(length_of, repeat=num_words):
+            lengths = gap("^", "a", 0)
+            for n, i in enumerate(ids):
+                if n:
+                    lengths = convolve(lengths, gap("a", "a", 1))
+                lengths = convolve(lengths, length_of[i])
+            reached = sum(convolve(lengths, gap("a", "$", 0)))
+            if reached:
+                p = math.exp(log_classes(model, [*ids, END]))
+                total += p * reached
+    return total
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_strings_have_exactly_the_mass_they_should(name, tmp_path):
+    build, how = MODELS[name]
+    model, orthography = build(), writing()
+    checkpoint.save(model, words(), tmp_path, model.state_dict(), orthography)
+    strings = [
+        "".join(letters)
+        for n in range(LONGEST + 1)
+        for letters in product("ab ", repeat=n)
+    ]
+    estimates = load(tmp_path, device="cpu").log_likelihood(strings, **how)
+    log_p = torch.tensor([e.log_evidence for e in estimates], dtype=torch.float64)
+    total = log_p.logsumexp(0).exp().item()
+    assert total == pytest.approx(mass_of_strings(model, orthography), rel=1e-10)
+    assert 0.3 < total <= 1, "premise: much of it is in these strings"
+
+
+def test_the_spelling_of_unknown_words_totals_one():
+    spelling = writing().spelling
+    by_length = lengths_of_unknown(spelling)
+    # What is missing are longer words: the mass of prefixes that have not ended.
+    prefixes = ["".join(w) for w in product("ab", repeat=LONGEST)]
+    going_on = _mass_of_prefixes(spelling, prefixes)
+    outside = spelling.log_outside.exp().item()
+    assert sum(by_length) + going_on / outside == pytest.approx(1, rel=1e-12)
+    listed = spelling.log_prob(
+        [
+            w
+            for n in range(1, LONGEST + 1)
+            for w in map("".join, product("ab", repeat=n))
+            if w not in KNOWN
+        ]
+    )
+    assert sum(map(math.exp, listed)) == pytest.approx(sum(by_length), rel=1e-12)
+
+
+def _mass_of_prefixes(spelling: Spelling, prefixes: list[str]) -> float:
+    """Mass of the words that begin with any of some prefixes and are longer."""
+    total = 0.0
+    for prefix in prefixes:
+        letters = [spelling.end, *spelling._bytes(prefix)]
+        hidden, _ = spelling.rnn(spelling.embeddings(torch.tensor([letters])))
+        scores = spelling.output(hidden)[0]
+        scores[0, spelling.end] = -torch.inf
+        log_p = scores.log_softmax(-1)
+        so_far = sum(log_p[n, b] for n, b in enumerate(letters[1:]))
+        total += (so_far.exp() * (1 - log_p[-1, spelling.end].exp())).item()
+    return total

@@ -1,0 +1,109 @@
+"""Spellings: every string has a probability, and files keep it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.text.orthography import Orthography
+from lm_latent_eval.text.spacing import Spacing
+from lm_latent_eval.text.spelling import Spelling
+from tests.tiny_models import randomised
+
+
+@pytest.fixture(scope="module")
+def spelling():
+    model = randomised(Spelling(embedding_dim=3, hidden_size=4).double(), 2, 0.5)
+    model.exclude(["the", "a"])
+    return model.eval()
+
+
+@given(st.text(min_size=1, max_size=8))
+def test_every_word_has_a_probability(spelling, word):
+    [log_p] = spelling.log_prob([word])
+    assert -math.inf < log_p < 0
+
+
+def test_a_spelling_is_the_product_of_its_bytes(spelling):
+    word = "né"
+    letters = list(word.encode())
+    expected, state, last = 0.0, None, spelling.end
+    for n, byte in enumerate([*letters, spelling.end]):
+        hidden, state = spelling.rnn(spelling.embeddings(torch.tensor([[last]])), state)
+        scores = spelling.output(hidden)[0, 0]
+        if n == 0:
+            scores[spelling.end] = -torch.inf
+        expected += scores.log_softmax(-1)[byte].item()
+        last = byte
+    assert spelling.log_mass([word]).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_words_do_not_depend_on_their_company(spelling):
+    words = ["x", "a-longer-word", "Ünï", "x"]
+    alone = [spelling.log_mass([word]).item() for word in words]
+    assert spelling.log_mass(words).tolist() == pytest.approx(alone, rel=1e-12)
+    together = spelling.log_prob(words)
+    assert together == pytest.approx([p - spelling.log_outside.item() for p in alone])
+
+
+def test_the_mass_of_the_vocabulary_is_given_to_the_others(spelling):
+    inside = spelling.log_mass(["the", "a"]).exp().sum().item()
+    assert spelling.log_outside.item() == pytest.approx(math.log1p(-inside), rel=1e-12)
+    assert inside > 0
+
+
+def test_what_has_no_spelling_is_an_error():
+    tiny = Spelling(b"ab", 2, 2)
+    with pytest.raises(ValueError, match="an empty word has no spelling"):
+        tiny.log_prob([""])
+    with pytest.raises(ValueError, match=r"'abc' has the byte 0x63"):
+        tiny.log_prob(["abc"])
+
+
+def test_files_keep_every_probability(spelling, tmp_path):
+    Orthography(spelling, Spacing([("a", ".", " ", 3)])).save(tmp_path)
+    again = Orthography.load(tmp_path)
+    words = ["zebra", "7,5", "é"]
+    assert again.spelling.log_prob(words) == spelling.log_prob(words)
+    assert again.spacing.counts == {("a", ".", " "): 3}
+
+
+def test_in_float32_as_well(tmp_path):
+    model = Spelling(embedding_dim=3, hidden_size=4)
+    model.exclude(["the"])
+    model.save(tmp_path)
+    again = Spelling.load(tmp_path)
+    assert again.log_outside.dtype == torch.float64
+    assert again.log_outside == model.log_outside
+    assert again.log_prob(["fox"]) == model.log_prob(["fox"])
+
+
+def test_no_files_are_no_orthography(tmp_path):
+    assert Orthography.load(tmp_path) is None
+
+
+def test_half_of_the_files_is_an_error(spelling, tmp_path):
+    spelling.save(tmp_path)
+    with pytest.raises(ValueError, match=r"spacing\.json .* train .* again"):
+        Orthography.load(tmp_path)
+
+
+def test_damaged_files_are_an_error(spelling, tmp_path):
+    Orthography(spelling, Spacing()).save(tmp_path)
+    path = tmp_path / "spelling.safetensors"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(ValueError, match=r"spelling\.safetensors is not a readable"):
+        Orthography.load(tmp_path)
+    broken = Spelling(embedding_dim=3, hidden_size=4)
+    torch.nn.init.constant_(broken.output.bias, torch.nan)
+    broken.save(tmp_path)
+    with pytest.raises(ValueError, match="holds NaN"):
+        Orthography.load(tmp_path)
+    spelling.save(tmp_path)
+    (tmp_path / "spacing.json").write_text('[["a", "b"]]')
+    with pytest.raises(ValueError, match=r"spacing\.json is not a readable table"):
+        Orthography.load(tmp_path)
