@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from lm_latent_eval.demo.document import raw_text
 from lm_latent_eval.demo.graph import forward
 from lm_latent_eval.demo.world import SIZES, generate
 
@@ -23,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for split in SIZES:
         documents = world.documents(split)
-        lines = [json.dumps(x, ensure_ascii=False) + "\n" for x in documents]
+        records = [{"text": raw_text(d), **d} for d in documents]
+        lines = [json.dumps(x, ensure_ascii=False) + "\n" for x in records]
         path = arguments.out / f"{split}.jsonl"
         path.write_text("".join(lines), encoding="utf-8", newline="\n")
         print(f"{path}: {len(documents)} documents")

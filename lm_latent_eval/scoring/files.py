@@ -118,6 +118,7 @@ def _record(answer: Answer) -> dict[str, Any]:
         **{name: _json(value) for name, value in estimate.items()},
         "stream": answer.stream,
         "unknown_words_not_spelled": answer.unspelled,
+        "gaps_not_charged": answer.respaced,
         "log_weights": [_json(log_w) for log_w in log_weights],
     }
 
@@ -142,6 +143,7 @@ def _answer(record: dict[str, Any]) -> Answer:
         estimate,
         record["stream"],
         record["unknown_words_not_spelled"],
+        record["gaps_not_charged"],
     )
 
 

@@ -54,6 +54,8 @@ class Answer:
     """Which random numbers were used: equal streams mean shared draws."""
     unspelled: int
     """Unknown words charged as a class: what was scored is more than this string."""
+    respaced: int
+    """Gaps of unusual white space that were not charged."""
     is_greedy: bool | None = None
     """Whether a continuation is the argmax of the estimated next-token marginals."""
 
@@ -74,6 +76,7 @@ class Text:
     log_spacing: float
     """What the white space before them costs, nats."""
     unspelled: int
+    respaced: int
 
     @property
     def given(self) -> Hashable:
@@ -175,6 +178,7 @@ class Scorer:
             [*reading.log_unknown, 0.0],
             sum(reading.log_spacing),
             unspelled,
+            sum(reading.respaced),
         )
 
     def _by_samples(self, texts: list[Text]) -> Iterator[tuple[int, list[Text]]]:
@@ -239,6 +243,7 @@ class Scorer:
             # What follows the last word belongs to a word that is not there.
             sum(reading.log_spacing[border:-1]),
             sum(reading.unspelled[border:]),
+            sum(reading.respaced[border:-1]),
         )
 
     def _read_contexts(self, texts: list[Text]) -> Particles:
@@ -421,7 +426,9 @@ class Scorer:
     ) -> Answer:
         query = text.query
         stream = f"{self.options.seed}/{query.name}"
-        return Answer(query.index, estimate, stream, text.unspelled, is_greedy)
+        return Answer(
+            query.index, estimate, stream, text.unspelled, text.respaced, is_greedy
+        )
 
     def _bar(self, total: int, unit: str) -> Any:
         title = f"latent likelihoods ({self.options.estimator})"

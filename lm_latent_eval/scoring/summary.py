@@ -42,6 +42,7 @@ class Summary:
             "samples_per_request": [min(drawn), max(drawn)],
             "bytes_are_scored": not unspelled,
             "unknown_words_not_spelled": unspelled,
+            "gaps_of_white_space_not_charged": sum(a.respaced for a in self.answers),
         }
         if sizes:
             summary["effective_sample_size_median"] = statistics.median(sizes)

@@ -12,11 +12,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import compress
+from functools import cache
+from itertools import compress, pairwise
 from typing import Protocol
 
 from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, encodable
+from lm_latent_eval.text.words import (
+    LITERAL_UNKNOWN,
+    Words,
+    WordTokenizer,
+    encodable,
+    join,
+)
 
 
 class UnknownWords(StrEnum):
@@ -60,6 +67,9 @@ class Reading:
     """What the white space before each word and after the last costs, nats, T + 1."""
     unspelled: list[bool]
     """Which words are unknown and charged as a class, T: the string is not scored."""
+    respaced: list[bool]
+    """Which gaps of white space are neither charged nor what one would write between
+    those words, T + 1: what the words cannot restore."""
 
 
 class Reader(Protocol):
@@ -98,11 +108,26 @@ class ClassReader:
             [0.0] * (len(words.ids) + 1),
             # One that an alias may copy counts as well: it need not have been copied.
             [self.tokenizer.is_unknown(i) for i in words.ids],
+            self._respaced(text, words),
         )
+
+    @staticmethod
+    def _respaced(text: str, words: Words) -> list[bool]:
+        strings = [text[a:b] for a, b in zip(words.starts, words.ends, strict=True)]
+        usual = ["", *(_usual_gap(*pair) for pair in pairwise(strings)), ""]
+        gaps = words.gaps(text)
+        # Without any word there is one gap, not two.
+        return [gap != wont for gap, wont in zip(gaps, usual, strict=False)]
 
     def price(self, ids: Sequence[int]) -> list[float]:
         """Return what words of the tokenizer cost as unknown ones; 0 if known."""
         return [self.log_unknown if self.tokenizer.is_unknown(i) else 0.0 for i in ids]
+
+
+@cache
+def _usual_gap(left: str, right: str) -> str:
+    joined = join((left, right))
+    return joined[len(left) : len(joined) - len(right)]
 
 
 @dataclass(frozen=True)
@@ -123,6 +148,7 @@ class StringReader:
             self._costs(words.ids, strings),
             self.orthography.spacing(text, words),
             [string == LITERAL_UNKNOWN for string in strings],
+            [False] * (len(strings) + 1),
         )
 
     def price(self, ids: Sequence[int]) -> list[float]:

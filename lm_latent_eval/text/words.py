@@ -44,6 +44,11 @@ class Words:
     ends: list[int]
     """Where each word ends."""
 
+    def gaps(self, text: str) -> list[str]:
+        """Return what stands before each word of its text and after the last."""
+        borders = zip([0, *self.ends], [*self.starts, len(text)], strict=True)
+        return [text[end:start] for end, start in borders]
+
 
 class WordTokenizer:
     """A word-level tokenizer with V words to utter and some more to copy."""
@@ -106,10 +111,7 @@ class WordTokenizer:
         Raises:
             ValueError: If an id is no word's.
         """
-        words = [self.word(i) for i in ids if i not in (PADDING, START, END)]
-        text = " ".join(words)
-        text = re.sub(r" (?=[.,;:!?%)\]}…’]|['’]\w+\b)", "", text)
-        return re.sub(r"(?<=[(\[{]) ", "", text)
+        return join(self.word(i) for i in ids if i not in (PADDING, START, END))
 
     def word(self, index: int) -> str:
         """Return the word of an id.
@@ -160,6 +162,17 @@ def split(text: str) -> list[str]:
 
 
 _SPLIT = Split(Regex(WORD), behavior="removed", invert=True)
+
+
+def join(words: Iterable[str]) -> str:
+    """Write words as a string, punctuation attached the usual way.
+
+    Example:
+        >>> join(["Is", "it", "(", "or", "not", ")", "here", "?"])
+        'Is it (or not) here?'
+    """
+    text = re.sub(r" (?=[.,;:!?%)\]}…’]|['’]\w+\b)", "", " ".join(words))
+    return re.sub(r"(?<=[(\[{]) ", "", text)
 
 
 def encodable(text: str) -> str:

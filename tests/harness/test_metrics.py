@@ -31,7 +31,7 @@ PRODUCTS = (1 / 32, 3 / 32)
 
 
 def answer(estimate, stream="", unspelled=0):
-    return Answer(0, estimate, stream, unspelled)
+    return Answer(0, estimate, stream, unspelled, 0)
 
 
 def sampled(*, streams=("a", "b"), weights=WEIGHTS, unspelled=(0, 0)):

@@ -29,6 +29,16 @@ def test_closed_charges_nothing(words):
     assert reading.log_unknown == [0.0] * 5
     assert reading.log_spacing == [0.0] * 6
     assert reading.unspelled == [False, True, False, True, False]
+    # Before Ada are two spaces; the full stop clings to her, as it would.
+    assert reading.respaced == [False, False, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [("", [0]), (" \n", [1]), ("(the fox), saw", [0] * 7), (" a", [1, 0])],
+)
+def test_what_the_words_cannot_restore_is_counted(words, text, lost):
+    assert reader(words, "closed")(text).respaced == [bool(n) for n in lost]
 
 
 def test_penalized_charges_each_unknown_word_the_same(words):
@@ -45,7 +55,7 @@ def test_spelled_charges_the_string(words, writing):
     assert reading.log_unknown == pytest.approx([0, zebra, 0, ada, 0])
     assert reading.log_spacing == writing.spacing(TEXT, words(TEXT))
     assert reading.log_spacing[3] < reading.log_spacing[2] < 0, "two spaces are rare"
-    assert not any(reading.unspelled)
+    assert not any(reading.unspelled) and not any(reading.respaced)
 
 
 def test_every_policy_reads_the_same_words(words, writing):
