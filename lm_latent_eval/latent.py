@@ -31,7 +31,9 @@ GivenEncodedT = TypeVar("GivenEncodedT", contravariant=True)
 GivenLatentsT = TypeVar("GivenLatentsT", contravariant=True)
 
 Uniforms = Callable[[int], Tensor]
-"""Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1)."""
+"""Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1).
+
+The last of the four is left to inference, for resampling."""
 
 
 @dataclass(frozen=True)

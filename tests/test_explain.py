@@ -39,6 +39,7 @@ def test_it_says_how_and_what(tmp_path, capsys):
             "token_perplexity,none": 12.345678,
             "token_perplexity_stderr,none": 0.0123,
             "bits_per_byte,none": 1.5,
+            "byte_perplexity,none": "refused: 3 words not spelled",
             "bits_per_byte_stderr,none": "N/A",
         }
     }
@@ -47,7 +48,8 @@ def test_it_says_how_and_what(tmp_path, capsys):
     for part in (
         "100 to 200 samples a text from the peeking proposal at temperature 1.1",
         "sub-normalised",
-        "closed",
+        "cost p(unknown) as one class",
+        "byte_perplexity: refused: 3 words not spelled.",
         "token_perplexity = 12.35 ± 0.012:",
         "bits_per_byte = 1.5:",
     ):

@@ -7,10 +7,18 @@ from typing import Any
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.smc import ParticleFilter
 
 ESTIMATORS: dict[str, Any] = {
-    method.name: method for method in (ImportanceSampling, BeamMarginalization, Exact)
+    method.name: method
+    for method in (ImportanceSampling, BeamMarginalization, ParticleFilter, Exact)
 }
 """Name -> estimator; each is built with its number of samples (or width)."""
 
-__all__ = ["ESTIMATORS", "BeamMarginalization", "Exact", "ImportanceSampling"]
+__all__ = [
+    "ESTIMATORS",
+    "BeamMarginalization",
+    "Exact",
+    "ImportanceSampling",
+    "ParticleFilter",
+]

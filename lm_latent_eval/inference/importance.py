@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.estimators.importance import effective_sample_size, pareto_k
 from lm_latent_eval.inference.particles import PIECE, Particles, pieces
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight
@@ -129,14 +128,10 @@ class ImportanceSampling:
             num_tokens: Tokens of the continuation.
         """
         whole = Estimate.from_log_weights(log_w, num_tokens=num_tokens)
-        prefix = log_evidence(log_w_prefix).item()
-        return Estimate(
-            log_evidence=whole.log_evidence - prefix,
+        return replace(
+            whole,
+            log_evidence=whole.log_evidence - log_evidence(log_w_prefix).item(),
             stderr=log_ratio_stderr(log_w, log_w_prefix).item(),
-            effective_sample_size=effective_sample_size(log_w).item(),
-            pareto_k=pareto_k(log_w).item(),
-            num_samples=self.num_samples,
-            num_tokens=num_tokens,
             bound=Bound.NONE,
-            estimator=self.name,
+            log_weights=(),
         )

@@ -31,6 +31,17 @@ MEANING = {
 }
 
 
+UNKNOWN_WORDS = {
+    "spelled": "Unknown words are spelled and white space is charged: the model is a "
+    "distribution over strings, whose rates per word and byte compare with any other's. "
+    "A token is a word or mark of its own.",
+    "penalized": "Unknown words cost p(unknown) / number of unknown types, white space "
+    "nothing: perplexities compare only within one vocabulary.",
+    "closed": "Unknown words cost p(unknown) as one class, white space nothing: "
+    "perplexities compare only within one vocabulary.",
+}
+
+
 def explain(directory: Path) -> str:
     """Explain the newest results below a folder.
 
@@ -69,12 +80,14 @@ def _how(config: dict[str, Any]) -> str:
         f"{ours['seed']}",
         "beam": f"beam marginalization over at most {samples} latents a text, found by "
         f"the {ours['proposal']} proposal",
+        "smc": f"particle filters with {samples} particles a text in all, from the "
+        f"{ours['proposal']} proposal at temperature {ours['temperature']:g}, seed "
+        f"{ours['seed']}",
         "exact": "no latents, so log-likelihoods are exact",
     }[ours["estimator"]]
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
-        f"Unknown words are {ours['unk']} ({ours['vocabulary']}); word and token "
-        "perplexities compare only within one vocabulary.",
+        f"{ours['vocabulary']}. {UNKNOWN_WORDS[ours['unk']]}",
     ]
     if not ours["normalised"]:
         lines.append(
@@ -88,7 +101,10 @@ def _task(values: dict[str, Any]) -> str:
     lines = []
     for name, meaning in MEANING.items():
         value = values.get(f"{name},none")
-        if not isinstance(value, int | float):
+        if value is None:
+            continue
+        if isinstance(value, str):
+            lines.append(_wrapped(f"{name}: {value}.", indent="  "))
             continue
         error = values.get(f"{name}_stderr,none")
         number = f"{value:.4g}"

@@ -1,0 +1,174 @@
+r"""Particle filters: importance samples that are chosen anew as the text goes on.
+
+K particles are divided among R independent filters of M each. A filter extends its
+particles token by token, and where their weights have become uneven it draws M of them
+in proportion to weight and goes on with equal weights:
+
+.. math::
+    \hat p(x) = \frac{1}{R} \sum_{r=1}^{R} \hat Z_r, \qquad
+    \hat Z_r = \prod_{s} \frac{1}{M} \sum_{m=1}^{M} w_{rm}^{(s)}
+
+over the stretches s between resamplings. Each Z_r is unbiased for p(x), so they are to
+this estimator what weights are to importance sampling: their mean is the estimate,
+their spread its error, and the certificate holds.
+
+Source: Gordon, Salmond and Smith (1993); Del Moral (2004), chapter 7, for unbiasedness.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.text.batch import TokenBatch
+
+FILTERS = 10
+RESAMPLING_LANE = 3
+"""The random number of a decision that models leave to inference."""
+
+
+@dataclass(frozen=True)
+class ParticleFilter:
+    """K particles in up to ten filters; unbiased for p(x), not nested in K.
+
+    A proposal that reads ahead reads one token here: it is asked token by token.
+    """
+
+    name: ClassVar[str] = "smc"
+    num_samples: int
+    """K, all particles."""
+
+    def __post_init__(self) -> None:
+        """Refuse a number that cannot be divided."""
+        if self.num_samples % self.filters:
+            raise ValueError(
+                f"num_samples={self.num_samples}: particle filters need a multiple of "
+                f"{self.filters}, the filters they are divided among"
+            )
+
+    @property
+    def filters(self) -> int:
+        """R: as many as leave ten particles each, and no more than ten."""
+        return min(FILTERS, max(1, self.num_samples // 10))
+
+    def log_weights(
+        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+    ) -> Tensor:
+        """Return log-weights of whole texts in nats, (B, K) float64.
+
+        The mean of the weights of a filter's particles is its Z_r.
+        """
+        begin = Particles.begin(len(keys), batch.inputs.device)
+        starts = [0] * len(keys)
+        return self.extend(model, proposal, batch, keys, starts, begin).log_w
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Particles,
+    ) -> Particles:
+        """Read on, token by token.
+
+        Raises:
+            ValueError: If the proposal is not one that can stop at a token.
+        """
+        if not isinstance(proposal, LeftToRight):
+            raise ValueError(
+                f"estimator=smc: the proposal {proposal.name!r} reads whole texts at "
+                "once; name one that goes from left to right"
+            )
+        draw = ImportanceSampling(self.num_samples)
+        particles = self._begun(after)
+        for t in range(batch.targets.shape[1]):
+            token, here = batch.piece(t, t + 1), [start + t for start in starts]
+            particles = draw.extend(model, proposal, token, keys, here, particles)
+            streams = Streams(
+                keys, self.num_samples, starts=here, device=batch.inputs.device
+            )
+            particles = self._resample(
+                particles, streams(0)[..., RESAMPLING_LANE], token.length > 0
+            )
+        return particles
+
+    def _begun(self, particles: Particles) -> Particles:
+        """Give the empty text its K particles."""
+        batch, samples = particles.log_w.shape
+        if samples == self.num_samples:
+            return particles
+        return replace(
+            particles,
+            log_w=particles.log_w.expand(batch, self.num_samples),
+            log_q=particles.log_q.expand(batch, self.num_samples),
+        )
+
+    def _resample(
+        self, particles: Particles, uniform: Tensor, went_on: Tensor
+    ) -> Particles:
+        """Draw anew where a filter's effective sample size is below half of M.
+
+        Systematic resampling: one random number a filter, so a particle of weight w is
+        drawn M w times, rounded up or down.
+        """
+        filters, each = self.filters, self.num_samples // self.filters
+        log_w = particles.log_w.unflatten(-1, (filters, each))
+        log_mean = log_w.logsumexp(-1, keepdim=True) - math.log(each)
+        alive = log_mean > -torch.inf
+        weight = log_w.masked_fill(~alive, 0.0).softmax(-1)
+        uneven = weight.square().sum(-1, keepdim=True) * each > 2
+        uneven = uneven & alive & went_on[:, None, None]
+        every = torch.arange(each, device=log_w.device)
+        points = (every + uniform.unflatten(-1, (filters, each))[..., :1]) / each
+        drawn = torch.searchsorted(weight.cumsum(-1), points).clamp_max(each - 1)
+        chosen = torch.where(uneven, drawn, every)
+        first = torch.arange(filters, device=log_w.device)[:, None] * each
+        index = (first + chosen).flatten(1)
+        return Particles(
+            particles.model_state.resample(index),
+            particles.proposal_state.resample(index),
+            torch.where(uneven, log_mean, log_w).flatten(1),
+            particles.log_q.gather(1, index),
+        )
+
+    def _log_filters(self, log_w: Tensor) -> Tensor:
+        """Return log Z of each filter, (R,)."""
+        filters = log_w.view(self.filters, -1)
+        return filters.logsumexp(-1) - math.log(filters.shape[-1])
+
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Return the estimate of one text's log p(x), from log-weights (K,).
+
+        Its log-weights and effective sample size are those of the filters.
+        """
+        return replace(
+            Estimate.from_log_weights(
+                self._log_filters(log_w), num_tokens=num_tokens, estimator=self.name
+            ),
+            num_samples=self.num_samples,
+            pareto_k=None,
+        )
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+    ) -> Estimate:
+        """Estimate log p(continuation | prefix), both from the same filters."""
+        whole, prefix = self._log_filters(log_w), self._log_filters(log_w_prefix)
+        return replace(
+            self.estimate(log_w, num_tokens),
+            log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
+            stderr=log_ratio_stderr(whole, prefix).item(),
+            bound=Bound.NONE,
+            log_weights=(),
+        )

@@ -1,0 +1,143 @@
+"""Particle filters: unbiased whatever is resampled, and the same in any company."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import Bound, log_evidence
+from lm_latent_eval.inference import ImportanceSampling, ParticleFilter
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.text.words import END
+from tests import tiny_checkpoint
+from tests.tiny_checkpoint import Truth, ids
+from tests.tiny_models import batch
+
+WORDS = ids("the", "fox", "saw", "the", "fox")
+CONTEXT = 3
+"""Words of ``WORDS`` that are taken as the context."""
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Return a tiny KGLM whose flat proposals give uneven weights."""
+    return tiny_checkpoint.kglm()
+
+
+def filtered(model, copies, num_samples, words=WORDS):
+    """Weights of copies of one text from the prior, (copies, K)."""
+    method = ParticleFilter(num_samples)
+    keys = [stream_key(0, f"copy {n}") for n in range(copies)]
+    texts = batch([words] * copies)
+    return method.log_weights(model, model.proposal("prior"), texts, keys)
+
+
+@pytest.mark.parametrize("num_samples", [4, 20])
+def test_the_estimate_is_unbiased(model, num_samples):
+    copies = 8_000 // num_samples
+    log_w = filtered(model, copies, num_samples)
+    assert log_w.shape == (copies, num_samples)
+    truth = Truth(model).log_p(WORDS)
+    ratio = (log_evidence(log_w) - truth).exp()
+    error = ratio.std().item() / math.sqrt(copies)
+    assert 0 < error < 0.05, "premise: precise enough to notice a bias"
+    assert abs(ratio.mean().item() - 1) < 5 * error
+    # Without resampling, the weights would be those of plain importance sampling.
+    keys = [stream_key(0, f"copy {n}") for n in range(copies)]
+    plain = ImportanceSampling(num_samples).log_weights(
+        model, model.proposal("prior"), batch([WORDS] * copies), keys
+    )
+    assert (plain - log_w).abs().max() > 0.1, "premise: filters resampled"
+
+
+def test_filters_vary_less_than_independent_draws(model):
+    words = WORDS * 6
+    copies, num_samples = 200, 20
+    keys = [stream_key(1, f"copy {n}") for n in range(copies)]
+    texts, prior = batch([words] * copies), model.proposal("prior")
+    spread = {
+        method.name: log_evidence(method.log_weights(model, prior, texts, keys)).std()
+        for method in (ImportanceSampling(num_samples), ParticleFilter(num_samples))
+    }
+    # Standard deviations of 200 values are known to about 5 %.
+    assert spread["smc"] < 0.8 * spread["is"]
+
+
+def test_a_context_and_its_continuation_are_one_filter(model):
+    method, prior = ParticleFilter(20), model.proposal("prior")
+    keys = [stream_key(3, f"copy {n}") for n in range(4)]
+    whole = method.log_weights(model, prior, batch([WORDS] * 4), keys)
+    begin = Particles.begin(4, "cpu")
+    before = method.extend(
+        model, prior, batch([WORDS[:CONTEXT]] * 4), keys, [0] * 4, begin
+    )
+    rest = batch([WORDS[CONTEXT:]] * 4)
+    rest.inputs[:, 0] = WORDS[CONTEXT - 1]
+    after = method.extend(model, prior, rest, keys, [CONTEXT] * 4, before)
+    assert torch.equal(after.log_w, whole)
+
+
+def test_shorter_texts_stop_in_any_company(model):
+    method, prior = ParticleFilter(20), model.proposal("peeking")
+    texts = [WORDS, WORDS[:2], [END]]
+    keys = [stream_key(4, f"text {n}") for n in range(3)]
+    together = method.log_weights(model, prior, batch(texts), keys)
+    for n, text in enumerate(texts):
+        alone = method.log_weights(model, prior, batch([text]), [keys[n]])
+        assert (together[n] - alone[0]).abs().max() < 1e-12
+
+
+def test_filters_are_the_weights_of_the_estimate(model):
+    method = ParticleFilter(200)
+    assert method.filters == 10
+    [log_w] = filtered(model, 1, 200)
+    estimate = method.estimate(log_w, len(WORDS))
+    by_hand = log_w.view(10, 20).logsumexp(-1) - math.log(20)
+    assert estimate.log_weights == pytest.approx(by_hand.tolist())
+    assert estimate.log_evidence == pytest.approx(log_evidence(log_w).item())
+    ratio = (by_hand - by_hand.logsumexp(-1)).exp() * 10
+    expected = ratio.std(correction=0).item() / math.sqrt(10)
+    assert estimate.stderr == pytest.approx(expected)
+    assert (estimate.num_samples, estimate.estimator) == (200, "smc")
+    assert estimate.bound is Bound.STOCHASTIC_LOWER
+
+
+def test_a_difference_is_of_the_same_filters(model):
+    method = ParticleFilter(40)
+    before, after = (
+        filtered(model, 1, 40, words)[0] for words in (WORDS[:CONTEXT], WORDS)
+    )
+    estimate = method.difference(after, before, 2)
+    expected = log_evidence(after) - log_evidence(before)
+    assert estimate.log_evidence == pytest.approx(expected.item())
+    assert estimate.bound is Bound.NONE
+    assert method.difference(after, after, 0).stderr == 0.0
+
+
+def test_the_errors_say_how_far_off_it_is(model):
+    copies, num_samples = 200, 200
+    log_w = filtered(model, copies, num_samples)
+    method, truth = ParticleFilter(num_samples), Truth(model).log_p(WORDS)
+    estimates = [method.estimate(row, len(WORDS)) for row in log_w]
+    errors = [e.stderr for e in estimates]
+    assert max(errors) < 0.3, "premise: reliable"
+    within = sum(abs(e.log_evidence - truth) < 2 * e.stderr for e in estimates)
+    # Two errors by ten replicates, divided by R: a t of 9 degrees, 90 % and more.
+    assert within / copies > 0.8
+
+
+def test_what_cannot_be_divided_is_an_error():
+    with pytest.raises(ValueError, match=r"num_samples=105: .* a multiple of 10"):
+        ParticleFilter(105)
+    assert ParticleFilter(15).filters == 1
+
+
+def test_a_proposal_of_whole_texts_is_an_error(model):
+    class Whole:
+        name = "chart"
+
+    with pytest.raises(ValueError, match="'chart' reads whole texts at once"):
+        ParticleFilter(10).log_weights(model, Whole(), batch([WORDS]), [1])
