@@ -13,19 +13,13 @@ from safetensors.torch import load_file
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.original import (
-    SPECIAL_ENTITIES,
-    build_graph,
-    rename_weights,
-)
+from lm_latent_eval.models.kglm.original import LITERALS, build_graph, rename_weights
 from lm_latent_eval.models.kglm.walk import Walks
 from lm_latent_eval.text.batch import TokenBatch
 
 FOLDER = Path(__file__).parent / "reference" / "kglm"
 UNKNOWN = 1
-READER = {"T": "@@DATE@@", "V": "@@QUANTITY@@"}
-"""How annotated text names the entity of a date or quantity; a sampler looks its
-string up and finds nothing, so ``exact.json`` has the unknown entity there."""
+SPECIAL_ENTITIES = 4  # padding, unknown, date, quantity
 
 
 @cache
@@ -36,7 +30,11 @@ def numbers() -> dict[str, Any]:
 
 @cache
 def graph(*, as_reader: bool) -> KnowledgeGraph:
-    """The graph, with literals as the reader or as the sampler names them."""
+    """The graph, with literals as the reader or as the sampler names them.
+
+    A reader calls their entity date or quantity; a sampler looks their names up and
+    finds nothing, so ``exact.json`` has the unknown entity there.
+    """
     ref = numbers()
     return build_graph(
         ref["edges"],
@@ -44,7 +42,7 @@ def graph(*, as_reader: bool) -> KnowledgeGraph:
         nodes=ref["nodes"],
         entities=ref["entities"],
         relations=ref["relations"],
-        literal_entity=READER if as_reader else {},
+        literal_entity=LITERALS if as_reader else {},
         max_aliases=ref["config"]["max_aliases"],
         max_alias_words=ref["config"]["max_alias_tokens"],
     )
@@ -75,9 +73,10 @@ def model(name: str, *, as_reader: bool = False) -> KGLM:
         num_unknown_types=ref["num_unknown_types"],
     )
     kglm = KGLM(config, graph(as_reader=as_reader)).double().eval()
+    disc = load_file(FOLDER / f"kglmdisc_{name}.safetensors")
     weights = rename_weights(
         load_file(FOLDER / f"kglm_{name}.safetensors"),
-        load_file(FOLDER / f"kglmdisc_{name}.safetensors"),
+        {"peeking": disc, "nonpeeking": disc},
         tied=options["tie_weights"],
     )
     kglm.load_state_dict(weights)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from lm_latent_eval.text.words import LITERAL_UNKNOWN
+
+START_MARK, END_MARK = "@@START@@", "@@END@@"
+_UNMARKED = {END_MARK: "\n", "@@UNKNOWN@@": LITERAL_UNKNOWN}
 
 
 def read_texts(path: Path) -> list[str]:
@@ -46,8 +51,22 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             raise ValueError(f"{path} is not UTF-8 ({err}): convert it first") from err
 
 
+def unmarked(tokens: Sequence[str]) -> list[str]:
+    r"""Return tokens without the marks that Linked WikiText-2 puts among them.
+
+    Those around a text go, an end of a line within it becomes ``\n``.
+
+    Example:
+        >>> unmarked("@@START@@ First line . @@END@@ And last . @@END@@".split())
+        ['First', 'line', '.', '\n', 'And', 'last', '.']
+    """
+    first = int(tokens[:1] == [START_MARK])
+    last = len(tokens) - int(tokens[-1:] == [END_MARK])
+    return [_UNMARKED.get(token, token) for token in tokens[first:last]]
+
+
 def _text(record: Any) -> str:
-    text = record["text"] if "text" in record else " ".join(record["tokens"])
+    text = record["text"] if "text" in record else " ".join(unmarked(record["tokens"]))
     if not isinstance(text, str):
         raise TypeError("not a string")
     return text

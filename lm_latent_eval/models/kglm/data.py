@@ -6,18 +6,20 @@ JSON lines, one text a line::
      "mentions": [{"start": 0, "end": 1, "entity": "Ada", "form": "name"}, ...],
      "triples": [["Ada", "birthPlace", "London"], ...]}
 
-``tokens`` joined by single spaces are the text; ``start`` and ``end`` (exclusive)
-count tokens; ``form`` is name, description, pronoun or demonstrative. The union of the
-triples is the graph; names and descriptions are the aliases.
+The text is ``text`` if there is one, which has the tokens in their order, and else the
+tokens joined by single spaces. ``start`` and ``end`` (exclusive) count tokens; ``form``
+is name, description, pronoun or demonstrative. The union of the triples is the graph;
+names and descriptions are the aliases. Articles of Linked WikiText-2
+(``linked_wikitext.py``) are read as well.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.linked_wikitext import LinkedText
 from lm_latent_eval.models.kglm.walk import Mention, Walks
 from lm_latent_eval.text.corpora import numbered_lines
 from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer, split
@@ -60,18 +63,28 @@ class AnnotatedText:
                 raise ValueError(
                     f"a mention of tokens {m['start']} to {m['end']} of {len(tokens)}"
                 )
-        starts = [0]
-        for token in tokens:
-            starts.append(starts[-1] + len(token) + 1)
+        text = record.get("text", " ".join(tokens))
+        places = list(_places(tokens, text))
         mentions = tuple(
-            Span(starts[m["start"]], starts[m["end"]] - 1, m["entity"], m["form"])
+            Span(places[m["start"]][0], places[m["end"] - 1][1], m["entity"], m["form"])
             for m in sorted(record["mentions"], key=lambda m: m["start"])
         )
         for before, after in pairwise(mentions):
             if after.start < before.end:
                 raise ValueError(f"mentions overlap at character {after.start}")
         triples = tuple((s, r, o) for s, r, o in record["triples"])
-        return cls(record.get("id", ""), " ".join(tokens), mentions, triples)
+        return cls(record.get("id", ""), text, mentions, triples)
+
+
+def _places(tokens: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each token starts and ends in its text."""
+    end = 0
+    for token in tokens:
+        start = text.find(token, end)
+        if start < 0:
+            raise ValueError(f"the text has no {token!r} after character {end}")
+        end = start + len(token)
+        yield start, end
 
 
 def read_annotated(path: Path) -> list[AnnotatedText]:
@@ -83,11 +96,15 @@ def read_annotated(path: Path) -> list[AnnotatedText]:
     texts = []
     for number, line in numbered_lines(path):
         try:
-            texts.append(AnnotatedText.from_json(json.loads(line)))
+            record = json.loads(line)
+            if "annotations" in record:
+                record = LinkedText.from_json(record).as_record()
+            texts.append(AnnotatedText.from_json(record))
         except (ValueError, KeyError, IndexError, TypeError) as err:
             raise ValueError(
                 f"{path}, line {number}: not an annotated text ({err!r}); expected "
-                '{"tokens": [...], "mentions": [...], "triples": [...]}'
+                '{"tokens": [...], "mentions": [...], "triples": [...]}, or '
+                '"annotations" as in Linked WikiText-2'
             ) from err
     if not texts:
         raise ValueError(f"{path} has no texts")
@@ -179,9 +196,11 @@ def build_graph(
         entity: [[i for i in tokenizer(form).ids if i != UNKNOWN] for form in forms]
         for entity, forms in surface_forms(texts, knowledge).items()
     }
-    triples = {triple for text in texts for triple in text.triples}
     return KnowledgeGraph.build(
-        triples | set(knowledge.triples if knowledge else ()),
+        chain(
+            (triple for text in texts for triple in text.triples),
+            knowledge.triples if knowledge else (),
+        ),
         aliases,
         nodes=sorted({m.entity for text in texts for m in text.mentions}),
         max_aliases=max_aliases,
@@ -196,9 +215,8 @@ class Annotator:
         self, graph: KnowledgeGraph, tokenizer: WordTokenizer, cutoff: int
     ) -> None:
         """Index the graph by name."""
-        self.tokenizer, self.cutoff = tokenizer, cutoff
+        self.graph, self.tokenizer, self.cutoff = graph, tokenizer, cutoff
         self.node = {name: i for i, name in enumerate(graph.node_names)}
-        self.tails = {n: set(graph.neighbours(n)) for n in range(1, graph.num_nodes)}
 
     def __call__(self, text: AnnotatedText) -> tuple[list[int], list[int], list[int]]:
         """Return word ids (the end included), mention types and nodes, T each.
@@ -224,10 +242,15 @@ class Annotator:
                 mention[t] = int(Mention.CONTINUE)
                 continue
             begun = span
-            recent = set(node[max(0, t - self.cutoff) : t]) - {NO_ENTITY}
-            derived = any(node[t] in self.tails[parent] for parent in recent)
+            recent = node[max(0, t - self.cutoff) : t]
+            derived = self._leads_to(recent, node[t])
             mention[t] = int(Mention.DERIVED if derived else Mention.NEW)
         return [*words.ids, END], mention, node
+
+    def _leads_to(self, recent: list[int], node: int) -> bool:
+        heads = torch.tensor(recent, dtype=torch.long).unique()
+        start, end = self.graph.edges_between(heads, torch.full_like(heads, node))
+        return bool((end > start).any())
 
 
 def collate_walks(mention: Sequence[list[int]], node: Sequence[list[int]]) -> Walks:

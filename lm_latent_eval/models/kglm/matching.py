@@ -8,11 +8,63 @@ and 0 for nodes without an alias that begins like that. The three weights are le
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.ragged import expand_ranges
+
+
+@dataclass(frozen=True)
+class Tilt:
+    """b_t(node) at P positions, of the nodes where it is not 0."""
+
+    key: Tensor
+    """position * N + node, increasing, and P * N at the end, (M + 1,)."""
+    value: Tensor
+    """Nats, and 0 at the end, (M + 1,)."""
+    num_nodes: int
+    """N."""
+
+    @classmethod
+    def largest(
+        cls,
+        position: Tensor,
+        node: Tensor,
+        score: Tensor,
+        *,
+        num_positions: int,
+        num_nodes: int,
+    ) -> Tilt:
+        """Take the largest score of each (position, node), and 0 if all are lower."""
+        end = position.new_tensor([num_positions * num_nodes])
+        key, which = torch.unique(
+            torch.cat([position * num_nodes + node, end]), return_inverse=True
+        )
+        score = torch.cat([score, score.new_zeros(1)])
+        value = score.new_zeros(len(key)).scatter_reduce(0, which, score, "amax")
+        return cls(key, value, num_nodes)
+
+    def tempered(self, temperature: float) -> Tilt:
+        """Divide by a temperature."""
+        return replace(self, value=self.value / temperature)
+
+    def at(self, position: Tensor, node: Tensor) -> Tensor:
+        """Return b of positions and nodes, elementwise."""
+        key = position * self.num_nodes + node
+        place = torch.searchsorted(self.key, key)
+        return torch.where(self.key[place] == key, self.value[place], 0.0)
+
+    def entries(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List what is not 0 at some positions: index into them, node and value."""
+        low = position * self.num_nodes
+        entry, row = expand_ranges(
+            torch.searchsorted(self.key, low),
+            torch.searchsorted(self.key, low + self.num_nodes),
+        )
+        return row, self.key[entry] % self.num_nodes, self.value[entry]
 
 
 class AliasMatching(nn.Module):
@@ -23,7 +75,7 @@ class AliasMatching(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
 
-    def forward(self, targets: Tensor, length: Tensor, graph: KnowledgeGraph) -> Tensor:
+    def forward(self, targets: Tensor, length: Tensor, graph: KnowledgeGraph) -> Tilt:
         """Match every position with the aliases that begin with its word.
 
         Args:
@@ -32,28 +84,23 @@ class AliasMatching(nn.Module):
             graph: The nodes and their aliases.
 
         Returns:
-            b, (B * T, N) nats, at least 0.
+            b at the B * T positions, at least 0.
         """
         batch, num_tokens = targets.shape
-        words, owner = graph.aliases_by_first_word
         inside = torch.arange(num_tokens, device=targets.device) < length[:, None]
         text = targets.masked_fill(~inside, -1)
-        first = words[:, 0].contiguous()
-        alias, position = expand_ranges(
-            torch.searchsorted(first, text.flatten()),
-            torch.searchsorted(first, text.flatten(), right=True),
-        )
+        words, node, position = graph.aliases_that_begin(text.flatten())
         beyond = text.new_full((batch, words.shape[1]), -1)
         ahead = torch.cat([text, beyond], 1).unfold(1, words.shape[1], 1)
         ahead = ahead[:, :num_tokens].flatten(0, 1)[position]
-        used = words[alias] != 0
-        stands = ((words[alias] == ahead) | ~used).all(-1).to(self.weight.dtype)
+        used = words != 0
+        stands = ((words == ahead) | ~used).all(-1).to(self.weight.dtype)
         size = used.sum(-1).to(self.weight.dtype)
         start, whole, longer = self.weight
-        score = start + stands * (whole + longer * (size - 1))
-        nothing = score.new_zeros(targets.numel() * graph.num_nodes)
-        best = nothing.scatter_reduce(
-            0, position * graph.num_nodes + owner[alias], score, "amax"
+        return Tilt.largest(
+            position,
+            node,
+            start + stands * (whole + longer * (size - 1)),
+            num_positions=targets.numel(),
+            num_nodes=graph.num_nodes,
         )
-        tilt: Tensor = best.view(targets.numel(), graph.num_nodes)
-        return tilt

@@ -32,6 +32,7 @@ from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.scores import AT_ONCE
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
     beam_walks,
@@ -122,7 +123,7 @@ class KGLM(PreTrainedModel):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
-    estimators = ("is", "beam")
+    estimators = ("is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
     config: KGLMConfig
 
@@ -188,7 +189,7 @@ class KGLM(PreTrainedModel):
             GraphError: If it is missing, damaged or of another model.
         """
         graph, config = KnowledgeGraph.load(directory), self.config
-        relations, words = len(graph.relation_names), int(graph.aliases.max())
+        relations, words = len(graph.relation_names), graph.lookups.num_words - 1
         if (graph.num_entities, relations) != (
             config.num_entities,
             config.num_relations,
@@ -271,15 +272,17 @@ class KGLM(PreTrainedModel):
         rows = []
         for b in range(batch):
             position = torch.full((samples,), b, device=log_w.device)
-            option = encoded.walk.options(Rows(position, encoded.history[b]))
-            mass = encoded.text.new_zeros(self.knowledge.num_nodes).index_add(
-                0, option.node, (option.log_prob + log_weight[b, option.row]).exp()
-            )
+            here = Rows(position, encoded.history[b])
+            mass = encoded.walk.node_probs(here, log_weight[b])
             node = self._not_negligible(mass)
-            keys, words = self._aliases(node)
-            mixed = self.generative.words.next_word(
-                encoded.text[b, 0], mass[node], self._entity_vectors(node), keys, words
-            )
+            mixed = mass.new_zeros(self.config.num_words)
+            for some in node.split(max(1, AT_ONCE // self.config.num_words)):
+                mixed = mixed + self.generative.words.next_word(
+                    encoded.text[b, 0],
+                    mass[some],
+                    self._entity_vectors(some),
+                    *self._aliases(some),
+                )
             rows.append(mixed.log())
         return torch.stack(rows)
 
@@ -344,7 +347,7 @@ class KGLM(PreTrainedModel):
         tilt = None
         if trunk.matching is not None:
             tilt = trunk.matching(batch.targets, batch.length, self.knowledge)
-            tilt = tilt / temperature
+            tilt = tilt.tempered(temperature)
         walk = Walk(
             trunk.scores(text, head, relation).tempered(temperature),
             self.knowledge,
@@ -369,16 +372,16 @@ class KGLM(PreTrainedModel):
 
     def _entity_vectors(self, node: Tensor) -> Tensor:
         table: nn.Embedding = self.generative.trunk.entity_embeddings
-        vectors: Tensor = table(self.knowledge.entity_of[node])
+        vectors: Tensor = table(self.knowledge.entity(node))
         return vectors
 
     def _aliases(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Encoded and plain alias words of nodes, (n, dim, slots) and (n, slots)."""
         if self.training or self.generative.words.copy.weight.requires_grad:
-            words = self.knowledge.aliases[node]
+            words = self.knowledge.alias_words(node)
             return self.generative.words.encode_aliases(words), words.flatten(1)
         if self._alias_keys is None or self._alias_keys.outdated:
-            self._alias_keys = AliasMemo(self.knowledge.aliases, self.generative.words)
+            self._alias_keys = AliasMemo(self.knowledge, self.generative.words)
         return self._alias_keys(node)
 
     def train(self, mode: bool = True) -> KGLM:
@@ -405,11 +408,11 @@ class AliasMemo:
 
     LIMIT = 1 << 30  # bytes
 
-    def __init__(self, aliases: Tensor, words: Words) -> None:
+    def __init__(self, graph: KnowledgeGraph, words: Words) -> None:
         """Remember nothing yet."""
-        self.aliases, self.words = aliases, words
+        self.graph, self.words = graph, words
         self.version = self._version()
-        n, num_aliases, length = aliases.shape
+        n, num_aliases, length = graph.aliases.shape
         weight = words.copy.weight
         shape = (n, len(weight), num_aliases * length)
         self.fits = math.prod(shape) * weight.element_size() <= self.LIMIT
@@ -428,12 +431,12 @@ class AliasMemo:
 
     def __call__(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoded and plain alias words, (n, dim, slots) and (n, slots)."""
-        words = self.aliases[node]
+        words = self.graph.alias_words(node)
         if not self.fits:
             return self.words.encode_aliases(words), words.flatten(1)
         new = node[~self.known[node]]
         if len(new):
-            self.keys[new] = self.words.encode_aliases(self.aliases[new])
+            self.keys[new] = self.words.encode_aliases(self.graph.alias_words(new))
             self.known[new] = True
         return self.keys[node], words.flatten(1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,6 +28,37 @@ def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     offset = count.cumsum(0) - count
     element = torch.arange(len(row), device=start.device) - offset[row] + start[row]
     return element, row
+
+
+def in_groups(
+    columns: tuple[Tensor, ...], size: Tensor, limit: int
+) -> Iterator[tuple[Tensor, ...]]:
+    """Cut rows into groups of at most ``limit`` elements, or of one larger row.
+
+    Args:
+        columns: Several values of each row, (R,) each.
+        size: Elements of each row, (R,).
+        limit: Elements of a group.
+
+    Yields:
+        The columns of one group after another; at least one, if empty, group.
+
+    Example:
+        >>> row = torch.arange(4)
+        >>> [x.tolist() for x, in in_groups((row,), torch.tensor([3, 2, 9, 1]), 5)]
+        [[0, 1], [2], [3]]
+    """
+    total, counts = 0, [0]
+    if int(size.sum()) <= limit:
+        counts = [len(size)]
+    else:
+        for elements in size.tolist():
+            if counts[-1] and total + elements > limit:
+                total = 0
+                counts.append(0)
+            total += elements
+            counts[-1] += 1
+    yield from zip(*(column.split(counts) for column in columns), strict=True)
 
 
 def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
@@ -68,15 +101,11 @@ def invert_cdf(
         >>> invert_cdf(prob, row, 2, query, u)
         tensor([0, 1, 1, 3])
     """
-    mass = torch.cat([prob.new_zeros(1, dtype=torch.float64), prob.double().cumsum(0)])
+    mass = F.pad(prob.cumsum(0, dtype=torch.float64), (1, 0))
     ends = torch.searchsorted(
         row, torch.arange(num_rows, device=row.device), right=True
     )
-    start = mass[F.pad(ends, (1, 0))[:-1]]
-    end = mass[ends]
-    share = (mass[1:] - start[row]) / (end - start)[row]
-    # Row r fills (r, r + 1]: one sorted axis, so one search serves every query.
-    # Equality pins the last positive probability of a row to r + 1 despite rounding.
-    axis = row + torch.where(mass[1:] == end[row], 1.0, share)
-    top = torch.nextafter(query + 1.0, query.double())
-    return torch.searchsorted(axis, torch.minimum(query + u, top), right=True)
+    start, end = mass[F.pad(ends, (1, 0))[query]], mass[ends[query]]
+    # Below the end despite rounding: the first mass above is of this row, and grown.
+    drawn = torch.minimum(start + u * (end - start), torch.nextafter(end, start))
+    return torch.searchsorted(mass[1:], drawn, right=True)

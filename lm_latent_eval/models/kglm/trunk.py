@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.matching import AliasMatching
-from lm_latent_eval.models.kglm.walk import Mention, Scores
+from lm_latent_eval.models.kglm.scores import EntityScores, Scores
+from lm_latent_eval.models.kglm.walk import Mention
 from lm_latent_eval.models.kglm.words import UNKNOWN
 from lm_latent_eval.models.recurrent import Carry, LSTMStack
 
@@ -62,18 +63,17 @@ class Trunk(nn.Module):
         """Score mention types, new entities, parents and relations, P = B * T rows."""
         text, head, relation = (x.flatten(0, -2) for x in (text, head, relation))
         entities = self.entity_embeddings.weight
-        parent = F.linear(head, entities)
         if self.config.entity_shortlist:
-            new = F.linear(head + relation, entities)
+            new = EntityScores(head + relation, entities)
         else:
             weight = entities if self.config.tie_weights else self.new_weight
-            new = F.linear(head + relation, weight, self.new_bias)
+            new = EntityScores(head + relation, weight, self.new_bias)
         if self.matching is not None and self.training:
-            new = new * (torch.rand_like(new[:, :1]) > HIDDEN_ENTITIES)
+            new = new.scaled(torch.rand_like(head[:, 0]) > HIDDEN_ENTITIES)
         return Scores(
             self.mention(text),
             new,
-            parent,
+            EntityScores(head, entities),
             F.linear(relation, self.relation_embeddings.weight),
         )
 

@@ -41,12 +41,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lm_latent_eval.models.kglm.edges import Edges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.ragged import (
-    expand_ranges,
-    invert_cdf,
-    segment_logsumexp,
-)
+from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.new_entities import NewEntities
+from lm_latent_eval.models.kglm.ragged import invert_cdf, segment_logsumexp
+from lm_latent_eval.models.kglm.scores import Scores
 
 
 class Mention(IntEnum):
@@ -95,28 +95,15 @@ class Options(NamedTuple):
     log_prob: Tensor
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Unnormalised log-probabilities of every decision at P = B * T positions.
+class Parents(NamedTuple):
+    """What a DERIVED mention may be derived from, for every row."""
 
-    ``parent`` and ``new`` have one column an entity row, ``relation`` one a relation.
-    """
-
-    mention: Tensor  # (P, 4)
-    new: Tensor  # (P, E)
-    parent: Tensor  # (P, E)
-    relation: Tensor  # (P, R)
-
-    def tempered(self, temperature: float) -> Scores:
-        """Divide every score by a temperature."""
-        if temperature == 1.0:
-            return self
-        return Scores(
-            *(
-                x / temperature
-                for x in (self.mention, self.new, self.parent, self.relation)
-            )
-        )
+    entity: Tensor
+    """Recent entities, (R, W)."""
+    log_prob: Tensor
+    """Nats, (R, W); of an entity that occurs more than once at its last place."""
+    lift: Tensor
+    """Log of what the tilt multiplies the mass of DERIVED mentions by, (R,)."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +113,31 @@ class Walk:
     scores: Scores
     graph: KnowledgeGraph
     introducible: Tensor
-    """Rows of the entity table that a NEW mention may name, (E,) or (P, E) bool."""
+    """Rows of the entity table that a NEW mention may name, (E,) bool."""
     only_possible: bool
-    tilt: Tensor | None = None
-    """b_t(node), (P, N) nats; None is no tilt. Only where ``only_possible``."""
+    tilt: Tilt | None = None
+    """b_t(node); None is no tilt. Only where ``only_possible``."""
+
+    @cached_property
+    def new(self) -> NewEntities:
+        """The distribution of the entity that a NEW mention names."""
+        return NewEntities(self.scores.new, self.graph, self.introducible, self.tilt)
+
+    @cached_property
+    def edges(self) -> Edges:
+        """The distribution of the edge from a parent to a DERIVED mention."""
+        return Edges(self.scores.relation, self.graph, self.tilt)
 
     # -- log-probabilities ----------------------------------------------------------
 
     def log_prob(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
         """Return log p(z_t | z_<t) of one choice a row, in nats, (R,)."""
-        result = self.log_mention(rows).gather(1, mention[:, None])[:, 0]
+        return self._log_prob(self.log_mention(rows), rows, mention, node)
+
+    def _log_prob(
+        self, log_mention: Tensor, rows: Rows, mention: Tensor, node: Tensor
+    ) -> Tensor:
+        result = log_mention.gather(1, mention[:, None])[:, 0]
         right_node = torch.where(
             mention == Mention.CONTINUE,
             (node == rows.previous) & (node != NO_ENTITY),
@@ -144,8 +146,8 @@ class Walk:
         result = result.masked_fill(~right_node, -torch.inf)
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
         if len(new):
-            entity = self.graph.entity_of[node[new]]
-            log_new = self.log_new[rows.position[new], entity]
+            entity = self.graph.entity(node[new])
+            log_new = self.new.log_prob(rows.position[new], entity)
             result = result.index_add(0, new, log_new)
         (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
         if len(derived):
@@ -153,14 +155,17 @@ class Walk:
             result = result.index_add(0, derived, log_derived)
         return result
 
-    def log_mention(self, rows: Rows) -> Tensor:
-        """Return the log-probabilities of the mention types, (R, 4)."""
+    def log_mention(self, rows: Rows, parents: Parents | None = None) -> Tensor:
+        """Return the log-probabilities of the mention types, (R, 4).
+
+        ``parents`` are those of the rows, where they are known already.
+        """
         scores = self.scores.mention[rows.position]
         if self.only_possible:
-            entities = self.graph.entity_of[rows.window]
+            entities = self.graph.entity(rows.window)
             can_derive = self.graph.has_edges[entities].any(-1)
             always = torch.ones_like(can_derive)
-            can_begin = self.introducible.any(-1).expand_as(always)
+            can_begin = self.new.possible.expand_as(always)
             possible = torch.stack(
                 [always, can_begin, can_derive, rows.previous != NO_ENTITY], -1
             )
@@ -168,126 +173,48 @@ class Walk:
         log_mention = scores.log_softmax(-1)
         if self.tilt is None:
             return log_mention
-        none = torch.zeros_like(log_mention[:, 0])
-        (some,) = (log_mention[:, Mention.DERIVED] > -torch.inf).nonzero(as_tuple=True)
-        _, _, lift = self._log_parents(rows.pick(some))
-        lift_derived = none.index_put((some,), lift)
-        lift_new = self.lift_new[rows.position]
+        lift_new = self.new.lift[rows.position]
+        lift_derived = (parents or self.parents(rows)).lift
+        none = torch.zeros_like(lift_new)
         lift = torch.stack([none, lift_new, lift_derived, none], -1)
         return (log_mention + lift).log_softmax(-1)
 
-    @cached_property
-    def log_new(self) -> Tensor:
-        """Log-probabilities of the entity that a NEW mention names, (P, E)."""
-        return self._new[0]
-
-    @cached_property
-    def lift_new(self) -> Tensor:
-        """Log of what the tilt multiplies the mass of NEW mentions by, (P,)."""
-        return self._new[1]
-
-    @cached_property
-    def _new(self) -> tuple[Tensor, Tensor]:
-        scores = self.scores.new.masked_fill(~self.introducible, -torch.inf)
-        log_new = scores.log_softmax(-1)
-        if self.tilt is None:
-            return log_new, log_new.new_zeros(len(log_new))
-        tilted = log_new + self.tilt[:, self.graph.node_of_entity]
-        lift = tilted.logsumexp(-1).masked_fill(~self.introducible.any(-1), 0.0)
-        return tilted - lift[:, None], lift
-
-    def log_parents(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the recent entities and their log-probabilities as parents, (R, W).
-
-        An entity that occurs more than once in the window counts at its last place;
-        the other places have ``-inf``.
-        """
-        entity, log_parent, _ = self._log_parents(rows)
-        return entity, log_parent
-
-    def _log_parents(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Recent entities, log-probabilities as parents, and the lift of DERIVED.
+    def parents(self, rows: Rows) -> Parents:
+        """Find the recent entities and their log-probabilities as parents.
 
         The lift of a parent is the mean of the tilt over its edges, and that of
         derived mentions its mean over the parents, both as logarithms.
         """
-        entity = self.graph.entity_of[rows.window]
+        entity = self.graph.entity(rows.window)
         again = torch.triu(entity[:, :, None] == entity[:, None, :], diagonal=1).any(-1)
         possible = (entity != NO_ENTITY) & ~again
         if self.only_possible:
             possible &= self.graph.has_edges[entity]
-        scores = self.scores.parent[rows.position[:, None], entity]
-        # A row without parents is -inf throughout, not NaN.
-        scores = scores.masked_fill(~possible, torch.finfo(scores.dtype).min)
-        log_parent = scores.log_softmax(-1).masked_fill(~possible, -torch.inf)
-        none = log_parent.new_zeros(len(log_parent))
-        if self.tilt is None:
-            return entity, log_parent, none
         row, place = possible.nonzero(as_tuple=True)
-        distinct, which = self._distinct(rows.position[row], entity[row, place])
-        edge, _, score, pair = self._edges(*distinct)
-        relation = self.graph.edge_relation[edge]
-        plain = self.scores.relation[distinct[0][pair], relation]
-        size = len(distinct[0])
-        lift = segment_logsumexp(score, pair, size) - segment_logsumexp(
-            plain, pair, size
-        )
+        position, parent = rows.position[row], entity[row, place]
+        score = self.scores.parent.at(position, parent)
+        # A row without parents is -inf throughout, not NaN.
+        lowest = torch.finfo(score.dtype).min
+        scores = score.new_full(entity.shape, lowest).index_put((row, place), score)
+        log_parent = scores.log_softmax(-1).masked_fill(~possible, -torch.inf)
+        if self.tilt is None:
+            return Parents(entity, log_parent, log_parent.new_zeros(len(entity)))
+        tilted_sum, plain_sum = self.edges.log_sums(position, parent)
         tilted = log_parent.index_put(
-            (row, place), log_parent[row, place] + lift[which]
+            (row, place), log_parent[row, place] + (tilted_sum - plain_sum)
         )
-        total = segment_logsumexp(tilted[row, place], row, len(tilted))
-        some = possible.any(-1)
-        total = total.masked_fill(~some, 0.0)
-        return entity, tilted - total[:, None], total
+        lift = segment_logsumexp(tilted[row, place], row, len(entity))
+        lift = lift.masked_fill(~possible.any(-1), 0.0)
+        return Parents(entity, tilted - lift[:, None], lift)
 
     def log_derived(self, rows: Rows, node: Tensor) -> Tensor:
         """Return log p(``node`` is derived from any recent entity), (R,)."""
-        entity, log_parent = self.log_parents(rows)
+        entity, log_parent, _ = self.parents(rows)
         row, place = (log_parent > -torch.inf).nonzero(as_tuple=True)
-        log_edge = self.log_edge(rows.position[row], entity[row, place], node[row])
-        return segment_logsumexp(log_parent[row, place] + log_edge, row, len(node))
-
-    def log_edge(self, position: Tensor, parent: Tensor, node: Tensor) -> Tensor:
-        """Return log of the summed probability of the edges parent -> node, (N,)."""
-        head = self.graph.node_of_entity[parent]
-        edge, pair = expand_ranges(*self.graph.edges_between(head, node))
-        there = segment_logsumexp(
-            self._edge_scores(position[pair], edge), pair, len(head)
+        log_edge = self.edges.log_prob(
+            rows.position[row], entity[row, place], node[row]
         )
-        log_z, which = self._log_edge_normalizer(position, parent)
-        return there - log_z.masked_fill(log_z.isneginf(), 0.0)[which]
-
-    def _log_edge_normalizer(
-        self, position: Tensor, parent: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Sum over the edges of each *distinct* (position, parent)."""
-        distinct, which = self._distinct(position, parent)
-        _, _, score, pair = self._edges(*distinct)
-        return segment_logsumexp(score, pair, len(distinct[0])), which
-
-    def _distinct(
-        self, position: Tensor, parent: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        num_entities = len(self.graph.node_of_entity)
-        key, which = torch.unique(position * num_entities + parent, return_inverse=True)
-        return (key // num_entities, key % num_entities), which
-
-    def _edges(
-        self, position: Tensor, parent: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """List edges, tails, scores and pair of every edge of (position, parent)."""
-        head = self.graph.node_of_entity[parent]
-        start, end = self.graph.edge_range(head)
-        end = torch.where(self.graph.has_edges[parent], end, start)
-        edge, pair = expand_ranges(start, end)
-        score = self._edge_scores(position[pair], edge)
-        return edge, self.graph.tail(edge), score, pair
-
-    def _edge_scores(self, position: Tensor, edge: Tensor) -> Tensor:
-        score = self.scores.relation[position, self.graph.edge_relation[edge]]
-        if self.tilt is not None:
-            score = score + self.tilt[position, self.graph.tail(edge)]
-        return score
+        return segment_logsumexp(log_parent[row, place] + log_edge, row, len(node))
 
     # -- sampling -------------------------------------------------------------------
 
@@ -313,22 +240,15 @@ class Walk:
         node = torch.where(mention == Mention.CONTINUE, rows.previous, NO_ENTITY)
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
         if len(new):
-            node[new] = self._sample_new(rows.position[new], u[new, 1])
+            entity = self.new.sample(rows.position[new], u[new, 1])
+            node[new] = self.graph.node_of_entity[entity]
         (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
         if len(derived):
             node[derived] = self._sample_derived(rows.pick(derived), u[derived])
-        return mention, node, self.log_prob(rows, mention, node)
-
-    def _sample_new(self, position: Tensor, u: Tensor) -> Tensor:
-        distinct, which = position.unique_consecutive(return_inverse=True)
-        log_new = self.log_new[distinct]
-        num_rows, num_entities = log_new.shape
-        row = torch.arange(num_rows, device=u.device).repeat_interleave(num_entities)
-        drawn = invert_cdf(log_new.exp().flatten(), row, num_rows, which, u)
-        return self.graph.node_of_entity[drawn % num_entities]
+        return mention, node, self._log_prob(log_mention, rows, mention, node)
 
     def _sample_derived(self, rows: Rows, u: Tensor) -> Tensor:
-        entity, log_parent = self.log_parents(rows)
+        entity, log_parent, _ = self.parents(rows)
         num_rows, width = entity.shape
         every = torch.arange(num_rows, device=u.device)
         drawn = invert_cdf(
@@ -339,49 +259,30 @@ class Walk:
             u[:, 1],
         )
         parent = entity.flatten()[drawn]
-        distinct, which = self._distinct(rows.position, parent)
-        _, tail, score, pair = self._edges(*distinct)
-        log_z = segment_logsumexp(score, pair, len(distinct[0]))
-        prob = (score - log_z[pair]).exp()
-        return tail[invert_cdf(prob, pair, len(distinct[0]), which, u[:, 2])]
+        return self.edges.sample(rows.position, parent, u[:, 2])
 
     # -- enumeration ----------------------------------------------------------------
 
-    def options(self, rows: Rows, num_new: int | None = None) -> Options:
+    def options(self, rows: Rows, num_new: int) -> Options:
         """List the possible choices of every row with their log-probabilities.
 
         Args:
             rows: R decisions.
-            num_new: Keep this many NEW entities a row, the most probable; None keeps
-                every one.
+            num_new: List only this many NEW entities a row, the most probable.
         """
-        log_mention = self.log_mention(rows)
+        parents = self.parents(rows)
+        log_mention = self.log_mention(rows, parents)
         every = torch.arange(len(log_mention), device=log_mention.device)
-        log_new = self.log_new[rows.position]
-        log_new, entity = log_new.topk(
-            min(num_new or log_new.shape[1], log_new.shape[1])
-        )
+        log_new, entity = self.new.top(rows.position, num_new)
         new_row = every[:, None].expand_as(entity).flatten()
         new_node = self.graph.node_of_entity[entity.flatten()]
-
-        derived_row, derived_node, log_derived = self._derived_options(rows)
+        derived_row, derived_node, log_derived = self._derived_options(rows, parents)
+        sure = log_mention.new_zeros(len(every))
         parts = [
-            (
-                Mention.NONE,
-                every,
-                torch.zeros_like(every),
-                torch.zeros_like(log_new[:, 0]),
-            ),
+            (Mention.NONE, every, torch.zeros_like(every), sure),
             (Mention.NEW, new_row, new_node, log_new.flatten()),
             (Mention.DERIVED, derived_row, derived_node, log_derived),
-            (
-                Mention.CONTINUE,
-                every,
-                rows.previous,
-                log_new.new_zeros(len(every)).masked_fill(
-                    rows.previous == NO_ENTITY, -torch.inf
-                ),
-            ),
+            (Mention.CONTINUE, every, rows.previous, sure),
         ]
         row = torch.cat([part[1] for part in parts])
         mention = torch.cat([torch.full_like(r, m) for m, r, _, _ in parts])
@@ -391,11 +292,42 @@ class Walk:
         keep = (log_prob > -torch.inf) & named
         return Options(row[keep], mention[keep], node[keep], log_prob[keep])
 
-    def _derived_options(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def node_probs(self, rows: Rows, log_weight: Tensor) -> Tensor:
+        """Return the distribution of the node under a mixture of pasts.
+
+        Args:
+            rows: R decisions at one position.
+            log_weight: Log-probabilities of their pasts in nats, (R,).
+
+        Returns:
+            Probabilities of every node, (N,); of 0, that nothing is mentioned.
+        """
+        parents = self.parents(rows)
+        log_mention = self.log_mention(rows, parents) + log_weight[:, None]
+        here, previous = rows.position[:1], rows.previous
+        new = (
+            log_mention[:, Mention.NEW].exp().sum() * self.new.log_probs(here)[0].exp()
+        )
+        new = new.masked_fill(self.graph.node_of_entity == NO_ENTITY, 0.0)
+        row, derived_node, log_derived = self._derived_options(rows, parents)
+        derived = (log_derived + log_mention[row, Mention.DERIVED]).exp()
+        again = log_mention[:, Mention.CONTINUE].exp()
+        none = log_mention[:, Mention.NONE].exp()
+        return (
+            none.new_zeros(self.graph.num_nodes)
+            .index_add(0, self.graph.node_of_entity, new)
+            .index_add(0, derived_node, derived)
+            .index_add(0, previous, again.masked_fill(previous == NO_ENTITY, 0.0))
+            .index_add(0, torch.zeros_like(previous), none)
+        )
+
+    def _derived_options(
+        self, rows: Rows, parents: Parents
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Distinct derivable nodes of every row, edges and parents summed."""
-        entity, log_parent = self.log_parents(rows)
+        entity, log_parent, _ = parents
         row, place = (log_parent > -torch.inf).nonzero(as_tuple=True)
-        _, tail, score, pair = self._edges(rows.position[row], entity[row, place])
+        tail, score, pair = self.edges.every(rows.position[row], entity[row, place])
         log_z = segment_logsumexp(score, pair, len(row))
         log_path = log_parent[row, place][pair] + score - log_z[pair]
         num_nodes = self.graph.num_nodes

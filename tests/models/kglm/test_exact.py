@@ -10,7 +10,6 @@ import torch
 from scipy.stats import chisquare
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm.original import SPECIAL_ENTITIES
 from tests import kglm_reference as reference
 from tests.kglm_space import every_walk
 
@@ -26,7 +25,10 @@ def name(case):
 def enumerate_walks(case):
     kglm = reference.model(case["model"])
     walks = every_walk(
-        kglm.knowledge, len(case["tokens"]) - 1, kglm.config.cutoff, SPECIAL_ENTITIES
+        kglm.knowledge,
+        len(case["tokens"]) - 1,
+        kglm.config.cutoff,
+        reference.SPECIAL_ENTITIES,
     )
     return kglm, walks
 

@@ -53,11 +53,11 @@ def parent_factors(encoded: Encoded, z: dict) -> tuple[Tensor, Tensor]:  # type:
     parents, edges = [], []
     for t, listed in enumerate(z["parent_ids"]):
         rows = Rows(torch.tensor([t]), behind[t : t + 1])
-        entity, log_parent = encoded.walk.log_parents(rows)
+        entity, log_parent, _ = encoded.walk.parents(rows)
         for parent in listed + [0] * (width - len(listed)):
             here = log_parent[(entity == parent) & (entity != 0)]
             parents.append(here.logsumexp(0))
-            edge = encoded.walk.log_edge(
+            edge = encoded.walk.edges.log_prob(
                 torch.tensor([t]),
                 torch.tensor([parent]),
                 annotated.node[0, 0, t : t + 1],
@@ -87,7 +87,7 @@ def test_every_factor_of_p(case):
     entity = torch.tensor(z["entity_ids"])
     if case["shortlist"] is not None:  # looked up only for the tokens of new mentions
         entity = torch.tensor(case["shortlist"])[z["shortlist_inds"]]
-    new = encoded.walk.log_new[position, entity]
+    new = encoded.walk.new.log_prob(position, entity)
     assert_same(new, golden["new_entity_unmasked"])
     parent, edge = parent_factors(encoded, z)
     same_but_padded(parent, golden["parent"])
@@ -125,7 +125,7 @@ def clean_pieces(case: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
     rows = Rows(torch.arange(len(node)), windows(encoded.history, annotated.node)[0, 0])
     listed = sum(parent_factors(encoded, z)).logsumexp(-1)
     no_parent = torch.tensor([p == [0] for p in z["parent_ids"]])
-    new = encoded.walk.log_new[rows.position, torch.tensor(z["entity_ids"])]
+    new = encoded.walk.new.log_prob(rows.position, torch.tensor(z["entity_ids"]))
     rest = (
         encoded.walk.log_mention(rows).gather(1, mention[:, None])[:, 0]
         + torch.where(mention == Mention.NEW, new, 0.0)
@@ -209,12 +209,13 @@ def test_every_factor_of_q(case, which):
     mention = everything.log_mention(rows)[position, annotated.mention[0, 0]]
     assert_same(mention, golden["mention_type"])
     assert_same(
-        everything.log_new[position, entity],
+        everything.new.log_prob(position, entity),
         golden["new_entity_full_softmax_every_position"],
     )
     for t, restricted in enumerate(golden["new_entity_restricted"]):
         if restricted is not None:
-            assert_same(encoded.walk.log_new[t, entity[t]], restricted)
+            here = encoded.walk.new.log_prob(position[t : t + 1], entity[t : t + 1])
+            assert_same(here, [restricted])
     parent, edge = parent_factors(replace(encoded, walk=everything), z)
     same_but_padded(parent, golden["parent"])
     same_but_padded(edge, golden["relation"])

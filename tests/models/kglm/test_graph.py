@@ -10,13 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.models.kglm.graph import (
     FILE_NAME,
     REFLEXIVE,
     GraphError,
     KnowledgeGraph,
 )
+from lm_latent_eval.models.kglm.graph_file import (
+    CHECKED,
+    FORMATS,
+    WIDTH,
+    WINDOWS,
+    sampled,
+)
 from lm_latent_eval.models.kglm.ragged import expand_ranges
+from tests import large_graph
 from tests.tiny_models import damage
 
 FACTS = [
@@ -151,7 +160,11 @@ def same(ours: KnowledgeGraph, wanted: KnowledgeGraph) -> bool:
         and list(ours.node_names) == list(wanted.node_names)
         and list(ours.relation_names) == list(wanted.relation_names)
         and ours.num_entities == wanted.num_entities
-        and torch.equal(ours.has_edges, wanted.has_edges)
+        and all(
+            torch.equal(getattr(ours.lookups, name), getattr(wanted.lookups, name))
+            for name in ("node_of_entity", "has_edges", "alias_order", "alias_first")
+        )
+        and ours.lookups.num_words == wanted.lookups.num_words
     )
 
 
@@ -181,42 +194,141 @@ def test_names_are_kept_whatever_they_are(tmp_path_factory, names):
         packed[len(packed)]
 
 
-def rewrite(folder, **changes) -> None:
+def rewrite(folder, version: str | None = None, **changes) -> None:
     """Save a graph with some columns replaced; None leaves one out."""
-    build().save(folder)
     columns = load_file(folder / FILE_NAME) | changes
     columns = {k: v.clone() for k, v in columns.items() if v is not None}
-    save_file(columns, folder / FILE_NAME)
+    save_file(columns, folder / FILE_NAME, version and {"format": version})
 
 
-@pytest.mark.parametrize(
-    ("column", "change", "message"),
-    [
-        ("edge_key", lambda x: x.flip(0).contiguous(), "not sorted"),
-        ("edge_key", lambda x: torch.cat([x[:-1], x.new_tensor([25])]), "dangling id"),
-        ("edge_key", lambda x: torch.cat([x.new_tensor([-1]), x[1:]]), "dangling id"),
-        ("edge_key", lambda x: x[:-1], "11 edges but 12 relations"),
-        ("edge_relation", lambda x: x + 4, "dangling id: an edge's relation"),
-        ("entity_of", lambda x: x + 1, "dangling id: a node's entity"),
-        ("entity_of", lambda x: x - 1, "dangling id: a node's entity"),
-        ("entity_of", lambda x: x[:-1], "4 nodes, but aliases for 5"),
-        ("aliases", lambda x: x[:-1], "5 nodes, but aliases for 4"),
-        ("aliases", lambda x: x - 1, "aliases are not word ids"),
-        ("aliases", lambda x: x[:, 0], "aliases are not word ids"),
-        ("node_names.ends", lambda x: x[:-1], "node_names do not fill"),
-        ("node_names.ends", lambda x: x + 99, "node_names do not fill"),
-        ("relation_names.ends", lambda x: x.flip(0), "relation_names do not fill"),
-        ("num_entities", lambda x: x - 1, "dangling id: a node's entity"),
-        ("edge_key", lambda x: None, "not a readable graph"),
-        ("relation_names.text", lambda x: None, "not a readable graph"),
-    ],
-)
-def test_a_graph_that_contradicts_itself_is_refused(tmp_path, column, change, message):
+def last(value):
+    """Return a change of the last number of a column."""
+
+    def change(column):
+        column = column.clone()
+        column.view(-1)[-1] = value
+        return column
+
+    return change
+
+
+CONTRADICTIONS = [
+    ("edge_key", lambda x: x.flip(0).contiguous(), "not sorted"),
+    ("edge_key", lambda x: torch.cat([x[:-1], x.new_tensor([25])]), "dangling id"),
+    ("edge_key", lambda x: torch.cat([x.new_tensor([-1]), x[1:]]), "dangling id"),
+    ("edge_key", lambda x: x[:-1], "11 edges but 12 relations"),
+    ("edge_key", lambda x: x.int(), "edge_key is torch.int32, expected torch.int64"),
+    ("edge_relation", lambda x: x + 4, "dangling id: an edge's relation"),
+    ("entity_of", lambda x: x + 1, "dangling id: a node's entity"),
+    ("entity_of", lambda x: x - 1, "dangling id: a node's entity"),
+    ("entity_of", lambda x: x[:-1], "4 nodes, but aliases for 5"),
+    ("aliases", lambda x: x[:-1], "5 nodes, but aliases for 4"),
+    ("aliases", lambda x: x - 1, "aliases are not word ids"),
+    ("aliases", lambda x: x[:, 0], "aliases are not word ids"),
+    ("node_names.ends", lambda x: x[:-1], "node_names do not fill"),
+    ("node_names.ends", lambda x: x + 99, "node_names do not fill"),
+    ("relation_names.ends", lambda x: x.flip(0), "relation_names do not fill"),
+    ("num_entities", lambda x: x - 1, "dangling id: a node's entity"),
+    ("edge_key", lambda x: None, "not a readable graph"),
+    ("relation_names.text", lambda x: None, "not a readable graph"),
+]
+OF_ANOTHER_GRAPH = [
+    ("node_of_entity", last(5)),
+    ("node_of_entity", last(1)),
+    ("node_of_entity", lambda x: x[:-1]),
+    ("has_edges", last(False)),
+    ("has_edges", lambda x: x[:-1]),
+    ("alias_order", last(10)),
+    ("alias_order", last(0)),
+    ("alias_order", lambda x: x[:-1]),
+    ("alias_first", lambda x: x.flip(0)),
+    ("alias_first", last(99)),
+]
+
+
+@pytest.mark.parametrize("version", [None, *FORMATS])
+@pytest.mark.parametrize(("column", "change", "message"), CONTRADICTIONS)
+def test_a_graph_that_contradicts_itself_is_refused(
+    tmp_path, column, change, message, version
+):
     build().save(tmp_path)
-    rewrite(tmp_path, **{column: change(load_file(tmp_path / FILE_NAME)[column])})
+    changed = change(load_file(tmp_path / FILE_NAME)[column])
+    rewrite(tmp_path, version, **{column: changed})
     with pytest.raises(GraphError, match=message) as caught:
         KnowledgeGraph.load(tmp_path)
     assert str(tmp_path / FILE_NAME) in str(caught.value)
+
+
+@pytest.mark.parametrize(("column", "change"), OF_ANOTHER_GRAPH)
+def test_lookups_of_another_graph_are_refused(tmp_path, column, change):
+    build().save(tmp_path)
+    changed = change(load_file(tmp_path / FILE_NAME)[column])
+    rewrite(tmp_path, CHECKED, **{column: changed})
+    with pytest.raises(GraphError, match="the lookup columns are not of this graph"):
+        KnowledgeGraph.load(tmp_path)
+    rewrite(tmp_path, FORMATS[0])
+    assert same(KnowledgeGraph.load(tmp_path), build()), "looked up again, not read"
+
+
+def test_a_graph_without_lookups_is_read(tmp_path):
+    """Files of the first format, the demonstration's among them, have none."""
+    build().save(tmp_path)
+    lookups = ("node_of_entity", "has_edges", "alias_order", "alias_first", "num_words")
+    rewrite(tmp_path, FORMATS[0], **dict.fromkeys(lookups))
+    assert same(KnowledgeGraph.load(tmp_path), build())
+    KnowledgeGraph.load(CHECKPOINT).save(tmp_path)
+    assert same(KnowledgeGraph.load(tmp_path), KnowledgeGraph.load(CHECKPOINT))
+
+
+def test_a_newer_format_asks_for_a_newer_package(tmp_path):
+    build().save(tmp_path)
+    rewrite(tmp_path, "kglm-graph-3")
+    with pytest.raises(GraphError, match=r"format kglm-graph-3.*update the package"):
+        KnowledgeGraph.load(tmp_path)
+
+
+def test_what_contradicts_itself_is_not_written(tmp_path):
+    graph = build()
+    graph.edge_relation[3] = 99
+    with pytest.raises(GraphError, match="dangling id: an edge's relation"):
+        graph.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_windows_are_the_ends_and_between():
+    short = torch.arange(WINDOWS * WIDTH)
+    assert torch.equal(sampled(short), short)
+    column = torch.arange(10 * WINDOWS * WIDTH)
+    windows = sampled(column).view(WINDOWS, WIDTH)
+    assert (windows.diff(dim=1) == 1).all()
+    assert windows[0, 0] == 0
+    assert windows[-1, -1] == column[-1]
+    assert (windows.diff(dim=0) > WIDTH).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "lookup"),
+    [
+        ("edge_relation", lambda g, place: g.relation(torch.tensor([1, place]))),
+        ("entity_of", lambda g, place: g.entity(torch.tensor([1, place]))),
+        ("aliases", lambda g, place: g.alias_words(torch.tensor([1, place]))),
+    ],
+)
+@pytest.mark.parametrize("bad", [-1, 10**8])
+def test_an_id_that_was_not_looked_at_is_checked_when_used(
+    tmp_path, column, lookup, bad
+):
+    """Between the windows a damaged column is found by the first who uses it."""
+    graph = large_graph.graph(20_000, 20_000 - 1)
+    graph.save(tmp_path)
+    place = 2500
+    damaged = getattr(graph, column).clone()
+    damaged[place] = bad
+    rewrite(tmp_path, CHECKED, **{column: damaged})
+    loaded = KnowledgeGraph.load(tmp_path)
+    lookup(loaded, place - 1)
+    with pytest.raises(GraphError, match=r"dangling id: an?.* is damaged: copy or"):
+        lookup(loaded, place)
 
 
 def test_a_missing_graph_is_named(tmp_path):

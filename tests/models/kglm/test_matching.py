@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import AliasMatching
+from lm_latent_eval.models.kglm.matching import AliasMatching, Tilt
 from lm_latent_eval.models.kglm.unfolding import log_prob_walks
 from tests import kglm_reference as reference
 from tests.kglm_space import every_walk
@@ -27,11 +27,16 @@ def graph() -> KnowledgeGraph:
     )
 
 
+def dense(tilt: Tilt, num_positions: int) -> torch.Tensor:
+    position = torch.arange(num_positions)[:, None]
+    return tilt.at(position, torch.arange(tilt.num_nodes).expand(num_positions, -1))
+
+
 def test_names_speak_for_their_nodes(graph):
     matching = AliasMatching().double()
     matching.weight.data = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
     text = torch.tensor([[7, 8, 5, 7], [8, 7, 8, 9]])
-    tilt = matching(text, torch.tensor([4, 3]), graph).view(2, 4, graph.num_nodes)
+    tilt = matching(text, torch.tensor([4, 3]), graph)
     expected = torch.zeros(2, 4, 4, dtype=torch.float64)
     expected[0, 0, ADA] = 111.0  # "7 8" stands there: whole, and one word longer
     expected[0, 0, BO] = 1.0  # "7 8 9" only begins like that
@@ -42,12 +47,16 @@ def test_names_speak_for_their_nodes(graph):
     expected[1, 1, ADA] = 111.0
     expected[1, 1, BO] = 1.0  # the 9 is beyond the end
     expected[1, 2, CY] = 11.0
-    assert torch.equal(tilt, expected)
+    assert torch.equal(dense(tilt, 8).view(2, 4, 4), expected)
+    row, node, value = tilt.entries(torch.tensor([3, 0, 2]))
+    assert row.tolist() == [0, 0, 1, 1]
+    assert node.tolist() == [ADA, BO, ADA, BO]
+    assert value.tolist() == [11.0, 1.0, 111.0, 1.0]
 
 
 def test_the_weights_learn(graph):
     matching = AliasMatching()
-    matching(torch.tensor([[7, 8, 9]]), torch.tensor([3]), graph).sum().backward()
+    matching(torch.tensor([[7, 8, 9]]), torch.tensor([3]), graph).value.sum().backward()
     assert matching.weight.grad is not None
     # Begun: Ada and Bo at 0, Cy at 1; whole: all of them; longer: 1 + 2 words.
     assert matching.weight.grad.tolist() == [3.0, 3.0, 3.0]
@@ -59,11 +68,12 @@ def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model):
     kglm = reference.model(model)
     encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
     generator = torch.Generator().manual_seed(0)
-    tilt = torch.randn(
-        3, kglm.knowledge.num_nodes, generator=generator, dtype=torch.float64
-    )
+    num_nodes = kglm.knowledge.num_nodes
+    tilt = torch.randn(3, num_nodes, generator=generator, dtype=torch.float64)
     tilt[:, 0] = 0.0
-    tilted = replace(encoded.walk, tilt=tilt)
+    key = torch.arange(3 * num_nodes + 1)
+    sparse = Tilt(key, torch.cat([tilt.flatten(), tilt.new_zeros(1)]), num_nodes)
+    tilted = replace(encoded.walk, tilt=sparse)
     walks = every_walk(kglm.knowledge, 3, kglm.config.cutoff, 4)
     history = encoded.history.expand(1, walks.node.shape[1], -1)
     plain, ours = (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.models.kglm.ragged import (
     expand_ranges,
+    in_groups,
     invert_cdf,
     segment_logsumexp,
 )
@@ -44,6 +45,20 @@ def test_ranges_are_concatenated(ranges):
     element, row = expand_ranges(start, start + count)
     pairs = [(s + i, r) for r, (s, c) in enumerate(ranges) for i in range(c)]
     assert list(zip(element.tolist(), row.tolist(), strict=True)) == pairs
+
+
+@given(st.lists(st.integers(0, 9), max_size=9), st.integers(1, 20))
+def test_groups_are_as_large_as_they_may(sizes, limit):
+    every = torch.arange(len(sizes))
+    size = torch.tensor(sizes, dtype=torch.long)
+    groups = list(in_groups((every, size), size, limit))
+    assert torch.cat([rows for rows, _ in groups]).tolist() == every.tolist()
+    assert [sizes[r] for rows, _ in groups for r in rows] == sizes
+    total = [int(own.sum()) for _, own in groups]
+    for (rows, _), elements in zip(groups, total, strict=True):
+        assert elements <= limit or len(rows) == 1
+    for elements, (_, following) in zip(total, groups[1:], strict=False):
+        assert elements + following[0] > limit, "the next row did not fit"
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3) | st.just(-math.inf), max_size=5)))

@@ -1,0 +1,181 @@
+"""Reads the archives that AllenNLP wrote: configuration, vocabularies and weights.
+
+An archive is a ``tar.gz`` or the directory that it unpacks to::
+
+    config.json
+    weights.th                            a torch pickle, name -> tensor
+    vocabulary/non_padded_namespaces.txt  patterns such as *labels, one a line
+    vocabulary/NAMESPACE.txt              one entry a line, in the order of the ids
+
+In a padded namespace, one that no pattern matches, id 0 is the padding, which is not
+in the file, and the first line is id 1; in the others the first line is id 0. The last
+line may lack its end. Nothing is unpacked to disk and no code of the archive is run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PADDING, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
+_NEWLINE = "@@NEWLINE@@"
+"""How a line end within an entry is written."""
+
+_CONFIG, _WEIGHTS = "config.json", "weights.th"
+_PATTERNS = "vocabulary/non_padded_namespaces.txt"
+
+
+class ArchiveError(ValueError):
+    """An archive that is missing something, damaged, or unsafe."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A model as AllenNLP left it."""
+
+    path: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    vocabulary: dict[str, list[str]]
+    """Namespace -> entries in the order of their ids, the padding included."""
+
+    def namespace(self, name: str) -> list[str]:
+        """Return a vocabulary.
+
+        Raises:
+            ArchiveError: If there is none of that name.
+        """
+        if name not in self.vocabulary:
+            raise ArchiveError(
+                f"{self.path} lacks vocabulary/{name}.txt: archive the model again"
+            )
+        return self.vocabulary[name]
+
+
+def read_archive(path: Path) -> Archive:
+    """Read an archive or an unpacked one.
+
+    Raises:
+        ArchiveError: If a part is missing or damaged, a weight is not a number, or a
+            tar member is no plain file within the archive.
+    """
+    path = Path(path)
+    files = dict(_files_of_directory(path) if path.is_dir() else _files_of_tar(path))
+    for name in (_CONFIG, _WEIGHTS, _PATTERNS):
+        if name not in files:
+            raise ArchiveError(
+                f"{path} lacks {name}: it is no archive of an AllenNLP model"
+            )
+    return Archive(
+        path,
+        _config(path, files[_CONFIG]),
+        _weights(path, files[_WEIGHTS]),
+        _vocabulary(path, files),
+    )
+
+
+def _is_wanted(name: str) -> bool:
+    return name in (_CONFIG, _WEIGHTS) or (
+        PurePosixPath(name).parent == PurePosixPath("vocabulary")
+        and name.endswith(".txt")
+    )
+
+
+def _files_of_directory(path: Path) -> Iterator[tuple[str, bytes]]:
+    for file in [path / _CONFIG, path / _WEIGHTS, *path.glob("vocabulary/*.txt")]:
+        if file.is_file():
+            yield file.relative_to(path).as_posix(), file.read_bytes()
+
+
+def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        with tarfile.open(path) as tar:
+            for member in tar:
+                name = PurePosixPath(member.name)
+                if name.is_absolute() or ".." in name.parts:
+                    raise ArchiveError(f"{path} is refused: {name} leads out of it")
+                if not (member.isfile() or member.isdir()):
+                    raise ArchiveError(f"{path} is refused: {name} is no plain file")
+                file = tar.extractfile(member) if _is_wanted(str(name)) else None
+                if file is not None:
+                    yield str(name), file.read()
+    except (tarfile.TarError, EOFError, OSError) as err:
+        if isinstance(err, FileNotFoundError):
+            raise
+        raise ArchiveError(
+            f"{path} is not a readable archive ({err}): copy or download it again"
+        ) from err
+
+
+def _config(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        config = json.loads(content)
+        if not isinstance(config["model"]["type"], str):
+            raise TypeError("the type is no name")
+    except (ValueError, KeyError, TypeError) as err:
+        raise ArchiveError(
+            f"{path}: {_CONFIG} is no configuration of an AllenNLP model ({err!r})"
+        ) from err
+    return dict(config)
+
+
+def _weights(path: Path, content: bytes) -> dict[str, Tensor]:
+    try:
+        weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as err:  # of a pickle or of torch
+        raise ArchiveError(
+            f"{path}: {_WEIGHTS} is damaged or holds more than tensors ({err})"
+        ) from err
+    if not isinstance(weights, dict):
+        raise ArchiveError(f"{path}: {_WEIGHTS} holds no table of tensors")
+    for name, tensor in weights.items():
+        if not isinstance(tensor, Tensor):
+            raise ArchiveError(f"{path}: {name!r} in {_WEIGHTS} is no tensor")
+        if not bool(tensor.isfinite().all()):
+            raise ArchiveError(
+                f"{path}: tensor {name!r} in {_WEIGHTS} holds NaN or infinity: the "
+                "training diverged or the file is damaged"
+            )
+    return dict(weights)
+
+
+def _vocabulary(path: Path, files: dict[str, bytes]) -> dict[str, list[str]]:
+    patterns = _lines(path, _PATTERNS, files)
+    vocabulary = {}
+    for name in files.keys() - {_CONFIG, _WEIGHTS, _PATTERNS}:
+        namespace = PurePosixPath(name).stem
+        entries = [line.replace(_NEWLINE, "\n") for line in _lines(path, name, files)]
+        if not any(_matches(pattern, namespace) for pattern in patterns):
+            entries = [PADDING, *entries]
+            if entries[1:2] != [UNKNOWN]:
+                raise ArchiveError(
+                    f"{path}: the first line of {name} is not {UNKNOWN}: is its "
+                    "namespace missing in non_padded_namespaces.txt?"
+                )
+        if len(set(entries)) < len(entries):
+            twice = next(e for i, e in enumerate(entries) if e in entries[:i])
+            raise ArchiveError(f"{path}: {name} lists {twice!r} twice")
+        vocabulary[namespace] = entries
+    return vocabulary
+
+
+def _matches(pattern: str, namespace: str) -> bool:
+    if pattern.startswith("*"):
+        return namespace.endswith(pattern[1:])
+    return namespace == pattern
+
+
+def _lines(path: Path, name: str, files: dict[str, bytes]) -> list[str]:
+    try:
+        # Only \n ends a line: an entry may well be another kind of white space.
+        return files[name].decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as err:
+        raise ArchiveError(f"{path}: {name} is not UTF-8 ({err})") from err

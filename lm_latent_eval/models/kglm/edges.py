@@ -1,0 +1,92 @@
+r"""Which edge of its parent leads to a DERIVED mention.
+
+.. math::
+    p(\mathrm{edge} \mid c) \propto e^{s_t(\mathrm{relation}) + b_t(\mathrm{tail})}
+
+over the edges that leave c, b being the tilt. Edges are listed for the (position,
+parent) pairs asked for; no table has a column an edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.ragged import (
+    expand_ranges,
+    in_groups,
+    invert_cdf,
+    segment_logsumexp,
+)
+from lm_latent_eval.models.kglm.scores import AT_ONCE
+
+
+@dataclass(frozen=True)
+class Edges:
+    """p(edge | parent) at P positions; parents are rows of the entity table."""
+
+    relation: Tensor
+    """Scores of relations, (P, R)."""
+    graph: KnowledgeGraph
+    tilt: Tilt | None
+
+    def log_prob(self, position: Tensor, parent: Tensor, node: Tensor) -> Tensor:
+        """Return log of the summed probability of the edges parent -> node, (N,)."""
+        head = self.graph.node_of_entity[parent]
+        edge, pair = expand_ranges(*self.graph.edges_between(head, node))
+        there = segment_logsumexp(self._scores(position[pair], edge), pair, len(head))
+        log_z, _ = self.log_sums(position, parent)
+        return there - log_z.masked_fill(log_z.isneginf(), 0.0)
+
+    def log_sums(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum over the edges of (position, parent): with and without the tilt, (n,).
+
+        Distinct pairs are summed once, as many at a time as have few edges together.
+        """
+        distinct, which = self._distinct(position, parent)
+        start, end = self._range(distinct[1])
+        tilted, plain = [], []
+        for t, first, last in in_groups(
+            (distinct[0], start, end), end - start, AT_ONCE
+        ):
+            edge, pair = expand_ranges(first, last)
+            tilted.append(segment_logsumexp(self._scores(t[pair], edge), pair, len(t)))
+            if self.tilt is not None:
+                score = self.relation[t[pair], self.graph.relation(edge)]
+                plain.append(segment_logsumexp(score, pair, len(t)))
+        log_z = torch.cat(tilted)[which]
+        return log_z, torch.cat(plain)[which] if plain else log_z
+
+    def every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List tail, score and pair of every edge of (position, parent)."""
+        edge, pair = expand_ranges(*self._range(parent))
+        return self.graph.tail(edge), self._scores(position[pair], edge), pair
+
+    def sample(self, position: Tensor, parent: Tensor, u: Tensor) -> Tensor:
+        """Draw an edge of each (position, parent) and return its tail, (n,)."""
+        distinct, which = self._distinct(position, parent)
+        tail, score, pair = self.every(*distinct)
+        log_z = segment_logsumexp(score, pair, len(distinct[0]))
+        prob = (score - log_z[pair]).exp()
+        return tail[invert_cdf(prob, pair, len(distinct[0]), which, u)]
+
+    def _distinct(
+        self, position: Tensor, parent: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        num_entities = len(self.graph.node_of_entity)
+        key, which = torch.unique(position * num_entities + parent, return_inverse=True)
+        return (key // num_entities, key % num_entities), which
+
+    def _range(self, parent: Tensor) -> tuple[Tensor, Tensor]:
+        start, end = self.graph.edge_range(self.graph.node_of_entity[parent])
+        return start, torch.where(self.graph.has_edges[parent], end, start)
+
+    def _scores(self, position: Tensor, edge: Tensor) -> Tensor:
+        score = self.relation[position, self.graph.relation(edge)]
+        if self.tilt is not None:
+            score = score + self.tilt.at(position, self.graph.tail(edge))
+        return score

@@ -1,0 +1,251 @@
+"""A knowledge graph on disk: columns in one file, mapped into memory, not read.
+
+What can only be told by reading everything (that no id dangles, that sorted columns
+are sorted) is told once, when a file is written; the file says so by its format.
+Loading such a file looks at sizes, types and a few windows of each column, and ids are
+checked again where they are used (``KnowledgeGraph``). Any other file, older ones of
+the first format among them, is read and checked in whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+FILE_NAME = "graph.safetensors"
+FORMATS = ("kglm-graph-1", "kglm-graph-2")
+CHECKED = "kglm-graph-2"
+"""The format of files that were checked in whole when they were written."""
+
+COLUMNS = {
+    "edge_key": torch.int64,
+    "edge_relation": torch.int32,
+    "entity_of": torch.int64,
+    "aliases": torch.int32,
+}
+LOOKUPS = {
+    "node_of_entity": torch.int64,
+    "has_edges": torch.bool,
+    "alias_order": torch.int64,
+    "alias_first": torch.int32,
+}
+NAMES = ("node_names", "relation_names")
+WINDOWS, WIDTH = 4, 1024
+"""How many windows of how many rows of a long column are looked at when loading."""
+
+Columns = dict[str, Any]
+"""Tensors of ``COLUMNS`` and perhaps of ``LOOKUPS``, ``PackedNames`` of ``NAMES``, and
+the numbers ``num_entities`` and ``num_words``."""
+
+
+class GraphError(ValueError):
+    """A knowledge graph that contradicts itself or its model."""
+
+
+@dataclass(frozen=True)
+class PackedNames(Sequence[str]):
+    """Strings in one byte column, decoded one at a time when asked for."""
+
+    text: Tensor
+    ends: Tensor
+
+    @classmethod
+    def pack(cls, strings: Iterable[str]) -> PackedNames:
+        """Put strings end to end."""
+        encoded = [s.encode() for s in strings]
+        lengths = torch.tensor([len(e) for e in encoded], dtype=torch.long)
+        text = torch.frombuffer(bytearray(b"".join(encoded)), dtype=torch.uint8)
+        return cls(text, lengths.cumsum(0))
+
+    def __len__(self) -> int:
+        """Number of strings."""
+        return len(self.ends)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        """Decode one string, or a list of them for a slice."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        start = int(self.ends[position - 1]) if position else 0
+        return self.text[start : int(self.ends[position])].numpy().tobytes().decode()
+
+    def __iter__(self) -> Iterator[str]:
+        """Decode every string."""
+        text = self.text.numpy().tobytes()
+        return (text[a:b].decode() for a, b in pairwise([0, *self.ends.tolist()]))
+
+
+def write(path: Path, columns: Columns) -> None:
+    """Check a graph in whole and write it; a reader sees the old file or the new one.
+
+    Raises:
+        GraphError: If the columns contradict one another.
+    """
+    check(columns, whole)
+    tensors = {name: columns[name].contiguous() for name in (*COLUMNS, *LOOKUPS)}
+    for name in NAMES:
+        tensors[f"{name}.text"] = columns[name].text
+        tensors[f"{name}.ends"] = columns[name].ends
+    for name in ("num_entities", "num_words"):
+        tensors[name] = torch.tensor(columns[name])
+    # A file that a graph is mapped from must not change under it.
+    partial = path.with_name(f"{path.name}.partial")
+    save_file(tensors, partial, metadata={"format": CHECKED})
+    partial.rename(path)
+
+
+def read(path: Path) -> Columns:
+    """Map the columns of a graph; without lookups where it was not checked.
+
+    Raises:
+        GraphError: If the file is missing, damaged or contradicts itself.
+    """
+    if not path.is_file():
+        raise GraphError(f"{path} is missing: the checkpoint has no knowledge graph")
+    try:
+        with safe_open(path, "pt") as file:
+            version = (file.metadata() or {}).get("format", FORMATS[0])
+        if version not in FORMATS:
+            raise GraphError(
+                f"is of the format {version}, which this version of lm_latent_eval "
+                f"does not know; it reads {', '.join(FORMATS)}: update the package"
+            )
+        checked = version == CHECKED
+        # On a mapping of its own, which takes with it what the check has read.
+        check(_columns(path, checked), sampled if checked else whole)
+        return _columns(path, checked)
+    except GraphError as err:
+        raise GraphError(f"{path}: {err}") from err
+    except Exception as err:
+        raise GraphError(
+            f"{path} is not a readable graph ({err}); was its writing interrupted? "
+            "Build it again with the checkpoint"
+        ) from err
+
+
+def _columns(path: Path, checked: bool) -> Columns:
+    tensors = load_file(path)
+    columns: Columns = {
+        name: tensors[name] for name in (*COLUMNS, *(LOOKUPS if checked else ()))
+    }
+    for name in NAMES:
+        columns[name] = PackedNames(tensors[f"{name}.text"], tensors[f"{name}.ends"])
+    for name in ("num_entities", *(["num_words"] if checked else [])):
+        columns[name] = int(tensors[name])
+    return columns
+
+
+# -- checks -------------------------------------------------------------------------
+
+Look = Callable[[Tensor], Tensor]
+"""What a check looks at of a column, in order."""
+
+
+def whole(column: Tensor) -> Tensor:
+    """Look at everything."""
+    return column
+
+
+def sampled(column: Tensor) -> Tensor:
+    """Look at evenly spaced windows, the beginning and the end among them."""
+    if len(column) <= WINDOWS * WIDTH:
+        return column
+    starts = torch.linspace(0, len(column) - WIDTH, WINDOWS, dtype=torch.float64)
+    return torch.cat([column[s : s + WIDTH] for s in starts.long().tolist()])
+
+
+def check(columns: Mapping[str, Any], look: Look) -> None:
+    """Check that the columns of a graph agree.
+
+    Args:
+        columns: ``Columns``.
+        look: What of each column to look at.
+
+    Raises:
+        GraphError: If an id dangles, or columns differ in length or are of no such
+            type.
+    """
+    for name, dtype in (COLUMNS | LOOKUPS).items():
+        if name in columns and columns[name].dtype != dtype:
+            raise GraphError(f"{name} is {columns[name].dtype}, expected {dtype}")
+    for name in NAMES:
+        text, ends = columns[name].text, columns[name].ends
+        last = ends[-1:].tolist() or [0]
+        if _falls(look(ends)) or int(ends[:1].sum()) < 0 or last != [len(text)]:
+            raise GraphError(f"{name} do not fill their column of text")
+    n, relations = len(columns["entity_of"]), len(columns["relation_names"])
+    entities, edge_key = columns["num_entities"], columns["edge_key"]
+    if len(edge_key) != len(columns["edge_relation"]):
+        raise GraphError(
+            f"{len(edge_key)} edges but {len(columns['edge_relation'])} relations"
+        )
+    if len(columns["aliases"]) != n or len(columns["node_names"]) != n:
+        raise GraphError(
+            f"{n} nodes, but aliases for {len(columns['aliases'])} and names for "
+            f"{len(columns['node_names'])}"
+        )
+    for what, name, limit in (
+        ("an edge's end", "edge_key", n * n),
+        ("an edge's relation", "edge_relation", relations),
+        ("a node's entity", "entity_of", entities),
+    ):
+        if outside(look(columns[name]), limit):
+            raise GraphError(
+                f"a dangling id: {what} is outside of the {n} nodes, "
+                f"{relations} relations and {entities} entities"
+            )
+    aliases = columns["aliases"]
+    words = columns.get("num_words", torch.iinfo(aliases.dtype).max)
+    if aliases.ndim != 3 or outside(look(aliases), words):
+        raise GraphError("aliases are not word ids of shape (nodes, aliases, words)")
+    if _falls(look(edge_key)):
+        raise GraphError("the edges are not sorted by head and tail")
+    if "num_words" in columns:
+        _check_lookups(columns, look)
+
+
+def _check_lookups(columns: Mapping[str, Any], look: Look) -> None:
+    node_of, order = columns["node_of_entity"], columns["alias_order"]
+    first, aliases = look(columns["alias_first"]), columns["aliases"]
+    n, entities = len(aliases), columns["num_entities"]
+    good = (
+        len(node_of) == len(columns["has_edges"]) == entities
+        and len(order) == len(columns["alias_first"])
+        and not outside(look(node_of), n)
+        and not outside(look(order), n * aliases.shape[1])
+        and not _falls(first)
+    )
+    if good:
+        heads, entity = look(node_of), look(torch.arange(entities))
+        own = heads != 0
+        low = heads * n
+        ends = torch.searchsorted(columns["edge_key"], torch.stack([low, low + n]))
+        good = (
+            bool((columns["entity_of"][heads] == entity)[own].all())
+            and torch.equal(look(columns["has_edges"]), (ends[1] > ends[0]) & own)
+            and torch.equal(aliases.flatten(0, 1)[look(order), 0], first)
+        )
+    if not good:
+        raise GraphError(
+            "the lookup columns are not of this graph: copy or build it again"
+        )
+
+
+def outside(ids: Tensor, limit: int) -> bool:
+    """Whether any id is not one of 0 .. limit - 1."""
+    if not ids.numel():
+        return False
+    low, high = torch.aminmax(ids)
+    return not 0 <= int(low) <= int(high) < limit
+
+
+def _falls(column: Tensor) -> bool:
+    return bool((column.diff() < 0).any())

@@ -1,0 +1,226 @@
+"""Linked WikiText-2: articles whose mentions are linked to Wikidata.
+
+JSON lines, one article a line::
+
+    {"title": "...", "tokens": ["@@START@@", "Ada", "met", "Babbage", ".", "@@END@@"],
+     "annotations": [{"source": "WIKI", "id": "Q7259", "span": [1, 2],
+                      "relation": ["@@NEW@@"], "parent_id": ["Q7259"]}, ...]}
+
+``@@END@@`` ends every line of the article. A span counts tokens, its end exclusive.
+The mention is new if its relation is ``@@NEW@@``; else it is derived, from every parent
+by the relation beside it: ``R:P31`` is the inverse of ``P31``, ``@@REFLEXIVE@@`` the
+entity itself. Names that begin with ``T`` or ``V`` are dates and quantities. Where
+mentions overlap, the later one has the tokens, and what is left of the earlier one on
+either side are mentions by themselves.
+
+There are two ways to read an article: ``LinkedAnnotator`` turns it into the words and
+the walk of a *converted* model; ``LinkedText.as_record`` writes it as a record of
+``data.py``, from which new models are trained.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.walk import Mention
+from lm_latent_eval.text.corpora import START_MARK, numbered_lines, unmarked
+from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.kglm.modeling import Encoded
+
+_NEW, _REFLEXIVE, _INVERSE = "@@NEW@@", "@@REFLEXIVE@@", "R:"
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A mention of an entity."""
+
+    start: int
+    """Its first token."""
+    end: int
+    """The token after its last one."""
+    entity: str
+    source: str
+    """What found it: WIKI, KG or COREF."""
+    edges: tuple[tuple[str, str], ...]
+    """(relation, parent); none if the entity is new."""
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Annotation:
+        """Read one annotation."""
+        start, end = record["span"]
+        relations, parents = record["relation"], record["parent_id"]
+        edges = (
+            () if relations == [_NEW] else tuple(zip(relations, parents, strict=True))
+        )
+        strings = (record["id"], *relations, *parents)
+        if not all(isinstance(name, str) for name in strings):
+            raise TypeError(f"names that are no strings: {strings!r:.80}")
+        if not (isinstance(start, int) and isinstance(end, int)):
+            raise TypeError(f"a span that is no pair of numbers: {record['span']!r}")
+        return cls(start, end, record["id"], record.get("source", ""), edges)
+
+
+@dataclass(frozen=True)
+class LinkedText:
+    """An article with its mentions."""
+
+    title: str
+    tokens: tuple[str, ...]
+    annotations: tuple[Annotation, ...]
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> LinkedText:
+        """Read one article.
+
+        Raises:
+            ValueError, KeyError, TypeError: If it is not of the format.
+        """
+        tokens = tuple(record["tokens"])
+        if not all(isinstance(token, str) for token in tokens):
+            raise TypeError("tokens are no strings")
+        if tokens[:1] != (START_MARK,):
+            raise ValueError(f"the first token is not {START_MARK}")
+        annotations = tuple(map(Annotation.from_json, record["annotations"]))
+        for a in annotations:
+            if not 0 < a.start < a.end <= len(tokens):
+                raise ValueError(
+                    f"a mention of tokens {a.start} to {a.end} of {len(tokens)}"
+                )
+        return cls(str(record.get("title", "")), tokens, annotations)
+
+    def mentions(self) -> list[Annotation]:
+        """Return the mentions from left to right, no token in two of them."""
+        owner: list[Annotation | None] = [None] * len(self.tokens)
+        for a in self.annotations:
+            owner[a.start : a.end] = [a] * (a.end - a.start)
+        pieces, start = [], 0
+        for _, run in groupby(owner, key=id):
+            same = list(run)
+            if same[0] is not None:
+                pieces.append(replace(same[0], start=start, end=start + len(same)))
+            start += len(same)
+        return pieces
+
+    def as_record(self) -> dict[str, Any]:
+        r"""Write the article as a record of ``data.py``.
+
+        Line ends become ``\n``. Facts are the relations of derived mentions, read
+        forwards. Mentions that a coreference system found name nothing reliably, so
+        they teach no alias. A date or quantity is an entity like any other.
+        """
+        tokens = unmarked(list(self.tokens))
+        mentions = [
+            {
+                "start": m.start - 1,
+                "end": min(m.end - 1, len(tokens)),
+                "entity": m.entity,
+                "form": "pronoun" if m.source == "COREF" else "name",
+            }
+            for m in self.mentions()
+            if m.start - 1 < len(tokens)
+        ]
+        triples = {
+            _forwards(parent, relation, a.entity)
+            for a in self.annotations
+            for relation, parent in a.edges
+            if relation != _REFLEXIVE
+        }
+        return {
+            "id": self.title,
+            "tokens": tokens,
+            "mentions": mentions,
+            "triples": sorted(triples),
+        }
+
+
+def _forwards(head: str, relation: str, tail: str) -> tuple[str, str, str]:
+    if relation.startswith(_INVERSE):
+        return (tail, relation.removeprefix(_INVERSE), head)
+    return (head, relation, tail)
+
+
+def read_linked(path: Path) -> list[LinkedText]:
+    """Read a file of articles.
+
+    Raises:
+        ValueError: If a line is not of the format; it is named.
+    """
+    texts = []
+    for number, line in numbered_lines(path):
+        try:
+            texts.append(LinkedText.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            raise ValueError(
+                f"{path}, line {number}: not a linked article ({err!r}); expected "
+                '{"tokens": [...], "annotations": [{"id": "...", "span": [1, 2], '
+                '"relation": [...], "parent_id": [...]}, ...]}'
+            ) from err
+    if not texts:
+        raise ValueError(f"{path} has no texts")
+    return texts
+
+
+class LinkedAnnotator:
+    """Turns articles into word ids and walks of a converted model.
+
+    Words are looked up as they stand; those without an id are unknown. Entities that
+    the graph lacks are its unknown node, as for the original.
+    """
+
+    def __init__(self, graph: KnowledgeGraph, tokenizer: WordTokenizer) -> None:
+        """Index the graph by name."""
+        self.word_id = tokenizer.tokenizer.token_to_id
+        self.node = {name: i for i, name in enumerate(graph.node_names)}
+        self.entity_of = graph.entity_of.tolist()
+
+    def __call__(self, text: LinkedText) -> tuple[list[int], list[int], list[int]]:
+        """Return word ids, mention types and nodes of the tokens after the first."""
+        size = len(text.tokens)
+        mention, node = [int(Mention.NONE)] * size, [NO_ENTITY] * size
+        for m in text.mentions():
+            mention[m.start] = int(Mention.DERIVED if m.edges else Mention.NEW)
+            inner = slice(m.start + 1, m.end)
+            mention[inner] = [int(Mention.CONTINUE)] * (m.end - m.start - 1)
+            node[m.start : m.end] = [self._node(m.entity)] * (m.end - m.start)
+        ids = map(self.word_id, text.tokens)
+        words = [UNKNOWN if i is None else i for i in ids]
+        return words[1:], mention[1:], node[1:]
+
+    def shortlist(self, text: LinkedText) -> list[int]:
+        """List the entities of an article, rows of the entity table."""
+        rows = (self.entity_of[self._node(a.entity)] for a in text.annotations)
+        return list(dict.fromkeys(rows))
+
+    def _node(self, entity: str) -> int:
+        return self.node.get(entity, UNKNOWN)
+
+
+def over_shortlist(encoded: Encoded, shortlist: Iterable[int]) -> Encoded:
+    """Let new mentions name only the entities that a text is known to have.
+
+    Original models with a shortlist were trained so: they are told which entities an
+    article will mention, and choose among them.
+
+    Args:
+        encoded: One text, encoded by p.
+        shortlist: Rows of the entity table.
+
+    Raises:
+        ValueError: If there are several texts: each has a shortlist of its own.
+    """
+    if len(encoded.text) != 1:
+        raise ValueError(f"a shortlist is of one text; got {len(encoded.text)}")
+    listed = torch.zeros_like(encoded.walk.introducible)
+    listed[list(shortlist)] = True
+    listed[NO_ENTITY] = False
+    return replace(encoded, walk=replace(encoded.walk, introducible=listed))

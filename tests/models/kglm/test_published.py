@@ -1,0 +1,209 @@
+"""Published archives score their documents as the original does."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lm_latent_eval.models import load
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.kglm.conversion import convert
+from lm_latent_eval.models.kglm.data import collate_walks
+from lm_latent_eval.models.kglm.linked_wikitext import (
+    LinkedAnnotator,
+    LinkedText,
+    over_shortlist,
+)
+from lm_latent_eval.models.kglm.modeling import Encoded
+from lm_latent_eval.models.kglm.unfolding import windows
+from lm_latent_eval.models.kglm.walk import Mention, Rows
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.corpora import unmarked
+from lm_latent_eval.text.words import END, START
+from tests import kglm_reference as reference
+from tests.kglm_archives import FOLDER, published, real, written
+from tests.models.kglm.test_golden import (
+    TOLERANCE,
+    assert_same,
+    parent_factors,
+    same_but_padded,
+)
+
+
+@pytest.fixture(scope="module", params=["extract", "archive"])
+def documents(request, tmp_path_factory):
+    """The converted acl2020 archive in float64, and its documents."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "extract":
+        arguments, cases = written(folder, "acl2020"), published()["cases"]
+    else:
+        golden_dir = request.getfixturevalue("golden_dir")
+        arguments = real(folder, golden_dir, "acl2020")
+        cases = json.loads((golden_dir / "kglm/archive/cases.json").read_text())
+    convert(output=folder / "out", **arguments)
+    return load(folder / "out", dtype=torch.float64), cases
+
+
+def encode(checkpoint: Checkpoint, case: dict, unknown: float = 0.0) -> Encoded:  # type: ignore[type-arg]
+    """Encode a document as its checkpoint reads it, over its shortlist."""
+    annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
+    text = LinkedText.from_json(case)
+    words, _, _ = annotate(text)
+    costs = [unknown if checkpoint.tokenizer.is_unknown(i) else 0.0 for i in words]
+    batch = TokenBatch.collate([words], [costs], first=START)
+    return over_shortlist(checkpoint.model.encode(batch), annotate.shortlist(text))
+
+
+def test_annotations_are_read_as_the_original_reads_them(documents):
+    checkpoint, cases = documents
+    annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
+    entity_of = checkpoint.model.knowledge.entity_of
+    assert len(cases) == 3
+    for case in cases:
+        text, z = LinkedText.from_json(case), case["z"]
+        words, mention, node = annotate(text)
+        assert mention == z["mention_type"]
+        assert node == z["raw_entity_ids"]
+        assert entity_of[node].tolist() == z["entity_ids"]
+        assert [0, *annotate.shortlist(text)] == case["shortlist"]
+        # As a string, a text has the same ids; those of words to utter are original.
+        ids = checkpoint.tokenizer(" ".join(case["tokens"])).ids
+        assert ids == [START, *words]
+        text_alone = " ".join(unmarked(case["tokens"]))
+        assert text_alone.count("\n") == 1
+        assert [*checkpoint.tokenizer(text_alone).ids, END] == words
+        known = [1 if checkpoint.tokenizer.is_unknown(i) else i for i in ids]
+        assert known == case["token_ids"]
+
+
+def word_paths(
+    checkpoint: Checkpoint, encoded: Encoded, node: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of uttering and of copying each word, (T,)."""
+    model, (every, which) = checkpoint.model, node.unique(return_inverse=True)
+    aliases = model.knowledge.aliases[every]
+    words = model.generative.words
+    return words.log_paths(  # type: ignore[no-any-return]
+        encoded.text,
+        encoded.batch.targets,
+        encoded.batch.unknown_log_prob,
+        model._entity_vectors(every),
+        words.encode_aliases(aliases),
+        aliases.flatten(1),
+        torch.arange(len(node)),
+        which,
+    )
+
+
+def test_every_factor_of_the_published_documents(documents):
+    checkpoint, cases = documents
+    model = checkpoint.model
+    for case in cases:
+        z, golden = case["z"], case["p"]["factors"]
+        penalty = -math.log(model.config.num_unknown_types)
+        encoded = encode(checkpoint, case)
+        annotated = reference.walks(z)
+        node = annotated.node[0, 0]
+        position = torch.arange(len(node))
+        rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
+
+        mention = encoded.walk.log_mention(rows)[position, annotated.mention[0, 0]]
+        assert_same(mention, golden["mention_type"])
+        listed = torch.tensor(case["shortlist"])[z["shortlist_inds"]]
+        new = encoded.walk.new.log_prob(position, listed)
+        assert_same(new, golden["new_entity_unmasked"])
+        parent, edge = parent_factors(encoded, z)
+        same_but_padded(parent, golden["parent"])
+        same_but_padded(edge, golden["relation"])
+        paths = word_paths(checkpoint, encoded, node)
+        for path, name in zip(paths, ("word_gen", "word_copy"), strict=True):
+            assert_same(path, golden[name])
+        assert_same(model.log_words(encoded, annotated)[0, 0], golden["word"])
+        penalized = encode(checkpoint, case, penalty)
+        assert_same(
+            model.log_words(penalized, annotated)[0, 0], golden["word_penalized"]
+        )
+
+
+def pieces(checkpoint: Checkpoint, case: dict, penalty: float = 0.0):  # type: ignore[type-arg,no-untyped-def]
+    """What ``logp_clean`` charges a token, over the listed parents and over all."""
+    encoded, z = encode(checkpoint, case, penalty), case["z"]
+    walks = reference.walks(z)
+    mention, node = walks.mention[0, 0], walks.node[0, 0]
+    rows = Rows(torch.arange(len(node)), windows(encoded.history, walks.node)[0, 0])
+    new = encoded.walk.new.log_prob(rows.position, torch.tensor(z["entity_ids"]))
+    rest: Tensor = (
+        encoded.walk.log_mention(rows).gather(1, mention[:, None])[:, 0]
+        + torch.where(mention == Mention.NEW, new, 0.0)
+        + checkpoint.model.log_words(encoded, walks)[0, 0]
+    )
+    derived = mention == Mention.DERIVED
+    listed = sum(parent_factors(encoded, z)).logsumexp(-1)
+    every = encoded.walk.log_derived(rows, node)
+    return rest, torch.where(derived, listed, 0.0), torch.where(derived, every, 0.0)
+
+
+def test_totals_of_the_published_documents(documents):
+    """Ours differ only where the original counts a listed parent twice, or not at all.
+
+    It sums over the parents that the annotation lists, twice if listed twice; p is a
+    sum over all recent entities, each once.
+    """
+    checkpoint, cases = documents
+    penalty = -math.log(checkpoint.model.config.num_unknown_types)
+    equal = 0
+    for case in cases:
+        for cost, name in ((0.0, "logp_clean"), (penalty, "penalized_logp_clean")):
+            rest, listed, every = pieces(checkpoint, case, cost)
+            assert abs((rest + listed).sum().item() - case["p"][name]) < TOLERANCE
+            encoded = encode(checkpoint, case, cost)
+            annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
+            _, mention, node = annotate(LinkedText.from_json(case))
+            walks = collate_walks([mention], [node])
+            ours = checkpoint.model.log_joint(encoded, walks)[0, 0]
+            torch.testing.assert_close(ours, (rest + every).sum(), rtol=0, atol=1e-9)
+            for t, parents in enumerate(case["z"]["parent_ids"]):
+                twice = math.log(len(parents) / len(set(parents)))
+                assert every[t] >= listed[t] - twice - 1e-12
+            equal += abs(ours.item() - case["p"][name]) < TOLERANCE
+    assert equal == 4, "two of the three documents list every parent once"
+
+
+def as_master(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.replace("_rnn._rnns.", "rnns."): t for name, t in weights.items()}
+
+
+def test_both_branches_convert(tmp_path):
+    acl = load_file(FOLDER / "acl2020.safetensors")
+    master = load_file(FOLDER / "master.safetensors")
+    assert as_master(acl).keys() == master.keys()
+    tables = {"acl": acl, "renamed": as_master(acl), "master": master}
+    models = {}
+    for name, weights in tables.items():
+        branch = "acl2020" if name == "acl" else "master"
+        arguments = written(tmp_path, branch, weights)
+        convert(output=tmp_path / name, **arguments)
+        models[name] = load(tmp_path / name).model.state_dict()
+    different = 0
+    for name, tensor in models["acl"].items():
+        assert torch.equal(models["renamed"][name], tensor)
+        different += not torch.equal(models["master"][name], tensor)
+    assert different == len(models["acl"]), "the branches were trained apart"
+
+
+@pytest.mark.parametrize("branch", ["acl2020", "master"])
+def test_real_archives_convert(tmp_path, golden_dir, branch):
+    convert(output=tmp_path / "out", **real(tmp_path, golden_dir, branch))
+    ours = load(tmp_path / "out")
+    weights = load_file(
+        golden_dir / f"kglm/archive/weights_{branch}_branch.safetensors"
+    )
+    read = ours.model.generative.trunk.token_embeddings.weight
+    assert torch.equal(read, weights["_token_embedder.weight"])
+    assert ours.tokenizer.word(4) == "the"
+    assert ours.model.config.num_unknown_types == 92

@@ -1,0 +1,263 @@
+"""Large graphs and long texts: the same numbers, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.models.kglm import edges, modeling, scores
+from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.new_entities import NewEntities
+from lm_latent_eval.models.kglm.scores import EntityScores
+from tests import large_graph, tiny_models
+from tests.large_graph import NUM_WORDS
+
+PROJECT = Path(__file__).parents[3]
+EXACTLY = {"rtol": 0, "atol": 1e-10}
+on_linux = pytest.mark.skipif(
+    not Path("/proc/self/status").is_file(), reason="reads /proc/self/status"
+)
+
+
+def in_small_groups(monkeypatch, size: int) -> None:
+    """Let everything that is computed in groups be computed in groups this large."""
+    for module in (scores, edges, modeling):
+        monkeypatch.setattr(module, "AT_ONCE", size)
+
+
+# -- the distribution of new entities -------------------------------------------------
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tilted"])
+def new(request) -> NewEntities:
+    """Five positions over 30 entities, some of which may not be introduced."""
+    generator = torch.Generator().manual_seed(0)
+    graph = large_graph.graph(30, 60)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    table = EntityScores(normal(5, 4), normal(30, 4), normal(30), 1 + normal(5).abs())
+    introducible = torch.arange(30) % 7 != 0
+    tilt = Tilt.largest(
+        torch.tensor([0, 0, 0, 2, 4, 4]),
+        torch.tensor([3, 3, 14, 29, 1, 2]),
+        torch.tensor([1.0, 2.5, 4.0, 0.5, 30.0, 29.0], dtype=torch.float64),
+        num_positions=5,
+        num_nodes=30,
+    )
+    return NewEntities(table, graph, introducible, tilt if request.param else None)
+
+
+def dense(new: NewEntities) -> tuple[torch.Tensor, torch.Tensor]:
+    """log p_new (P, E) and log L (P,) by the definition, over whole tables."""
+    s = new.scores
+    table = s.scale[:, None] * (s.hidden @ s.weight.T + s.bias)
+    log_plain = table.masked_fill(~new.introducible, -torch.inf).log_softmax(-1)
+    tilt = torch.zeros_like(table)
+    if new.tilt is not None:
+        for position, node, b in [(0, 3, 2.5), (0, 14, 4), (2, 29, 0.5), (4, 1, 30)]:
+            tilt[position, node] = b
+        tilt[4, 2] = 29
+    tilted = log_plain + tilt
+    return tilted.log_softmax(-1), tilted.logsumexp(-1)
+
+
+@pytest.mark.parametrize("size", [1, 64, 1 << 22])
+def test_new_entities_are_a_softmax(new, monkeypatch, size):
+    in_small_groups(monkeypatch, size)
+    wanted, lift = dense(new)
+    torch.testing.assert_close(new.lift, lift, **EXACTLY)
+    torch.testing.assert_close(new.log_probs(torch.arange(5)), wanted, **EXACTLY)
+    position = torch.arange(5).repeat_interleave(30)
+    pairs = new.log_prob(position, torch.arange(30).repeat(5))
+    torch.testing.assert_close(pairs.view(5, 30), wanted, **EXACTLY)
+
+
+@pytest.mark.parametrize("size", [1, 64, 1 << 22])
+def test_new_entities_are_drawn_by_inversion(new, monkeypatch, size):
+    in_small_groups(monkeypatch, size)
+    cdf = dense(new)[0].exp().cumsum(-1)
+    u = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
+    position = torch.tensor([0, 1, 3, 4]).repeat_interleave(1000)
+    drawn = new.sample(position, u.repeat(4))
+    wanted = torch.searchsorted(cdf[[0, 1, 3, 4]], u.expand(4, -1).contiguous())
+    clear = (cdf[position] - u.repeat(4)[:, None]).abs().amin(-1) > 1e-12
+    assert clear.sum() > 3990, "premise"
+    assert torch.equal(drawn[clear], wanted.flatten()[clear])
+
+
+@pytest.mark.parametrize("size", [1, 64, 1 << 22])
+def test_the_most_probable_new_entities(new, monkeypatch, size):
+    in_small_groups(monkeypatch, size)
+    wanted, order = dense(new)[0].sort(-1, descending=True)
+    position = torch.tensor([4, 0, 4, 2])
+    log_prob, entity = new.top(position, 6)
+    torch.testing.assert_close(log_prob, wanted[position, :6], **EXACTLY)
+    assert torch.equal(entity, order[position, :6])
+    assert new.top(position, 99)[1].shape == (4, 30)
+
+
+def test_nobody_to_introduce(new):
+    nobody = NewEntities(
+        new.scores, new.graph, torch.zeros(30, dtype=torch.bool), new.tilt
+    )
+    assert not nobody.possible
+    assert (nobody.lift == 0).all()
+    assert (nobody.log_probs(torch.arange(5)) == -torch.inf).all()
+
+
+# -- the same numbers in groups -------------------------------------------------------
+
+
+def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
+    """All that a model and its proposal say of two texts."""
+    texts = [[4, 5, 1, 4, 3], [5, 5, 4]]
+    keys = [stream_key(0, str(i)) for i in range(2)]
+    batch, proposal = tiny_models.batch(texts), kglm.proposal(which, 1.3)
+    p, q = kglm.encode(batch), proposal.encode(batch)
+    draws, beam = proposal.sample(q, Streams(keys, 20), 20), proposal.beam(q, 9)
+    read = ImportanceSampling(20).extend(
+        kglm, proposal, batch.piece(0, 2), keys, [0, 0], Particles.begin(2, "cpu")
+    )
+    return {
+        "draws": torch.stack(draws.latents),
+        "beam": torch.stack(beam.latents),
+        "log q": draws.log_q,
+        "log q of the beam": beam.log_q,
+        "log p": kglm.log_joint(p, draws.latents),
+        "log q of the draws": proposal.log_prob(q, draws.latents),
+        "next token": next_token(kglm, batch.inputs[:, 2], read),
+    }
+
+
+@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("which", ["smoothing", "peeking", "prior"])
+@pytest.mark.parametrize(
+    "graph", [tiny_models.plain_graph, tiny_models.full_graph, None]
+)
+def test_groups_change_nothing(monkeypatch, graph, which, size):
+    # In the last graph words of one name lead to several nodes, nodes to many others.
+    chosen = graph() if graph else large_graph.graph(12, 90)
+    if graph:
+        kglm = tiny_models.kglm(chosen)
+    else:
+        kglm = large_graph.kglm(chosen, proposals=("smoothing", "peeking")).double()
+        tiny_models.randomised(kglm, 0, 1.0)
+    wanted = numbers(kglm, which)
+    in_small_groups(monkeypatch, size)
+    ours = numbers(kglm, which)
+    for name, tensor in wanted.items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(ours[name], tensor, **EXACTLY, msg=name)
+        else:
+            assert torch.equal(ours[name], tensor), name
+
+
+# -- memory ---------------------------------------------------------------------------
+
+MEMORY = """
+import json, sys, torch
+torch.set_num_threads(1)
+def memory(what):  # bytes
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(x.split()[1]) << 10 for x in lines if x.startswith(what + ":"))
+"""
+
+
+def measured(code: str, *arguments: object) -> dict[str, int]:
+    """Run code in a fresh process; it prints what it measured."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY + code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+LOAD = """
+from pathlib import Path
+from lm_latent_eval.models.kglm.graph import COLUMNS, KnowledgeGraph
+before = memory("VmRSS")
+graph = KnowledgeGraph.load(Path(sys.argv[1]))
+loaded = memory("VmRSS") - before
+for name in COLUMNS:
+    getattr(graph, name).sum()
+print(json.dumps({"loaded": loaded, "read": memory("VmRSS") - before}))
+"""
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_loaded_graph_is_not_read(tmp_path):
+    """Of 100 MB less than a quarter is in memory until it is used."""
+    large_graph.graph(500_000, 5_000_000).save(tmp_path)
+    size = (tmp_path / "graph.safetensors").stat().st_size
+    assert size > 80e6, "premise: large beside what starting anything takes"
+    resident = measured(LOAD, tmp_path)
+    assert resident["loaded"] < size / 4
+    assert resident["read"] > size / 2, "premise: reading shows"
+
+
+SCORE = """
+from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.inference import importance, particles
+from lm_latent_eval.models.kglm import scores
+from lm_latent_eval.text.batch import TokenBatch
+from tests import large_graph
+scores.AT_ONCE = 1 << 20
+particles.PIECE = importance.PIECE = 64
+kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
+def score(length):
+    generator = torch.Generator().manual_seed(1)
+    words = torch.randint(4, large_graph.NUM_WORDS, (length,), generator=generator)
+    batch = TokenBatch.collate([words.tolist()], first=2)
+    method = ImportanceSampling(2)
+    log_w = method.log_weights(kglm, kglm.proposal(), batch, [stream_key(0, "text")])
+    assert log_w.isfinite().all()
+    return memory("VmHWM")
+score(3)  # loads and remembers what does not depend on the text
+before = memory("VmHWM")
+short = score(int(sys.argv[2]))
+print(json.dumps({"short": short - before, "longer": score(int(sys.argv[3])) - short}))
+"""
+
+
+@on_linux
+@pytest.mark.slow
+def test_memory_grows_neither_with_entities_nor_with_words():
+    """One table of positions x entities takes more; there would be several."""
+    entities, short, long = 100_000, 130, 520
+    peak = measured(SCORE, entities, short, long)
+    assert peak["short"] < short * entities * 4
+    assert peak["longer"] < (long - short) * entities * 4 / 8
+
+
+def test_aliases_lead_to_their_nodes():
+    graph = large_graph.graph(300, 300)
+    word = torch.tensor([17, 3, 199, 17, -1])
+    words, node, which = graph.aliases_that_begin(word)
+    for i, w in enumerate(word.tolist()):
+        place = (graph.aliases[..., 0] == w).nonzero()
+        mine = which == i
+        found = torch.cat([node[mine, None], words[mine]], 1)
+        wanted = torch.cat(
+            [place[:, :1], graph.aliases[place[:, 0], place[:, 1]].long()], 1
+        )
+        assert torch.equal(found.unique(dim=0), wanted.unique(dim=0))
+        assert len(found) == len(wanted)
+    found_any = which.bincount(minlength=5) > 0
+    assert found_any.tolist() == [True, False, True, True, False]
+    assert graph.lookups.num_words == NUM_WORDS
