@@ -12,14 +12,15 @@ Commands = Any
 """What ``add_subparsers`` returns; argparse does not name its type."""
 
 
-def add_fields(parser: argparse.ArgumentParser, options: type) -> None:
-    """Add one option a field of a dataclass of numbers."""
+def add_fields(parser: argparse.ArgumentParser, options: Any) -> None:
+    """Add one option a field of a dataclass of numbers, a type or an instance of it."""
     for field in dataclasses.fields(options):
+        default = getattr(options, field.name)
         parser.add_argument(
             f"--{field.name.replace('_', '-')}",
-            type=type(field.default),
-            default=field.default,
-            help=f"default: {field.default}",
+            type=type(default),
+            default=default,
+            help=f"default: {default}",
         )
 
 

@@ -15,16 +15,7 @@ def add_to(commands: Commands) -> None:
     )
     originals = convert.add_subparsers(required=True, metavar="MODEL")
     kglm = originals.add_parser("kglm", help="an AllenNLP archive of a KGLM")
-    kglm.add_argument(
-        "--archive", type=Path, required=True, help="the model: tar.gz or directory"
-    )
-    kglm.add_argument(
-        "--proposal",
-        type=Path,
-        action="append",
-        default=[],
-        help="archive of a kglm-disc model; once peeking, once not (default: none)",
-    )
+    _add_archives(kglm, "kglm-disc")
     for name, holds in (
         ("knowledge-graph", "entity -> [(relation, tail), ...]"),
         ("aliases", "entity -> [name, ...]"),
@@ -37,6 +28,13 @@ def add_to(commands: Commands) -> None:
     kglm.add_argument("--output", type=Path, required=True, help="checkpoint directory")
     kglm.set_defaults(run=_kglm)
 
+    entitynlm = originals.add_parser("entitynlm", help="an archive of an EntityNLM")
+    _add_archives(entitynlm, "EntityDisc")
+    entitynlm.add_argument(
+        "--output", type=Path, required=True, help="checkpoint directory"
+    )
+    entitynlm.set_defaults(run=_entitynlm)
+
     rnng = originals.add_parser("rnng", help="a checkpoint of the URNNG program")
     rnng.add_argument("--model", type=Path, required=True, help="the .pt file")
     rnng.add_argument(
@@ -46,6 +44,29 @@ def add_to(commands: Commands) -> None:
     )
     rnng.add_argument("--output", type=Path, required=True, help="checkpoint directory")
     rnng.set_defaults(run=_rnng)
+
+
+def _add_archives(parser: argparse.ArgumentParser, proposal: str) -> None:
+    parser.add_argument(
+        "--archive", type=Path, required=True, help="the model: tar.gz or directory"
+    )
+    parser.add_argument(
+        "--proposal",
+        type=Path,
+        action="append",
+        default=[],
+        help=f"archive of a {proposal} model; once peeking, once not (default: none)",
+    )
+
+
+def _entitynlm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.entitynlm.conversion import convert
+
+    config = convert(args.archive, args.output, proposals=args.proposal).config
+    print(
+        f"wrote {args.output}: {config.vocab_size} words to utter; "
+        f"proposals: {', '.join([*config.proposals, 'prior'])}"
+    )
 
 
 def _kglm(args: argparse.Namespace) -> None:

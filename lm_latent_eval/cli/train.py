@@ -6,7 +6,13 @@ import argparse
 from pathlib import Path
 
 from lm_latent_eval.cli.arguments import Commands, add_fields, fields
-from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options, RNNGSize
+from lm_latent_eval.training.options import (
+    EntityNLMSize,
+    KGLMSize,
+    LSTMSize,
+    Options,
+    RNNGSize,
+)
 
 
 def add_to(commands: Commands) -> None:
@@ -22,6 +28,12 @@ def add_to(commands: Commands) -> None:
     add_fields(kglm, KGLMSize)
     add_fields(kglm, Options)
     kglm.set_defaults(run=_kglm)
+
+    entitynlm = models.add_parser("entitynlm", help="an entity LM and its proposals")
+    _add_data(entitynlm, "documents with coreference, a CoNLL file or a folder of them")
+    add_fields(entitynlm, EntityNLMSize)
+    add_fields(entitynlm, Options(batch_size=4))  # documents are long
+    entitynlm.set_defaults(run=_entitynlm)
 
     lstm = models.add_parser("lstm", help="a plain LSTM LM")
     _add_data(lstm, "texts: JSON lines with tokens or text, or one text a line")
@@ -80,6 +92,21 @@ def _kglm(args: argparse.Namespace) -> None:
         knowledge=Knowledge.read(args.knowledge) if args.knowledge else None,
         min_count=args.min_count,
         size=fields(KGLMSize, args),
+        options=fields(Options, args),
+    )
+    print(f"wrote {args.output}")
+
+
+def _entitynlm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.entitynlm.conll import read_conll
+    from lm_latent_eval.models.entitynlm.training import train
+
+    train(
+        read_conll(args.data),
+        read_conll(args.dev),
+        args.output,
+        min_count=args.min_count,
+        size=fields(EntityNLMSize, args),
         options=fields(Options, args),
     )
     print(f"wrote {args.output}")

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 @dataclass(frozen=True)
@@ -55,21 +54,41 @@ class LSTMStack(nn.Module):
             carry = Carry(tuple((z, z) for z in zeros))
         if value.shape[1] == 0:
             return value.new_zeros(len(value), 0, self.sizes[-1]), carry
-        # A text without any token here keeps its state; packing wants one place.
-        lengths = length.clamp_min(1).cpu()
         after = []
         for layer, (h, c) in zip(self.layers, carry.layers, strict=True):
-            packed = pack_padded_sequence(
-                self.dropout(value), lengths, batch_first=True, enforce_sorted=False
-            )
-            packed, (h_n, c_n) = layer(
-                packed, (h[None].contiguous(), c[None].contiguous())
-            )
-            value, _ = pad_packed_sequence(
-                packed, batch_first=True, total_length=value.shape[1]
-            )
-            went_on = (length > 0)[:, None]
-            after.append(
-                (torch.where(went_on, h_n[0], h), torch.where(went_on, c_n[0], c))
-            )
+            value, h, c = _run(layer, self.dropout(value), length, h, c)
+            after.append((h, c))
         return self.dropout(value), Carry(tuple(after))
+
+
+def _run(
+    layer: nn.Module, value: Tensor, length: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run one layer over texts of different lengths, each to its own end.
+
+    All go together to the end of the shortest, the rest to the end of the next, and so
+    on. Packed sequences do the same token by token, and their gradients take a time
+    that is quadratic in the length.
+
+    Args:
+        layer: An LSTM layer.
+        value: (B, T, inner).
+        length: Real places of each sequence, (B,).
+        h: Hidden state, (B, outer).
+        c: Cell state, (B, outer).
+
+    Returns:
+        Outputs (B, T, outer), zero past the end, and the states at the ends.
+    """
+    batch, num_tokens, _ = value.shape
+    parts, start = [], 0
+    for end in length[length > 0].unique().tolist():
+        (going_on,) = (length >= end).nonzero(as_tuple=True)
+        states = (h[going_on][None], c[going_on][None])
+        part, (h_n, c_n) = layer(value[going_on, start:end], states)
+        h, c = h.index_copy(0, going_on, h_n[0]), c.index_copy(0, going_on, c_n[0])
+        none = value.new_zeros(batch, end - start, h.shape[1])
+        parts.append(none.index_copy(0, going_on, part))
+        start = end
+    parts.append(value.new_zeros(batch, num_tokens - start, h.shape[1]))
+    return torch.cat(parts, 1), h, c

@@ -57,3 +57,25 @@ class LSTMSize:
     hidden_size: int = 192
     num_layers: int = 2
     dropout: float = 0.4
+
+
+@dataclass(frozen=True)
+class EntityNLMSize:
+    """How large an EntityNLM to build; see ``EntityNLMConfig``."""
+
+    embedding_dim: int = 128
+    hidden_size: int = 192
+    num_layers: int = 2
+    max_mention_length: int = 20
+    dropout: float = 0.4
+
+
+@dataclass(frozen=True)
+class RNNGSize:
+    """How large an RNNG to build; see ``RNNGConfig``."""
+
+    hidden_size: int = 128
+    num_layers: int = 2
+    proposal_size: int = 128
+    max_words: int = 248
+    dropout: float = 0.4

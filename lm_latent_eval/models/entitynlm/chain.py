@@ -1,0 +1,107 @@
+r"""The distribution of one step of an entity chain, z_t given z_<t and a text.
+
+z_t = (entity, remaining) of token t: entity 0 is no mention, entities are numbered by
+their first mention, and ``remaining`` counts the further tokens of the mention. Inside
+a mention z_t is determined; elsewhere
+
+.. math::
+    p(z_t) = p(r_t \mid h) \, [\, p(e_t \mid h, \text{slots}) \,
+             p(l_t \mid h, s_{e_t}) \,]^{r_t}
+
+.. math::
+    p(r) \propto e^{R_r h}, \qquad
+    p(e) \propto e^{h^\top W_e s_e + \lambda (t - t_e)}, \qquad
+    p(l) \propto e^{(W_l [h; s_e] + b)_l}
+
+A slot s_e follows its entity: it begins as the direction of R_1, and every token of a
+mention moves it towards the hidden state,
+
+.. math::
+    s_e \leftarrow \mathrm{normalize}(d s_e + (1 - d) u), \qquad
+    d = \sigma(u^\top W_d s_e)
+
+Slot 0 stays as it began and stands for the entity that has not been mentioned yet.
+
+The generative model, every proposal and the prior are this one distribution over
+different hidden states (``Steps``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+NOBODY = 0
+"""The entity of a token that mentions none."""
+
+
+class Chains(NamedTuple):
+    """Latents of a batch: B texts, K chains each, T tokens."""
+
+    entity: Tensor
+    """Entities by first mention from 1, 0 where nothing is mentioned, (B, K, T)."""
+    remaining: Tensor
+    """Tokens of the mention after this one, 0 where there is none, (B, K, T)."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """All that a step needs to know of a text, at P = B * T flat places.
+
+    A row is one decision: its place, and the slots of the chain that it belongs to.
+    """
+
+    mention: Tensor
+    """log p(r_t), (P, 2) nats."""
+    query: Tensor
+    """What slots are multiplied with for p(e_t), (P, D)."""
+    length: Tensor
+    """The part of the length scores that no entity changes, (P, M)."""
+    length_weight: Tensor
+    """(M, D)."""
+    distance: Tensor
+    """lambda, ()."""
+    update: Tensor
+    """u, towards which the entity of the token *before* the place moves, (P, D)."""
+    update_query: Tensor
+    """What a slot is multiplied with for d, (P, D)."""
+    time: Tensor
+    """When the decision falls, in tokens from the beginning, (P,)."""
+    lag: int
+    """How much earlier u was read."""
+    num_tokens: int
+    """T."""
+
+    def log_slot(
+        self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
+    ) -> Tensor:
+        """Return log p(e_t) over slots, 0 being a new entity.
+
+        Args:
+            place: Of R decisions, (R,).
+            slots: Their slots, (R, S, D).
+            last: When each slot moved last, (R, S).
+            count: Entities so far, (R,); slots beyond are excluded.
+
+        Returns:
+            Nats, (R, S).
+        """
+        score = torch.einsum("rd,rsd->rs", self.query[place], slots)
+        score = score + self.distance * (self.time[place, None] - last)
+        beyond = torch.arange(slots.shape[1], device=place.device) > count[:, None]
+        return score.masked_fill(beyond, -torch.inf).log_softmax(-1)
+
+    def log_length(self, place: Tensor, slot: Tensor) -> Tensor:
+        """Return log p(l_t) given the entity's slot, (R, .., D) -> (R, .., M)."""
+        text = self.length[place]
+        text = text.view(len(text), *[1] * (slot.ndim - 2), text.shape[-1])
+        return (text + F.linear(slot, self.length_weight)).log_softmax(-1)
+
+    def moved(self, place: Tensor, slot: Tensor) -> Tensor:
+        """Return the slot of the entity mentioned before the place, (R, D)."""
+        d = (self.update_query[place] * slot).sum(-1, keepdim=True).sigmoid()
+        return F.normalize(d * slot + (1 - d) * self.update[place], dim=-1)

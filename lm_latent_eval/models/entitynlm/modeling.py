@@ -1,0 +1,300 @@
+"""EntityNLM: a language model that remembers whom a text has mentioned.
+
+    p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_<=t, x_<t)
+    z_t = (entity, remaining)
+
+The paper's (r_t, e_t, l_t), whether, which and how much longer an entity, are one pair:
+r_t = 1 where the entity is not 0. Symbols: h_t -> ``hidden``; R -> ``mention``; lambda
+-> ``distance``; W_e, W_d -> ``slot``, ``gate``; the dynamic embeddings e -> ``slots``.
+The factor of z_t is in ``chain``, the factor of x_t in ``words``. All lengths of
+mentions are possible everywhere, so a mention may run past the end of the text, and p
+is normalised over z.
+Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
+(``nonpeeking``) or with x_t (``peeking``).
+Departures from the released code: no noise is added to new slots; impossible chains
+have probability 0 where the code did not look; proposals decide on every token, with
+annotations aligned; new models exclude padding and start from prediction.
+Source: Ji et al. (2017), sections 3 and 4; the code of Logan et al. (2020).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.entitynlm.chain import Chains, Steps
+from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.following import Following
+from lm_latent_eval.models.entitynlm.memory import EntityState
+from lm_latent_eval.models.entitynlm.prediction import weighted_contexts
+from lm_latent_eval.models.entitynlm.trunk import Trunk
+from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
+from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
+from lm_latent_eval.models.recurrent import Carry
+from lm_latent_eval.text.batch import TokenBatch
+
+READING_MOST = ("peeking", "nonpeeking")
+"""Trained proposals, the one that reads most of the text first."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of pieces with everything that no chain changes."""
+
+    batch: TokenBatch
+    hidden: Tensor
+    """What each token's decision is taken from, (B, T, D)."""
+    steps: Steps
+    state: EntityState
+    """Where the chains before the pieces stand."""
+    carry: Carry
+
+    def follow(self, chains: Chains) -> Following:
+        """Return the given chains over the pieces."""
+        return Following(self.steps, self.state, chains, self.batch.length)
+
+    def after(self, chains: Chains) -> EntityState:
+        """Return the state after the pieces under the given chains."""
+        return self.follow(chains).state_after(self.carry)
+
+
+class GenerativeModel(nn.Module):
+    """p(x, z): the trunk's chain and the words that it utters."""
+
+    def __init__(self, config: EntityNLMConfig) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.trunk = Trunk(config)
+        self.words = Words(config, self.trunk.token_embeddings)
+
+
+class EntityNLM(PreTrainedModel):
+    """An EntityNLM with its proposals.
+
+    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
+    the matching q.
+    """
+
+    config_class = EntityNLMConfig
+    base_model_prefix = "entitynlm"
+    main_input_name = "inputs"
+    estimators = ("is", "beam", "smc")
+    """What estimates its likelihoods, the default first."""
+    config: EntityNLMConfig
+
+    def __init__(self, config: EntityNLMConfig) -> None:
+        """Build p and the trained q's."""
+        super().__init__(config)
+        self.generative = GenerativeModel(config)
+        self.proposals = nn.ModuleDict(
+            {name: Trunk(config) for name in config.proposals}
+        )
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module of a new model."""
+        if isinstance(module, nn.Embedding):
+            nn.init.uniform_(module.weight, -0.1, 0.1)
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LSTM):
+            for name, weight in module.named_parameters():
+                if name.startswith("weight"):
+                    nn.init.xavier_uniform_(weight)
+                else:
+                    nn.init.zeros_(weight)
+        if isinstance(module, Words) and not self.config.tie_weights:
+            nn.init.uniform_(module.weight, -0.1, 0.1)
+
+    # -- p(x, z) --------------------------------------------------------------------
+
+    def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
+        """Read the tokens before each target and score every step of a chain."""
+        return self._encode_as_p(batch, after, temperature=1.0)
+
+    def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
+        """Return log p(x, z_k) in nats, (B, K) float64."""
+        following = encoded.follow(chains)
+        log_words = self._log_words(encoded, chains, following)
+        return (following.log_prob().double() + log_words).sum(-1)
+
+    def log_words(self, encoded: Encoded, chains: Chains) -> Tensor:
+        """Return log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
+        return self._log_words(encoded, chains, encoded.follow(chains))
+
+    def _log_words(
+        self, encoded: Encoded, chains: Chains, following: Following
+    ) -> Tensor:
+        return self.generative.words.log_prob(
+            encoded.hidden,
+            encoded.batch,
+            chains.entity,
+            following.contexts(),
+            one_past=encoded.state.num_chains == 1,
+        )
+
+    def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
+        """Return the state after the encoded piece."""
+        return encoded.after(chains)
+
+    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+        """Predict the first token of an encoded piece from K weighted histories.
+
+        Every choice of the chain at this token is summed over, but for the least
+        probable ones, which together have a probability below ``NEGLIGIBLE``.
+
+        Args:
+            encoded: B pieces of one token, whose targets are not looked at.
+            log_w: Log-weights of the K histories in nats, (B, K).
+
+        Returns:
+            Log-probabilities in nats, (B, num_words).
+        """
+        at_once = max(1, NUMBERS // self.config.vocab_size)
+        result = encoded.hidden.new_full(
+            (len(log_w), self.config.num_words), -torch.inf
+        )
+        mixtures = weighted_contexts(encoded.steps, encoded.state, log_w)
+        for b, (weight, context) in enumerate(mixtures):
+            prob = result.new_zeros(self.config.vocab_size)
+            for w, c in zip(weight.split(at_once), context.split(at_once), strict=True):
+                hidden = encoded.hidden[b, :1].expand_as(c)
+                prob = prob + w @ self.generative.words.log_words(hidden, c).exp()
+            result[b, : self.config.vocab_size] = prob.log()
+        return result
+
+    # -- q(z | x) -------------------------------------------------------------------
+
+    def proposal(
+        self, name: str | None = None, temperature: float = 1.0
+    ) -> EntityNLMProposal:
+        """Return a proposal; ``prior`` is p's own distribution of z_t given the past.
+
+        Args:
+            name: One of ``config.proposals`` or ``prior``; None is the one that reads
+                most.
+            temperature: Divides the proposal's scores.
+
+        Raises:
+            ValueError: If there is no such proposal or the temperature is not positive.
+        """
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise ValueError(
+                f"temperature={temperature}: expected a positive number; small values "
+                "concentrate the proposal, large ones flatten it"
+            )
+        trunks: dict[str, Any] = {"prior": None, **self.proposals}
+        if name is None:
+            name = next(n for n in (*READING_MOST, "prior") if n in trunks)
+        if name not in trunks:
+            raise ValueError(
+                f"proposal={name!r}: this checkpoint has {', '.join(sorted(trunks))}"
+            )
+        return EntityNLMProposal(self, name, trunks[name], temperature)
+
+    # -- shared by p and its prior --------------------------------------------------
+
+    def _encode_as_p(
+        self, batch: TokenBatch, after: EntityState | None, *, temperature: float
+    ) -> Encoded:
+        """Read each token before its target; entities move once it has been read."""
+        trunk = self.generative.trunk
+        carry = after.carry if after else None
+        hidden, carry = trunk.read(batch.inputs, batch.length, carry)
+        state = after or _beginning(trunk, carry, batch)
+        steps = trunk.steps(
+            hidden, hidden, state.position, lag=0, temperature=temperature
+        )
+        return Encoded(batch, hidden, steps, state, carry)
+
+
+def _beginning(trunk: Trunk, carry: Carry, batch: TokenBatch) -> EntityState:
+    return EntityState.begin(trunk.first_slot, carry, len(batch.length))
+
+
+@dataclass(frozen=True)
+class EntityNLMProposal:
+    """q(z | x): chains over the scores of a trunk of its own, or of p (the prior).
+
+    A peeking proposal reads each token before it decides on its latent, so exactly one
+    token more than p; then its entity moves.
+    """
+
+    model: EntityNLM
+    name: str
+    trunk: Trunk | None
+    temperature: float
+
+    def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
+        """Read the text and score every step of a chain."""
+        if self.trunk is None:
+            return self.model._encode_as_p(batch, after, temperature=self.temperature)
+        trunk, peeks = self.trunk, self.name == "peeking"
+        carry = after.carry if after else None
+        if peeks:
+            if carry is None:  # the token that stands before the text
+                one = torch.ones_like(batch.length)
+                _, carry = trunk.read(batch.inputs[:, :1], one, None)
+            hidden, read = trunk.read(batch.targets, batch.length, carry)
+        else:
+            hidden, read = trunk.read(batch.inputs, batch.length, carry)
+        state = after or _beginning(trunk, read, batch)
+        # Entities move towards the state that their mention was predicted from.
+        first = state.carry.layers[-1][0] if after else hidden.new_zeros(())
+        first = first.expand(len(hidden), hidden.shape[-1])
+        update = torch.cat([first[:, None], hidden], 1)[:, :-1]
+        steps = trunk.steps(
+            hidden,
+            update,
+            state.position + int(peeks),
+            lag=1,
+            temperature=self.temperature,
+        )
+        return Encoded(batch, hidden, steps, state, read)
+
+    def sample(
+        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Chains]:
+        """Draw K chains a text, continuing the K histories if there are any."""
+        histories = encoded.state.num_chains
+        if histories not in (1, num_samples):
+            raise ValueError(
+                f"{histories} histories cannot continue in {num_samples} chains"
+            )
+        return Draws(
+            *sample_chains(
+                encoded.steps,
+                encoded.state,
+                encoded.batch.length,
+                uniforms,
+                num_samples,
+            )
+        )
+
+    def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        return encoded.follow(chains).log_prob().double().sum(-1)
+
+    def beam(
+        self, encoded: Encoded, width: int, log_q: Tensor | None = None
+    ) -> Beam[Chains]:
+        """Find up to ``width`` distinct chains of high q, continuing those so far."""
+        if log_q is None:
+            log_q = torch.zeros_like(encoded.state.entity, dtype=torch.float64)
+        return Beam(
+            *beam_chains(
+                encoded.steps, encoded.state, log_q, encoded.batch.length, width
+            )
+        )
+
+    def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
+        """Return the state after the encoded piece."""
+        return encoded.after(chains)

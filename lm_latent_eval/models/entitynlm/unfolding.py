@@ -1,0 +1,236 @@
+"""Chains from their first token to their last: sampling and searching them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
+from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
+
+
+@dataclass(frozen=True)
+class Unfolding:
+    """Where R chains stand while they unfold, flat; ``memory`` is their own."""
+
+    memory: Memory
+    entity: Tensor
+    """Of the last token, (R,)."""
+    remaining: Tensor
+    """Tokens that are left of its mention, (R,)."""
+
+    @classmethod
+    def after(cls, state: EntityState, num_chains: int) -> Unfolding:
+        """Continue K chains a text, or one chain K times."""
+        lead = (len(state.entity), num_chains)
+        return cls(
+            state.memory.flat(num_chains),
+            state.entity.expand(lead).flatten().clone(),
+            state.remaining.expand(lead).flatten().clone(),
+        )
+
+    def __getitem__(self, index: Tensor) -> Unfolding:
+        """Pick rows."""
+        return Unfolding(self.memory[index], self.entity[index], self.remaining[index])
+
+    def settled(self, steps: Steps, row: Tensor, place: Tensor) -> Unfolding:
+        """Move the slots of the last tokens' entities *in place*; return the rows.
+
+        Args:
+            steps: Of the text.
+            row: Rows that go on, (N,).
+            place: The places of their next tokens, (N,).
+        """
+        mentioned = self.entity[row] != NOBODY
+        row, place = row[mentioned], place[mentioned]
+        entity = self.entity[row]
+        memory = self.memory.widened(int(entity.max()) + 1 if len(row) else 0)
+        slot = steps.moved(place, memory.slots[row, entity])
+        memory = memory.write(row, entity, slot, steps.time[place] - steps.lag)
+        return Unfolding(memory, self.entity, self.remaining)
+
+
+def sample_chains(
+    steps: Steps,
+    state: EntityState,
+    length: Tensor,
+    uniforms: Uniforms,
+    num_samples: int,
+) -> tuple[Chains, Tensor]:
+    """Draw chains from left to right; return them with log q, (B, K) float64.
+
+    Every decision is drawn: whether there is a mention by the first random number of
+    its token, of whom by the second, how long by the third.
+    """
+    batch = len(length)
+    walk = Unfolding.after(state, num_samples)
+    found = length.new_zeros(2, batch * num_samples, steps.num_tokens)
+    log_q = torch.zeros(batch * num_samples, dtype=torch.float64, device=length.device)
+    for t in range(steps.num_tokens):
+        (row,) = (length > t).repeat_interleave(num_samples).nonzero(as_tuple=True)
+        place = row // num_samples * steps.num_tokens + t
+        walk = walk.settled(steps, row, place)
+        u = uniforms(t).flatten(0, 1)
+        # Inside a mention there is nothing to decide.
+        free = walk.remaining[row] == 0
+        walk.entity[row[free]] = NOBODY
+        walk.remaining[row[~free]] -= 1
+        row, place = row[free], place[free]
+        mention = invert_cdf(steps.mention[place].exp(), u[row, 0])
+        log_q[row] += _chosen(steps.mention[place], mention)
+        row, place = row[mention == 1], place[mention == 1]
+        memory = walk.memory[row]
+        log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
+        slot = invert_cdf(log_slot.exp(), u[row, 1])
+        vector = walk.memory.slots[row, slot]
+        log_length = steps.log_length(place, vector)
+        remaining = invert_cdf(log_length.exp(), u[row, 2])
+        log_q[row] += _chosen(log_slot, slot) + _chosen(log_length, remaining)
+        walk.entity[row] = torch.where(slot == 0, memory.count + 1, slot)
+        walk.remaining[row] = remaining
+        going_on = length.repeat_interleave(num_samples) > t
+        found[0, :, t] = walk.entity.masked_fill(~going_on, 0)
+        found[1, :, t] = walk.remaining.masked_fill(~going_on, 0)
+    found = found.view(2, batch, num_samples, -1)
+    return Chains(found[0], found[1]), log_q.view(batch, num_samples)
+
+
+def beam_chains(
+    steps: Steps, state: EntityState, log_q: Tensor, length: Tensor, width: int
+) -> tuple[Chains, Tensor, Tensor]:
+    """Keep the ``width`` most probable distinct beginnings after every token.
+
+    Args:
+        steps: Of the text.
+        state: Where the K chains so far stand.
+        log_q: Their log q, (B, K) float64; ``-inf``: there is none.
+        length: Tokens of each text, (B,).
+        width: Chains to keep.
+
+    Returns:
+        Chains (B, width, T), their log q (B, width) with ``-inf`` where there is none,
+        and which of the K chains so far each of them continues, (B, width). Exact if no
+        text has more than ``width`` chains.
+    """
+    batch, num_tokens, device = len(length), steps.num_tokens, length.device
+    texts = torch.arange(batch, device=device)[:, None]
+    more = max(width - state.num_chains, 0)
+    start = torch.arange(width, device=device).clamp_max(state.num_chains - 1)
+    start = start.repeat(batch, 1)
+    walk = Unfolding.after(state.resample(start), width)
+    log_q = F.pad(log_q, (0, more), value=-torch.inf)[:, :width]
+    came_from = start.new_zeros(num_tokens, batch, width)
+    found = start.new_zeros(2, num_tokens, batch, width)
+    for t in range(num_tokens):
+        going_on = length > t
+        (row,) = (
+            ((log_q > -torch.inf) & going_on[:, None]).flatten().nonzero(as_tuple=True)
+        )
+        place = row // width * num_tokens + t
+        walk = walk.settled(steps, row, place)
+        option = log_options(steps, walk[row], place).double()
+        option = option + log_q.flatten()[row, None]
+        total = option.new_full((batch * width, option.shape[1]), -torch.inf)
+        total[row] = option
+        owner, chosen, which, best = _best(total.view(batch, width, -1), width)
+        rank = torch.arange(len(owner), device=device)
+        rank = rank - torch.searchsorted(owner, owner)
+
+        came_from[t] = torch.arange(width, device=device)
+        came_from[t, owner, rank] = chosen
+        walk = walk[(texts * width + came_from[t]).flatten()]
+        _choose(walk, owner * width + rank, which, steps.length.shape[-1])
+        found[0, t] = walk.entity.view(batch, width)
+        found[1, t] = walk.remaining.view(batch, width)
+        log_q = log_q.masked_fill(going_on[:, None], -torch.inf)
+        log_q[owner, rank] = best
+    # Walk back along the links.
+    origin = torch.arange(width, device=device).repeat(batch, 1)
+    result = start.new_zeros(2, batch, width, num_tokens)
+    for t in reversed(range(num_tokens)):
+        result[..., t] = found[:, t, texts, origin]
+        origin = came_from[t, texts, origin]
+    result = result.masked_fill((_places(num_tokens, length))[:, None], 0)
+    return Chains(result[0], result[1]), log_q, start.gather(1, origin)
+
+
+def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
+    """Return log p(z_t) of every choice, (R, 1 + S * M) nats.
+
+    Choice 0 is no mention or, inside one, its next token; choice 1 + s * M + l is a
+    mention of slot s (0: a new entity) with l further tokens.
+    """
+    memory = walk.memory
+    log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
+    log_length = steps.log_length(place, memory.slots)
+    begin = steps.mention[place, 1, None, None] + log_slot[..., None] + log_length
+    option = torch.cat([steps.mention[place, :1], begin.flatten(1)], 1)
+    inside = walk.remaining > 0
+    option = option.masked_fill(inside[:, None], -torch.inf)
+    option[:, 0] = option[:, 0].masked_fill(inside, 0.0)
+    return option
+
+
+def _choose(walk: Unfolding, row: Tensor, which: Tensor, num_lengths: int) -> None:
+    """Apply choices of ``log_options`` to rows, *in place*."""
+    inside = walk.remaining[row] > 0
+    walk.remaining[row] -= inside.long()
+    free, which = row[~inside], which[~inside]
+    slot, remaining = (which - 1) // num_lengths, (which - 1) % num_lengths
+    new = walk.memory.count[free] + 1
+    begins = which > 0
+    walk.entity[free] = torch.where(begins, torch.where(slot == 0, new, slot), NOBODY)
+    walk.remaining[free] = torch.where(begins, remaining, 0)
+
+
+def _best(total: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return text, chain, choice and log q of the best, (N,), best first in a text.
+
+    Ties go by the order of chains and choices, so they do not depend on the batch.
+    """
+    flat = total.flatten(1)
+    least = flat.topk(min(width, flat.shape[1])).values[:, -1:]
+    owner, option = ((flat >= least) & (flat > -torch.inf)).nonzero(as_tuple=True)
+    order = flat[owner, option].argsort(descending=True, stable=True)
+    order = order[owner[order].argsort(stable=True)]
+    owner, option = owner[order], option[order]
+    rank = torch.arange(len(owner), device=owner.device)
+    keep = rank - torch.searchsorted(owner, owner) < width
+    owner, option = owner[keep], option[keep]
+    num_options = total.shape[-1]
+    return owner, option // num_options, option % num_options, flat[owner, option]
+
+
+def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
+    """Draw from the distribution of each row by inverting its cdf.
+
+    Args:
+        prob: Probabilities, (R, N); each row has some that are positive.
+        u: A number in (0, 1) each, (R,).
+
+    Returns:
+        Columns of positive probability, (R,).
+
+    Example:
+        >>> prob = torch.tensor([[0.25, 0.75, 0.0], [0.25, 0.75, 0.0]])
+        >>> invert_cdf(prob, torch.tensor([0.2, 0.999], dtype=torch.float64))
+        tensor([0, 1])
+    """
+    mass = prob.double().cumsum(-1)
+    # Below the total despite rounding, so that no column after the last is drawn.
+    below = torch.nextafter(mass[:, -1], mass.new_zeros(()))
+    target = torch.minimum(u * mass[:, -1], below)
+    return torch.searchsorted(mass, target[:, None], right=True)[:, 0]
+
+
+def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
+    return log_prob.gather(1, column[:, None])[:, 0].double()
+
+
+def _places(num_tokens: int, length: Tensor) -> Tensor:
+    """Which places lie beyond the end of their text, (B, T)."""
+    return torch.arange(num_tokens, device=length.device) >= length[:, None]

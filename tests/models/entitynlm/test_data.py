@@ -1,0 +1,187 @@
+"""Coreference files: what is read, what is kept, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.models.entitynlm.conll import CoreferenceText, Mention, read_conll
+from lm_latent_eval.models.entitynlm.data import Annotator, collate_chains
+from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
+from tests.models.entitynlm import tiny
+
+SHORT = """\
+# begin document one
+0\tAda\t(7)
+1\tmet\t_
+2\ther\t(3(7)
+3\tson\t3)
+4\t.\t_
+# end document
+"""
+LONG = """\
+#begin document (bn/x/00); part 000
+bn/x/00 0 0 The DT (S(NP* - - - speaker * (0
+bn/x/00 0 1 end NN *) - - - speaker (V*) 0)|(12)
+
+bn/x/00 0 0 Yes UH * - - - speaker -
+#end document
+#begin document (bn/x/00); part 001
+bn/x/00 1 0 No UH * - - - speaker (V*) (V*) -
+#end document
+"""
+
+
+def write(folder, content: str, name: str = "file.conll"):
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_three_columns(tmp_path):
+    (text,) = read_conll(write(tmp_path, SHORT))
+    assert text == CoreferenceText(
+        "one",
+        "Ada met her son .",
+        (Mention(0, 3, 7), Mention(8, 15, 3), Mention(8, 11, 7)),
+    )
+
+
+def test_conll_2012(tmp_path):
+    """Sentences of different widths, documents of several parts."""
+    first, second = read_conll(write(tmp_path, LONG))
+    assert first.text == "The end Yes"
+    assert first.id == "(bn/x/00); part 000"
+    assert first.mentions == (Mention(0, 7, 0), Mention(4, 7, 12))
+    assert (second.text, second.mentions) == ("No", ())
+
+
+def test_a_folder_is_all_its_files(tmp_path):
+    (tmp_path / "deep").mkdir()
+    write(tmp_path, SHORT, "b.conll")
+    write(tmp_path / "deep", SHORT.replace("one", "two"), "c.v4_gold_conll")
+    write(tmp_path, "no coreference", "notes.txt")
+    assert sorted(text.id for text in read_conll(tmp_path)) == ["one", "two"]
+
+
+def test_nested_mentions_of_one_entity_close_from_within(tmp_path):
+    content = (
+        "#begin document a\n0\tx\t(1\n1\ty\t(1)(1\n2\tz\t1)\n3\tz\t1)\n#end document\n"
+    )
+    (text,) = read_conll(write(tmp_path, content))
+    assert text.mentions == (Mention(0, 7, 1), Mention(2, 5, 1), Mention(2, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (SHORT.replace("3)", "_"), r"line 7: '\(3' of line 4 is not closed"),
+        (SHORT.replace("(7)", "7)", 1), r"line 2: '7\)' closes .* nothing opened"),
+        (SHORT.replace("met\t_", "met"), "line 3: 2 columns, after lines of 3"),
+        (SHORT.replace("\t_", "\tx\t_"), "line 3: 4 columns, after lines of 3"),
+        (SHORT.replace("Ada\t(7)", "x\ty\tAda\t(7)"), "line 2: 5 columns: expected"),
+        (SHORT.replace("(3(7)", "(3(7"), "line 7: '.7' of line 4 is not closed"),
+        (SHORT.replace("(3(7)", "(3,(7)"), r"line 4: '\(3,\(7\)' is no coreference"),
+        (SHORT.replace("(3(7)", "()"), r"line 4: '\(\)' is no coreference"),
+        (SHORT.replace("# begin document one\n", ""), "line 1: a word before '#begin"),
+        (SHORT.replace("# end document\n", ""), "line 6: no '#end document': cut off"),
+        (SHORT.replace("# end document\n", "") + SHORT, "line 7: the document before"),
+        (SHORT + "# end document\n", "line 8: '#end document' without"),
+        ("", "has no documents"),
+    ],
+)
+def test_a_malformed_file_is_refused(tmp_path, content, message):
+    path = write(tmp_path, content)
+    with pytest.raises(ValueError, match=message) as raised:
+        read_conll(path)
+    assert str(path) in str(raised.value)
+
+
+# -- chains --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return WordTokenizer.train(["Ada met her son in the old house ."] * 2)
+
+
+def annotated(text: str, *spans: tuple[str, int]) -> CoreferenceText:
+    """Mentions by the words that they are made of."""
+    mentions = [
+        Mention(text.index(words), text.index(words) + len(words), entity)
+        for words, entity in spans
+    ]
+    ordered = sorted(mentions, key=lambda m: (m.start, -m.end))
+    return CoreferenceText("", text, tuple(ordered))
+
+
+def test_chains_of_a_text(tokenizer):
+    text = annotated("Ada met her son in the house.", ("her son", 5), ("Ada", 9))
+    ids, entity, remaining = Annotator(tokenizer, 3)(text)
+    assert len(ids) == 9 and ids[-1] == END and UNKNOWN not in ids
+    assert entity == [1, 0, 2, 2, 0, 0, 0, 0, 0]
+    assert remaining == [0, 0, 1, 0, 0, 0, 0, 0, 0]
+
+
+def test_the_outermost_mention_remains(tokenizer):
+    text = annotated(
+        "Ada met her son", ("her son", 5), ("son", 8), ("her", 9), ("Ada", 9)
+    )
+    _, entity, remaining = Annotator(tokenizer, 3)(text)
+    assert entity == [1, 0, 2, 2, 0]
+    assert remaining == [0, 0, 1, 0, 0]
+
+
+def test_a_mention_that_is_too_long_leaves_those_within(tokenizer):
+    text = annotated(
+        "Ada met her son in the old house", ("her son in the old house", 5), ("her", 9)
+    )
+    _, entity, remaining = Annotator(tokenizer, 5)(text)
+    assert entity == [0, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert not any(remaining)
+    _, entity, remaining = Annotator(tokenizer, 6)(text)
+    assert entity == [0, 0, 1, 1, 1, 1, 1, 1, 0]
+    assert remaining == [0, 0, 5, 4, 3, 2, 1, 0, 0]
+
+
+def test_of_crossing_mentions_the_first_remains(tokenizer):
+    text = annotated("Ada met her son", ("met her", 1), ("her son", 2))
+    assert Annotator(tokenizer, 5)(text)[1] == [0, 1, 1, 0, 0]
+
+
+def test_mentions_side_by_side_are_two(tokenizer):
+    text = annotated("Ada met her son", ("her", 4), ("son", 4))
+    _, entity, remaining = Annotator(tokenizer, 5)(text)
+    assert entity == [0, 0, 1, 1, 0]
+    assert remaining == [0] * 5
+
+
+def test_words_are_those_of_the_tokenizer(tokenizer):
+    """Annotated words may be cut otherwise: a mention covers what starts in it."""
+    text = annotated("old-house met(her son)", ("old-house", 1), ("met(her", 2))
+    ids, entity, remaining = Annotator(tokenizer, 5)(text)
+    assert len(ids) == 7
+    assert entity == [1, 2, 2, 2, 0, 0, 0]
+    assert remaining == [0, 2, 1, 0, 0, 0, 0]
+
+
+def test_annotated_chains_are_possible(data_dir):
+    """Every document of a real corpus has a chain of positive probability."""
+    texts = read_conll(data_dir / "gum" / "coref" / "ontogum" / "conll")
+    assert len(texts) == 237
+    assert sum(len(text.mentions) for text in texts) == 30_719
+    tokenizer = WordTokenizer.train((text.text for text in texts[:3]), min_count=9)
+    annotate = Annotator(tokenizer, tiny.MAX_LENGTH)
+    items = [annotate(text) for text in texts[::40]]
+    model = tiny.entitynlm().proposal("peeking")
+    beyond = [[min(i, tiny.BEYOND) for i in ids] for ids, _, _ in items]
+    chains = collate_chains([e for _, e, _ in items], [r for _, _, r in items])
+    log_q = model.log_prob(model.encode(tiny.batch(beyond)), chains)
+    assert log_q.isfinite().all()
+    assert max(max(e) for _, e, _ in items) > 20, "premise: there are entities"
+
+
+def test_chains_are_padded():
+    chains = collate_chains([[1, 0], [2]], [[3, 0], [0]])
+    assert chains.entity.tolist() == [[[1, 0]], [[2, 0]]]
+    assert torch.equal(chains.remaining, torch.tensor([[[3, 0]], [[0, 0]]]))

@@ -1,0 +1,120 @@
+"""An EntityNLM checkpoint behind lm-eval, against sums over every chain."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lm_latent_eval.harness.backends import LatentEntityNLM
+from lm_latent_eval.inference import beam, importance, particles
+from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.modeling import EntityNLM
+from lm_latent_eval.scoring import scorer
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests import tiny_checkpoint
+from tests.models.entitynlm.space import every_chain
+from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
+from tests.tiny_models import randomised
+
+MAX_LENGTH = 2
+EVERY_CHAIN = 2_000
+"""More than a text of four words and its end has chains."""
+TEXTS = ("the fox saw the", "the fox. " * 5, "", "a zebra saw the fox", ".")
+PAIRS = (("the fox", " saw the"), ("", "the fox"), ("the fox. " * 4, "saw"), ("a", ""))
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = EntityNLMConfig(
+        vocab_size=tiny_checkpoint.tokenizer().vocab_size,
+        num_words=tiny_checkpoint.tokenizer().num_words,
+        embedding_dim=4,
+        hidden_size=5,
+        max_mention_length=MAX_LENGTH,
+        num_unknown_types=UNKNOWN_TYPES,
+    )
+    return randomised(EntityNLM(config).double(), 3, 0.7).eval()
+
+
+@pytest.fixture(scope="module")
+def pretrained(model, tmp_path_factory):
+    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("entitynlm"), model))
+
+
+def log_p(model, words: list[int]) -> float:
+    """log p of a text that begins with these words, by listing."""
+    if not words:
+        return 0.0
+    beyond = model.config.vocab_size
+    cost = [
+        -math.log(UNKNOWN_TYPES) if w == UNKNOWN or w >= beyond else 0.0 for w in words
+    ]
+    batch = TokenBatch.collate([words], [cost], first=START)
+    chains = every_chain(len(words), MAX_LENGTH)
+    return model.log_joint(model.encode(batch), chains).logsumexp(-1).item()
+
+
+CASES = (
+    ("the fox saw the", ["the", "fox", "saw", "the"]),
+    ("zebra Ada.", ["?", "Ada", "."]),
+    ("", []),
+)
+
+
+def test_a_wide_beam_is_exact(model, pretrained):
+    lm = LatentEntityNLM(
+        pretrained=pretrained, estimator="beam", num_samples=EVERY_CHAIN
+    )
+    answers = lm.loglikelihood_rolling(rolling(*(text for text, _ in CASES)))
+    for answer, (_, words) in zip(answers, CASES, strict=True):
+        assert answer == pytest.approx(log_p(model, [*ids(*words), END]), abs=1e-9)
+    ((part, _),) = lm.loglikelihood(conditional(("the fox", " saw the")))
+    whole, prefix = ids("the", "fox", "saw", "the"), ids("the", "fox")
+    assert part == pytest.approx(log_p(model, whole) - log_p(model, prefix), abs=1e-9)
+
+
+@pytest.mark.parametrize("proposal", ["peeking", "nonpeeking", "prior"])
+def test_importance_samples_agree(model, pretrained, proposal):
+    lm = LatentEntityNLM(pretrained=pretrained, num_samples=4000, proposal=proposal)
+    words = [*ids("the", "fox", "saw"), END]
+    (answer,) = lm.loglikelihood_rolling(rolling("the fox saw"))
+    exact = log_p(model, words)
+    stderr = answer.estimate.stderr
+    assert 0 < stderr < 0.05, "premise: precise enough to notice an error"
+    assert abs(math.expm1(answer - exact)) < 5 * stderr
+
+
+def numbers(lm) -> list[float]:
+    whole = lm.loglikelihood_rolling(rolling(*TEXTS))
+    parts = [answer for answer, _ in lm.loglikelihood(conditional(*PAIRS))]
+    return [w for a in whole for w in a.estimate.log_weights] + [*whole, *parts]
+
+
+@pytest.mark.parametrize("estimator", ["is", "beam"])
+@pytest.mark.parametrize("proposal", ["peeking", "nonpeeking", "prior"])
+def test_batches_and_pieces_move_no_number(
+    pretrained, estimator, proposal, monkeypatch
+):
+    settings = {"estimator": estimator, "proposal": proposal, "num_samples": 5}
+    alone = numbers(LatentEntityNLM(pretrained=pretrained, batch_size=1, **settings))
+    again = pytest.approx(alone, rel=1e-9, abs=1e-9)
+    assert numbers(LatentEntityNLM(pretrained=pretrained, **settings)) == again
+    for module in (particles, importance, beam, scorer):
+        monkeypatch.setattr(module, "PIECE", 3)
+    assert numbers(LatentEntityNLM(pretrained=pretrained, **settings)) == again
+
+
+def test_what_it_generates_is_what_it_finds_likely(model, pretrained):
+    lm = LatentEntityNLM(
+        pretrained=pretrained, estimator="beam", num_samples=EVERY_CHAIN
+    )
+    words = ids("the", "fox")
+    uttered = range(4, model.config.vocab_size)
+    scores = {w: log_p(model, [*words, w]) for w in uttered}
+    best = tiny_checkpoint.tokenizer().word(max(scores, key=lambda w: scores[w]))
+    for option in ("the", "fox", "saw", "."):
+        ((_, greedy),) = lm.loglikelihood(conditional(("the fox", f" {option}")))
+        first = max([*uttered, UNKNOWN, END], key=lambda w: log_p(model, [*words, w]))
+        assert greedy == (option == best and first in uttered)

@@ -1,0 +1,283 @@
+"""A new EntityNLM is a distribution, and nothing moves its numbers."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+import torch
+
+from lm_latent_eval.inference import beam, importance, particles
+from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.models.entitynlm import following, words
+from lm_latent_eval.models.entitynlm.chain import Chains
+from lm_latent_eval.models.entitynlm.words import first_alike
+from lm_latent_eval.text.words import UNKNOWN
+from tests.models.entitynlm import tiny
+from tests.models.entitynlm.space import every_chain
+from tests.models.entitynlm.tiny import BEYOND, MAX_LENGTH, SYMBOLS
+
+LENGTH = 4
+PROPOSALS = ("peeking", "nonpeeking", "prior")
+RAGGED = [[4, 5, 1, 4, 3], [5], [4, 4, 5, 5, 4, 1, 6, 3], [], [5, 3]]
+EXACTLY = {"rtol": 0, "atol": 1e-10}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def model(request):
+    return tiny.entitynlm(tied=request.param)
+
+
+def expanded(chains: Chains, batch: int) -> Chains:
+    return Chains(*(x.expand(batch, -1, -1) for x in chains))
+
+
+def log_p_of(model, texts, chains: Chains, **price) -> torch.Tensor:
+    encoded = model.encode(tiny.batch(texts, **price))
+    return model.log_joint(encoded, expanded(chains, len(texts)))
+
+
+def every_text(length: int) -> list[list[int]]:
+    return [list(text) for text in product(SYMBOLS, repeat=length)]
+
+
+# -- totals ------------------------------------------------------------------------
+
+
+def test_every_text_under_every_chain_totals_one(model):
+    chains = every_chain(LENGTH, MAX_LENGTH)
+    total = log_p_of(model, every_text(LENGTH), chains).logsumexp((0, 1)).exp()
+    assert chains.entity.shape[1] > 100, "premise: there is something to sum"
+    assert abs(total.item() - 1) < 1e-10
+
+
+def test_a_text_is_as_likely_as_its_continuations(model):
+    log_p = log_p_of(model, every_text(3), every_chain(3, MAX_LENGTH)).logsumexp(1)
+    shorter = log_p_of(model, every_text(2), every_chain(2, MAX_LENGTH)).logsumexp(1)
+    torch.testing.assert_close(
+        log_p.view(-1, len(SYMBOLS)).logsumexp(1), shorter, **EXACTLY
+    )
+
+
+def test_a_chain_that_cannot_be_has_no_probability(model):
+    """Of all pairs of numbers, exactly the listed chains are possible."""
+    length, most = 3, 3
+    step = list(product(range(most + 1), range(-1, MAX_LENGTH + 1)))
+    every = torch.tensor(list(product(step, repeat=length)))[None]
+    chains = Chains(every[..., 0], every[..., 1])
+    possible = {
+        tuple(c) for c in torch.cat(every_chain(length, MAX_LENGTH), -1)[0].tolist()
+    }
+    wanted = [tuple(c) in possible for c in torch.cat(chains, -1)[0].tolist()]
+    assert sum(wanted) == len(possible), "premise: all chains are among them"
+    batch = tiny.batch([[4, 5, 4]])
+    found = model.log_joint(model.encode(batch), chains)[0] > -torch.inf
+    assert found.tolist() == wanted
+    for name in PROPOSALS:
+        q = model.proposal(name)
+        assert ((q.log_prob(q.encode(batch), chains)[0] > -torch.inf) == found).all()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.1, 2.0])
+@pytest.mark.parametrize("which", PROPOSALS)
+def test_proposals_total_one_and_weigh_right(model, which, temperature):
+    texts = every_text(LENGTH)[::5]
+    chains = every_chain(LENGTH, MAX_LENGTH)
+    q = model.proposal(which, temperature)
+    log_q = q.log_prob(q.encode(tiny.batch(texts)), expanded(chains, len(texts)))
+    log_p = log_p_of(model, texts, chains)
+    assert log_q.logsumexp(-1).abs().max() < 1e-10
+    weighed = (log_q + (log_p - log_q)).logsumexp(-1)
+    torch.testing.assert_close(weighed, log_p.logsumexp(-1), **EXACTLY)
+    assert (log_q > -torch.inf).all()
+
+
+def test_an_unknown_word_costs_its_price(model):
+    chains = every_chain(3, MAX_LENGTH)
+    price = -math.log(7)
+    free = log_p_of(model, [[4, UNKNOWN, 5]], chains)
+    for word in (UNKNOWN, BEYOND):
+        charged = log_p_of(model, [[4, word, 5]], chains, unknown=price)
+        torch.testing.assert_close(charged, free + price, **EXACTLY)
+
+
+def test_the_price_is_only_that_of_unknown_words(model):
+    batch = tiny.batch([[4, 5, 3]])
+    priced = type(batch)(
+        batch.inputs, batch.targets, batch.length, batch.unknown_log_prob - 5.0
+    )
+    chains = every_chain(3, MAX_LENGTH)
+    log_p = [model.log_joint(model.encode(b), chains) for b in (batch, priced)]
+    torch.testing.assert_close(*log_p, **EXACTLY)
+
+
+def test_proposals_read_as_far_as_they_say(model):
+    """q of the first two tokens, while the tokens from ``changed`` on change."""
+    chains = every_chain(2, MAX_LENGTH)
+    chains = Chains(*(torch.cat([x, x[..., :1] * 0], -1) for x in chains))
+    for which, reads in (("peeking", 1), ("nonpeeking", 0), ("prior", 0)):
+        q = model.proposal(which)
+
+        def log_q(text, q=q):
+            encoded = q.encode(tiny.batch([text]))
+            factors = encoded.follow(chains).log_prob()
+            return factors[0, :, :2]
+
+        plain = log_q([4, 5, 4])
+        torch.testing.assert_close(log_q([4, 5, 3]), plain, **EXACTLY)
+        moved = (log_q([4, 1, 4]) - plain).abs()
+        assert moved[:, 0].max() < 1e-10, "the next token does not matter"
+        assert (moved[:, 1].nan_to_num().max() > 1e-3) == bool(reads)
+
+
+# -- invariance ----------------------------------------------------------------------
+
+
+def keys(number: int) -> list[int]:
+    return [stream_key(3, str(b)) for b in range(number)]
+
+
+@pytest.mark.parametrize("method", [ImportanceSampling(7), BeamMarginalization(9)])
+@pytest.mark.parametrize("which", PROPOSALS)
+def test_a_batch_is_scored_as_its_texts(model, which, method):
+    q = model.proposal(which)
+    together = method.log_weights(model, q, tiny.batch(RAGGED, -2.0), keys(len(RAGGED)))
+    for b, text in enumerate(RAGGED):
+        alone = method.log_weights(
+            model, q, tiny.batch([text], -2.0), [keys(len(RAGGED))[b]]
+        )
+        torch.testing.assert_close(together[b], alone[0], **EXACTLY)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3])
+@pytest.mark.parametrize("method", [ImportanceSampling(7), BeamMarginalization(9)])
+@pytest.mark.parametrize("which", PROPOSALS)
+def test_pieces_are_scored_as_the_whole(model, which, method, piece, monkeypatch):
+    q, batch = model.proposal(which), tiny.batch(RAGGED, -2.0)
+    whole = method.log_weights(model, q, batch, keys(len(RAGGED)))
+    for module in (particles, importance, beam):
+        monkeypatch.setattr(module, "PIECE", piece)
+    cut = method.log_weights(model, q, batch, keys(len(RAGGED)))
+    assert (whole > -torch.inf).any(1).all(), "premise"
+    torch.testing.assert_close(cut, whole, **EXACTLY)
+
+
+@pytest.mark.parametrize("which", PROPOSALS)
+def test_samples_are_nested(model, which):
+    q, batch = model.proposal(which), tiny.batch(RAGGED)
+    few, many = (
+        ImportanceSampling(k).log_weights(model, q, batch, keys(len(RAGGED)))
+        for k in (5, 12)
+    )
+    torch.testing.assert_close(many[:, :5], few, **EXACTLY)
+    assert len(many[2].unique()) > 6, "premise: samples differ"
+
+
+@pytest.mark.parametrize("which", ["peeking", "nonpeeking", "prior"])
+def test_a_state_is_that_of_its_text_and_chain(model, which):
+    """Selected and resampled states go on as the texts and chains they are of."""
+    texts = [[4, 5, 4, 1], [5, 5], [1, 4, 4, 5]]
+    batch, q = tiny.batch(texts), model.proposal(which)
+    for part in (model, q):
+        start = part.encode(batch.piece(0, 3))
+        draws = q.sample(q.encode(batch.piece(0, 3)), Streams(keys(3), 6), 6).latents
+        state = part.advance(start, draws)
+        text, chain = torch.tensor([2, 0]), torch.tensor([[5, 0, 2], [1, 1, 4]])
+        picked = state.select(text).resample(chain)
+        rest = part.encode(batch.select(text).piece(3, 4), picked)
+        more = q.sample(
+            q.encode(batch.select(text).piece(3, 4), picked), Streams([8, 9], 3), 3
+        ).latents
+        score = part.log_joint if part is model else part.log_prob
+        prefix = Chains(*(x[text[:, None], chain] for x in draws))
+        whole = Chains(
+            *(torch.cat([a, b], -1) for a, b in zip(prefix, more, strict=True))
+        )
+        total = score(part.encode(batch.select(text)), whole)
+        begun = score(part.encode(batch.select(text).piece(0, 3)), prefix)
+        torch.testing.assert_close(score(rest, more), total - begun, **EXACTLY)
+    assert isinstance(model, LeftToRight) and isinstance(q, LeftToRight)
+
+
+def test_a_state_is_not_changed_by_going_on(model):
+    q, batch = model.proposal("peeking"), tiny.batch([[4, 5, 4, 4, 1, 3]])
+    begin = q.encode(batch.piece(0, 3))
+    draws = q.sample(begin, Streams([1], 5), 5)
+    state = q.advance(begin, draws.latents)
+    before = [x.clone() for x in (state.memory.slots, state.memory.last, state.entity)]
+    rest = q.encode(batch.piece(3, 6), state)
+    first = q.sample(rest, Streams([2], 5, starts=[3]), 5)
+    q.beam(rest, 8, draws.log_q)
+    again = q.sample(rest, Streams([2], 5, starts=[3]), 5)
+    torch.testing.assert_close(first.log_q, again.log_q, **EXACTLY)
+    after = (state.memory.slots, state.memory.last, state.entity)
+    for x, y in zip(before, after, strict=True):
+        torch.testing.assert_close(x, y, **EXACTLY)
+
+
+def test_memory_limits_move_no_number(model, monkeypatch):
+    q, batch = model.proposal("peeking"), tiny.batch(RAGGED)
+    method = ImportanceSampling(7)
+    plain = method.log_weights(model, q, batch, keys(len(RAGGED)))
+    monkeypatch.setattr(words, "NUMBERS", 13)
+    monkeypatch.setattr(following, "NUMBERS", 40)
+    torch.testing.assert_close(
+        method.log_weights(model, q, batch, keys(len(RAGGED))), plain, **EXACTLY
+    )
+
+
+def test_samples_continue_as_many_histories(model):
+    q, batch = model.proposal("peeking"), tiny.batch([[4, 5, 4]])
+    begin = q.encode(batch)
+    state = q.advance(begin, q.sample(begin, Streams([1], 3), 3).latents)
+    with pytest.raises(ValueError, match="3 histories cannot continue in 5 chains"):
+        q.sample(q.encode(batch, state), Streams([1], 5), 5)
+
+
+def test_chains_alike_are_found():
+    entity = torch.randint(0, 3, (2, 50, 4), generator=torch.Generator().manual_seed(0))
+    alike = first_alike(entity, one_past=True)
+    for b, k, t in product(range(2), range(50), range(4)):
+        same = (entity[b, :, : t + 1] == entity[b, k, : t + 1]).all(-1)
+        assert alike[b, k, t] == same.nonzero()[0, 0]
+    own = torch.arange(50)[:, None].expand(2, 50, 4)
+    assert (first_alike(entity, one_past=False) == own).all()
+
+
+# -- prediction ----------------------------------------------------------------------
+
+
+def test_next_token_is_the_ratio_of_prefixes(model):
+    """From every chain of the prefix, weighted by p: exact but for what is left out."""
+    prefixes = [[4, 5, 4], [1, 4, 5]]
+    chains = expanded(every_chain(3, MAX_LENGTH), len(prefixes))
+    encoded = model.encode(tiny.batch(prefixes))
+    log_w = model.log_joint(encoded, chains)
+    after = Particles(model.advance(encoded, chains), None, log_w, log_w)
+    predicted = next_token(model, torch.tensor([p[-1] for p in prefixes]), after)
+    assert predicted.shape == (2, model.config.num_words)
+    longer = every_chain(4, MAX_LENGTH)
+    for b, prefix in enumerate(prefixes):
+        joint = log_p_of(model, [[*prefix, v] for v in SYMBOLS], longer).logsumexp(1)
+        wanted = joint - log_w[b].logsumexp(0)
+        ours = predicted[b, list(SYMBOLS)]
+        assert abs(wanted.logsumexp(0).item()) < 1e-10, "premise"
+        torch.testing.assert_close(ours.exp(), wanted.exp(), rtol=0, atol=2e-6)
+        assert (predicted[b, [0, 2, BEYOND]] == -torch.inf).all()
+
+
+# -- errors --------------------------------------------------------------------------
+
+
+def test_proposals_that_are_not_there(model):
+    with pytest.raises(ValueError, match="this checkpoint has nonpeeking, peeking, pr"):
+        model.proposal("smoothing")
+    for temperature in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="expected a positive number"):
+            model.proposal(None, temperature)
+    assert model.proposal().name == "peeking"

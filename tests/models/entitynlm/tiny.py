@@ -1,0 +1,38 @@
+"""A new EntityNLM small enough to list every chain, and lopsided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.modeling import EntityNLM
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests.tiny_models import randomised
+
+VOCABULARY = 6
+BEYOND = 6
+"""A word that is known but cannot be uttered."""
+SYMBOLS = (UNKNOWN, END, 4, 5)
+"""Every word that it can utter."""
+MAX_LENGTH = 2
+
+
+def entitynlm(*, seed: int = 0, spread: float = 0.8, tied: bool = True) -> EntityNLM:
+    config = EntityNLMConfig(
+        vocab_size=VOCABULARY,
+        num_words=VOCABULARY + 1,
+        embedding_dim=4,
+        hidden_size=5,
+        num_layers=2,
+        max_mention_length=MAX_LENGTH,
+        tie_weights=tied,
+        num_unknown_types=7,
+    )
+    return randomised(EntityNLM(config).double(), seed, spread).eval()
+
+
+def batch(texts: Sequence[Sequence[int]], unknown: float = 0.0) -> TokenBatch:
+    """Texts with a price on unknown words."""
+    costs = [[unknown if i in (UNKNOWN, BEYOND) else 0.0 for i in t] for t in texts]
+    return TokenBatch.collate(texts, costs, first=START)
