@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from lm_latent_eval.models.checkpoint import load as load
 
 MODELS = {
+    "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
+    "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
 }
 """Name -> class. A new model joins with its folder and one line."""
 

@@ -1,0 +1,1 @@
+"""Unsupervised recurrent neural network grammar (Kim et al., 2019)."""

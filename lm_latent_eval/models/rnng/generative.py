@@ -1,0 +1,171 @@
+r"""The generative model: a stack, an LSTM over it, and what is built and said next.
+
+Notation: u is the top hidden state of the LSTM over the stack, E the embeddings.
+
+.. math::
+    P(\mathrm{REDUCE}) &= \sigma(w \cdot u + b), \\
+    P(x \mid \mathrm{SHIFT}) &= \mathrm{softmax}(E u + b_v)_x
+
+SHIFT puts the item (E_x, 0) on the stack, REDUCE replaces the two topmost items L, R by
+
+.. math::
+    c = \sigma(f_R) c_R + \sigma(f_L) c_L + \sigma(i) \tanh g, \quad
+    h = \sigma(o) \tanh c, \quad [i; f_R; f_L; o; g] = W [h_R; h_L] + b
+
+and the LSTM reads the new item from the state under it. With fewer than two items
+SHIFT is forced and free. Source: Kim et al. (2019); the order of gates and children,
+and the bounds of P(REDUCE), are those of the original program.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.stacks import Stacks
+from lm_latent_eval.text.words import END, START
+
+SMALLEST_ACTION = 1e-7
+"""P(REDUCE) stays this far from 0 and 1."""
+
+WORDS_AT_ONCE = 1 << 12
+"""Rows of word scores held at a time."""
+
+
+class StackCell(nn.Module):
+    """LSTM layers that read one item from the state under it."""
+
+    def __init__(self, size: int, num_layers: int, dropout: float) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.linears = nn.ModuleList(
+            nn.Linear(2 * size, 4 * size) for _ in range(num_layers)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, value: Tensor, state: Tensor) -> Tensor:
+        """Read values (R, d) in states (R, layers, 2, d); return the new states."""
+        layers: list[Tensor] = []
+        for linear, layer in zip(self.linears, state.unbind(1), strict=True):
+            h, c = layer.unbind(1)
+            if layers:
+                value = self.dropout(value)
+            i, f, o, g = linear(torch.cat([value, h], -1)).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            value = o.sigmoid() * c.tanh()
+            layers.append(torch.stack([value, c], 1))
+        return torch.stack(layers, 1)
+
+
+class Composition(nn.Module):
+    """A binary tree LSTM."""
+
+    def __init__(self, size: int) -> None:
+        """Build the layer."""
+        super().__init__()
+        self.linear = nn.Linear(2 * size, 5 * size)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """Compose items (h, c), each (R, 2, d)."""
+        (h_left, c_left), (h_right, c_right) = left.unbind(1), right.unbind(1)
+        gates = self.linear(torch.cat([h_right, h_left], -1))
+        i, f_right, f_left, o, g = gates.chunk(5, -1)
+        c = (
+            f_right.sigmoid() * c_right
+            + f_left.sigmoid() * c_left
+            + i.sigmoid() * g.tanh()
+        )
+        return torch.stack([o.sigmoid() * c.tanh(), c], 1)
+
+
+class GenerativeModel(nn.Module):
+    """p(x, z), one move at a time over many stacks at once."""
+
+    def __init__(self, config: RNNGConfig) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.config = config
+        size = config.hidden_size
+        self.embeddings = nn.Embedding(config.vocab_size, size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.stack = StackCell(size, config.num_layers, config.dropout)
+        self.composition = Composition(size)
+        self.action = nn.Linear(size, 1)
+        self.dropout = nn.Dropout(config.dropout)
+
+    # -- moves ----------------------------------------------------------------------
+
+    def begin(self) -> Stacks:
+        """Return the empty stack, over the start word, as row 0."""
+        start = self.embeddings.weight[START][None]
+        shape = (1, self.config.num_layers, 2, self.config.hidden_size)
+        state = self.stack(start, start.new_zeros(shape))
+        return Stacks.of_one(state, start.new_zeros(1, 2, self.config.hidden_size))
+
+    def shift(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
+        """Put words on stacks; return the rows of the new stacks, (R,)."""
+        return self._push(stacks, row, self._word_items(word))
+
+    def reduce(self, stacks: Stacks, row: Tensor) -> Tensor:
+        """Compose the two topmost items of stacks; return the rows of the new ones."""
+        under = stacks.below[row]
+        item = self.composition(stacks.item[under], stacks.item[row])
+        return self._push(stacks, stacks.below[under], item)
+
+    def move(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
+        """Shift words where ``word`` is one and reduce where it is negative."""
+        (reducing,) = (word < 0).nonzero(as_tuple=True)
+        top = row[reducing]
+        under = stacks.below[top]
+        composed = self.composition(stacks.item[under], stacks.item[top])
+        item = self._word_items(word.clamp_min(0)).index_copy(0, reducing, composed)
+        base = row.index_copy(0, reducing, stacks.below[under])
+        return self._push(stacks, base, item)
+
+    def _push(self, stacks: Stacks, base: Tensor, item: Tensor) -> Tensor:
+        return stacks.push(base, item, self.stack(item[:, 0], stacks.state[base]))
+
+    def _word_items(self, word: Tensor) -> Tensor:
+        embedded = self.embeddings(word)
+        return torch.stack([embedded, torch.zeros_like(embedded)], 1)
+
+    # -- factors --------------------------------------------------------------------
+
+    def log_actions(self, stacks: Stacks, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log P(SHIFT) and log P(REDUCE) in nats, each (R,) float64."""
+        logit = self.action(self.dropout(stacks.top(row)))[:, 0].double()
+        bounds = math.log(SMALLEST_ACTION), math.log1p(-SMALLEST_ACTION)
+        forced = stacks.size[row] < 2
+        log_shift = F.logsigmoid(-logit).clamp(*bounds).masked_fill(forced, 0.0)
+        log_reduce = F.logsigmoid(logit).clamp(*bounds)
+        return log_shift, log_reduce.masked_fill(forced, -torch.inf)
+
+    def log_words(self, stacks: Stacks, row: Tensor) -> Tensor:
+        """Return the log-probabilities of every word, (R, V) nats."""
+        scores = F.linear(
+            self.dropout(stacks.top(row)), self.embeddings.weight, self.bias
+        )
+        never = torch.tensor(self.config.never_uttered, device=row.device).long()
+        scores = scores.index_fill(-1, never, -torch.inf)
+        if not self.config.sentence_ends:
+            return scores.log_softmax(-1)
+        # An end makes a sentence only of one tree.
+        is_end = torch.arange(scores.shape[-1], device=row.device) == END
+        impossible = (stacks.size[row] != 1)[:, None] & is_end
+        if self.config.only_possible:
+            scores = scores.masked_fill(impossible, -torch.inf)
+        return scores.log_softmax(-1).masked_fill(impossible, -torch.inf)
+
+    def log_word(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
+        """Return log P(word | SHIFT) of one word a stack in nats, (R,) float64."""
+        parts = [
+            self.log_words(stacks, r).gather(1, w[:, None])[:, 0].double()
+            for r, w in zip(
+                row.split(WORDS_AT_ONCE), word.split(WORDS_AT_ONCE), strict=True
+            )
+        ]
+        return torch.cat(parts)

@@ -1,0 +1,215 @@
+r"""The same model word by word: z_t is the number of REDUCEs before word t.
+
+.. math::
+    p(x_t, z_t \mid \text{stack}) = \prod_{r < z_t} P(\mathrm{REDUCE} \mid s_r)
+        \cdot P(\mathrm{SHIFT} \mid s_{z_t}) \cdot P(x_t \mid s_{z_t})
+
+where s_r is the stack after r REDUCEs. A stack of m items leaves m choices, so they are
+listed: z_t is summed over exactly in predictions, and drawn from one of
+
+* ``lookahead``: q(z_t) ∝ p(x_t, z_t | stack), the best that reads no further than x_t;
+* ``prior``: q(z_t) = p(z_t | stack), reading only whether the sentence ends.
+
+A sentence ends once one tree stands, so z_t of an end is the one choice that leaves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.rnng.generative import WORDS_AT_ONCE, GenerativeModel
+from lm_latent_eval.models.rnng.stacks import Stacks, StackState
+from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.rnng.modeling import RNNG, Encoded
+
+PROPOSALS = ("lookahead", "prior")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Every number of REDUCEs, 0 .. M - 1, before the next SHIFT of R stacks."""
+
+    row: Tensor
+    """The stack after them, (R, M); 0 where there are fewer items."""
+    log_p: Tensor
+    """log P(so many REDUCEs, then SHIFT) in nats, (R, M) float64."""
+
+    @classmethod
+    def of(cls, model: GenerativeModel, stacks: Stacks, row: Tensor) -> Choices:
+        """List the choices of stacks, (R,)."""
+        count = max(1, int(stacks.size[row].max()))
+        rows = row.new_zeros(len(row), count)
+        log_p = row.new_full((len(row), count), -torch.inf, dtype=torch.float64)
+        live = torch.arange(len(row), device=row.device)
+        reduced = torch.zeros_like(log_p[:, 0])
+        for r in range(count):
+            log_shift, log_reduce = model.log_actions(stacks, row)
+            rows[live, r], log_p[live, r] = row, reduced + log_shift
+            (more,) = (stacks.size[row] >= 2).nonzero(as_tuple=True)
+            live, reduced = live[more], (reduced + log_reduce)[more]
+            row = model.reduce(stacks, row[more])
+        return cls(rows, log_p)
+
+
+@dataclass(frozen=True)
+class WordByWord:
+    """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
+
+    model: RNNG
+    name: str
+    temperature: float
+
+    def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
+        """Note where the texts begin."""
+        return self.model.encode(batch, after)
+
+    def sample(
+        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Trees]:
+        """Draw K prefixes a text, continuing the K histories if there are any."""
+        batch, samples = encoded.state.row.shape
+        if samples not in (1, num_samples):
+            raise ValueError(
+                f"{samples} histories cannot continue in {num_samples} trees"
+            )
+        row = encoded.state.row.expand(batch, num_samples)
+        stacks, row = encoded.state.stacks.compact(row)
+        before = row.new_zeros(batch, num_samples, encoded.words.shape[1])
+        log_q = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+        for t in range(encoded.longest):
+            (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
+            word = encoded.words[text, t]
+            log_prob, choice = self._options(stacks, row[text], word)
+            mass = log_prob.exp().cumsum(-1)
+            drawn = (mass < uniforms(t)[text, :, :1] * mass[..., -1:]).sum(-1)
+            before[text, :, t] = drawn
+            log_q[text] += log_prob.gather(2, drawn[..., None])[..., 0]
+            chosen = choice.gather(2, drawn[..., None])[..., 0]
+            row[text] = self._shift(stacks, chosen, word)
+            stacks, row = stacks.compact(row)
+        return Draws(Trees(before, torch.zeros_like(row)), log_q)
+
+    def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        stacks, row = encoded.state.stacks.compact(
+            encoded.state.row.expand(trees.after.shape)
+        )
+        log_q = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+        for t in range(encoded.longest):
+            (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
+            word = encoded.words[text, t]
+            log_prob, choice = self._options(stacks, row[text], word)
+            reduces = trees.before[text, :, t, None]
+            within = reduces < log_prob.shape[-1]
+            reduces = reduces.where(within, 0)
+            chosen = log_prob.gather(2, reduces).masked_fill(~within, -torch.inf)
+            log_q[text] += chosen[..., 0]
+            row[text] = self._shift(stacks, choice.gather(2, reduces)[..., 0], word)
+            stacks, row = stacks.compact(row)
+        return log_q.masked_fill(trees.after > 0, -torch.inf)
+
+    def beam(
+        self, encoded: Encoded, width: int, log_q: Tensor | None = None
+    ) -> Beam[Trees]:
+        """Keep the ``width`` most probable distinct prefixes after every word."""
+        stacks, row = encoded.state.stacks.compact(encoded.state.row)
+        batch, samples = row.shape
+        if log_q is None:
+            log_q = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+        more = max(width - samples, 0)
+        log_q = F.pad(log_q, (0, more), value=-torch.inf)[:, :width]
+        row = F.pad(row, (0, more))[:, :width]
+        origin = torch.arange(width, device=row.device).clamp_max(samples - 1)
+        origin = origin.repeat(batch, 1)
+        before = row.new_zeros(batch, width, encoded.words.shape[1])
+        for t in range(encoded.longest):
+            (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
+            word = encoded.words[text, t]
+            log_prob, choice = self._options(stacks, row[text], word)
+            total = (log_q[text, :, None] + log_prob).flatten(1)
+            # A stable sort: ties go to the better prefix, then to fewer REDUCEs.
+            best, index = total.sort(dim=-1, descending=True, stable=True)
+            best, index = best[:, :width], index[:, :width]
+            parent, reduces = index // choice.shape[2], index % choice.shape[2]
+            log_q[text] = best
+            origin[text] = origin[text].gather(1, parent)
+            history = before[text].gather(1, parent[..., None].expand_as(before[text]))
+            history[..., t] = reduces
+            before[text] = history
+            row[text] = self._shift(stacks, choice.flatten(1).gather(1, index), word)
+            stacks, row = stacks.compact(row)
+        return Beam(Trees(before, torch.zeros_like(row)), log_q, origin)
+
+    def advance(self, encoded: Encoded, trees: Trees) -> StackState:
+        """Return the stacks after the encoded piece."""
+        return self.model.advance(encoded, trees)
+
+    def _options(
+        self, stacks: Stacks, row: Tensor, word: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """List log q(z_t) and the stacks that follow, (B, K, M); words (B,)."""
+        model, config = self.model.generative, self.model.config
+        place, which = torch.unique(row, return_inverse=True)
+        choices = Choices.of(model, stacks, place)
+        # Each (stack, next word) once.
+        pair, of_pair = torch.unique(
+            which * config.vocab_size + word[:, None], return_inverse=True
+        )
+        which, word = pair // config.vocab_size, pair % config.vocab_size
+        after, log_p = choices.row[which], choices.log_p[which]
+        score = log_p
+        if self.name == "lookahead":
+            possible = log_p > -torch.inf
+            spoken = model.log_word(
+                stacks, after[possible], word[:, None].expand_as(after)[possible]
+            )
+            score = score.masked_scatter(possible, score[possible] + spoken)
+        elif config.sentence_ends:
+            impossible = (word == END)[:, None] & (stacks.size[after] != 1)
+            score = score.masked_fill(impossible, -torch.inf)
+        # Where nothing is possible, p is zero whatever is drawn.
+        score = score.where((score > -torch.inf).any(-1, keepdim=True), log_p)
+        log_q = (score / self.temperature).log_softmax(-1)
+        return log_q[of_pair], after[of_pair]
+
+    def _shift(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
+        """Shift one word a text onto K stacks each, every distinct pair once."""
+        size = self.model.config.vocab_size
+        pair, which = torch.unique(row * size + word[:, None], return_inverse=True)
+        return self.model.generative.shift(stacks, pair // size, pair % size)[which]
+
+
+def next_word(model: GenerativeModel, state: StackState, log_w: Tensor) -> Tensor:
+    """Predict the next word of B texts from K weighted histories, (B, V) nats."""
+    place, which = torch.unique(state.row.expand(log_w.shape), return_inverse=True)
+    stacks, place = state.stacks.compact(place)
+    choices = Choices.of(model, stacks, place)
+    weight = log_w.new_zeros(len(log_w), len(place)).scatter_add(
+        1, which, log_w.softmax(-1)
+    )
+    owner, reduces = (choices.log_p > -torch.inf).nonzero(as_tuple=True)
+    row, log_p = choices.row[owner, reduces], choices.log_p[owner, reduces]
+    result = weight.new_zeros(len(weight), model.config.vocab_size)
+    for o, r, p in zip(
+        owner.split(WORDS_AT_ONCE),
+        row.split(WORDS_AT_ONCE),
+        log_p.split(WORDS_AT_ONCE),
+        strict=True,
+    ):
+        spoken = model.log_words(stacks, r).double()
+        if model.config.sentence_ends and not model.config.only_possible:
+            # The original charges for combining the tree with the end word.
+            end = model.shift(stacks, r, torch.full_like(r, END))
+            spoken[:, END] += model.log_actions(stacks, end)[1]
+        result += (weight[:, o] * p.exp()) @ spoken.exp()
+    return result.log()

@@ -1,0 +1,201 @@
+r"""Training of an RNNG and its CRF: on trees, on sentences, or one then the other.
+
+Supervised: log p(x, z) and log q(z | x) of the trees of a treebank, side by side.
+Unsupervised: the evidence lower bound, with the entropy of q in closed form,
+
+.. math:: E_q[\log p(x, z)] + H[q(z \mid x)]
+
+Its gradient in p is that of a mean over K sampled trees; in q that of the exact entropy
+plus the score-function estimate, each tree's log p(x, z) less the mean of the others'.
+Source: Kim et al. (2019); no annealing, and one optimizer for both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.models.checkpoint import Checkpoint, save
+from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.crf import CRFProposal
+from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, WordTokenizer, split
+from lm_latent_eval.training import orthography
+from lm_latent_eval.training.options import Options, RNNGSize
+from lm_latent_eval.training.supervised import Part, Trainer
+
+Objective = Literal["supervised", "unsupervised"]
+
+Item = tuple[list[int], list[int]]
+"""Word ids with the end of one sentence, and the REDUCEs before each; no REDUCEs are
+listed where the tree is not known."""
+
+
+def train(
+    sentences: Sequence[ParsedSentence] | Sequence[str],
+    dev: Sequence[ParsedSentence] | Sequence[str],
+    directory: Path,
+    *,
+    objective: Objective = "supervised",
+    start: Checkpoint | None = None,
+    min_count: int = 2,
+    num_samples: int = 4,
+    size: RNNGSize | None = None,
+    options: Options | None = None,
+) -> RNNG:
+    """Train p and q, and write the checkpoint.
+
+    Args:
+        sentences: Training sentences, with trees if the objective is supervised.
+        dev: Development sentences, for the learning rate and for stopping.
+        directory: Where the checkpoint goes. An interrupted run there is resumed.
+        objective: What to maximise.
+        start: An RNNG to go on from, with its vocabulary and size.
+        min_count: Without one: rarer words are unknown.
+        num_samples: Trees a sentence, at least 2, if unsupervised.
+        size: How large the model is.
+        options: How to train.
+
+    Raises:
+        ValueError: If the objective needs trees that there are not, or K is below 2.
+    """
+    size, options = size or RNNGSize(), options or Options()
+    texts = [s if isinstance(s, str) else s.text for s in sentences]
+    if start is None:
+        tokenizer = WordTokenizer.train(texts, min_count=min_count)
+        model = new_model(texts, tokenizer, size, options.seed)
+    else:
+        tokenizer, model = start.tokenizer, start.model.requires_grad_(True)
+    longest = model.config.max_words
+    trainer = Trainer(
+        parts(model, objective, num_samples),
+        size=lambda item: len(item[0]),
+        options=options,
+        directory=directory,
+    )
+    trainer.run(
+        items(sentences, tokenizer, longest, objective),
+        items(dev, tokenizer, longest, objective),
+    )
+    model.eval()  # type: ignore[no-untyped-call]
+    writing = orthography.train(texts, tokenizer)
+    save(model, tokenizer, directory, model.state_dict(), writing)
+    return model
+
+
+def new_model(
+    texts: Sequence[str], tokenizer: WordTokenizer, size: RNNGSize, seed: int
+) -> RNNG:
+    """Build an untrained model over a vocabulary."""
+    config = RNNGConfig(
+        vocab_size=tokenizer.vocab_size,
+        num_words=tokenizer.num_words,
+        num_unknown_types=tokenizer.count_unknown_types(
+            word for text in texts for word in split(text)
+        ),
+        **vars(size),
+    )
+    torch.manual_seed(seed)
+    return RNNG(config)
+
+
+def items(
+    sentences: Sequence[ParsedSentence] | Sequence[str],
+    tokenizer: WordTokenizer,
+    longest: int,
+    objective: Objective,
+) -> list[Item]:
+    """Return the sentences that can be trained on.
+
+    Raises:
+        ValueError: If the objective needs trees that there are not.
+    """
+    found: list[Item] = []
+    for sentence in sentences:
+        if isinstance(sentence, str):
+            if objective == "supervised":
+                raise ValueError(
+                    "supervised training needs trees: give a treebank in brackets, or "
+                    "train unsupervised"
+                )
+            ids = tokenizer(sentence).ids
+            found.append(([*ids, END] if ids else [], []))
+        else:
+            found.append(reduces(sentence, tokenizer))
+    kept = [item for item in found if 0 < len(item[0]) - 1 <= longest]
+    if len(kept) < len(found):
+        print(
+            f"left out {len(found) - len(kept)} of {len(found)} sentences: no words, "
+            f"or more than {longest}",
+            file=sys.stderr,
+        )
+    return kept
+
+
+def parts(model: RNNG, objective: Objective, num_samples: int) -> dict[str, Part[Item]]:
+    """Return what is trained: p and the CRF side by side, or both by one bound.
+
+    Raises:
+        ValueError: If ``num_samples`` is below 2 and the objective samples.
+    """
+    if objective == "supervised":
+        return {
+            "p": Part(model.generative, lambda batch: -log_p(model, batch).sum()),
+            "crf": Part(model.spans, lambda batch: -log_q(model, batch).sum()),
+        }
+    if num_samples < 2:
+        raise ValueError(
+            f"num_samples={num_samples}: each tree is compared with the others, so "
+            "expected at least 2"
+        )
+    return {"bound": Part(model, lambda batch: -bound(model, batch, num_samples).sum())}
+
+
+def log_p(model: RNNG, batch: Sequence[Item]) -> Tensor:
+    """Return log p(x, z) of annotated sentences in nats, (B,)."""
+    tokens, trees = collate(batch)
+    return model.log_joint(model.encode(tokens), trees)[:, 0]
+
+
+def log_q(model: RNNG, batch: Sequence[Item]) -> Tensor:
+    """Return log q(z | x) of annotated sentences in nats, (B,)."""
+    tokens, trees = collate(batch)
+    proposal = CRFProposal(model)
+    return proposal.log_prob(proposal.encode(tokens), trees)[:, 0]
+
+
+def bound(model: RNNG, batch: Sequence[Item], num_samples: int) -> Tensor:
+    """Estimate the evidence lower bound in nats, (B,), and with it its gradient.
+
+    The trees are drawn from torch's global generator, which the trainer seeds.
+    """
+    tokens = TokenBatch.collate([ids for ids, _ in batch], first=START)
+    proposal = CRFProposal(model)
+    encoded = proposal.encode(tokens)
+    entropy = encoded.entropy  # first, so that the chart is kept with its gradient
+    with torch.no_grad():
+        draws = proposal.sample(
+            encoded, lambda _: torch.rand(len(batch), num_samples, 4), num_samples
+        )
+    reward = model.log_joint(model.encode(tokens), draws.latents)
+    others = (reward.sum(-1, keepdim=True) - reward) / (num_samples - 1)
+    advantage = (reward - others).detach()
+    # Zero, but its gradient is that of E_q[log p(x, z)] in q.
+    score = proposal.log_prob(encoded, draws.latents)
+    score = advantage * (score - score.detach())
+    return (reward + score).mean(-1) + entropy
+
+
+def collate(batch: Sequence[Item]) -> tuple[TokenBatch, Trees]:
+    """Pad annotated sentences."""
+    tokens = TokenBatch.collate([ids for ids, _ in batch], first=START)
+    before = TokenBatch.collate([counts for _, counts in batch], first=START).targets
+    return tokens, Trees(before[:, None], torch.zeros_like(tokens.length)[:, None])

@@ -1,0 +1,158 @@
+"""Treebanks: brackets to trees, and trees over the tokenizer's words."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.models.rnng.data import (
+    count_reduces,
+    read_sentences,
+    read_treebank,
+    reduces,
+)
+from lm_latent_eval.text.words import END, WordTokenizer
+
+TREES = """
+(ROOT (S (NP-SBJ (PRP We)) (VP (VBP do) (RB n't)
+   (VP (VB agree))) (. .)))
+
+( (S (NP (-NONE- *)) (VP (VB Read) (NP (DT the)
+  (NML (NN user) (HYPH -) (NN guide))) (PP (-NONE- *T*-1)) (-LRB- -LRB-) (CD 3)
+  (-RRB- -RRB-))))
+(ROOT (NP (-NONE- *)))
+"""
+
+
+@pytest.fixture
+def bank(tmp_path):
+    path = tmp_path / "bank.ptb"
+    path.write_text(TREES)
+    return path
+
+
+def lay(sentence):
+    """The words and the REDUCEs before each."""
+    tokenizer = WordTokenizer.train([sentence.text], min_count=1)
+    ids, counts = reduces(sentence, tokenizer)
+    assert ids[-1] == END
+    assert sum(counts) == len(ids) - 2
+    return list(
+        zip([*map(tokenizer.decode, ([i] for i in ids[:-1])), ""], counts, strict=True)
+    )
+
+
+def test_brackets_become_trees(bank):
+    first, second = read_treebank(bank)
+    assert first.text == "We don't agree."
+    # (We (don't agree) .), the unary ones gone, and right-branching.
+    assert lay(first) == [("We", 0), ("don't", 0), ("agree", 0), (".", 1), ("", 2)]
+    assert second.text == "Read the user-guide (3)"
+    # (Read (the user-guide) ( 3 ))
+    assert lay(second) == [
+        ("Read", 0),
+        ("the", 0),
+        ("user-guide", 0),
+        ("(", 1),
+        ("3", 0),
+        (")", 0),
+        ("", 4),
+    ]
+
+
+def test_a_leaf_of_several_words_is_a_constituent(tmp_path):
+    path = tmp_path / "a.mrg"
+    path.write_text("(S (NP (NN a@b.c) (NN d)) (VP (VB e)))")
+    (sentence,) = read_treebank(path)
+    # (((a @ (b.c)) d) e)
+    assert lay(sentence) == [
+        ("a", 0),
+        ("@", 0),
+        ("b.c", 0),
+        ("d", 2),
+        ("e", 1),
+        ("", 1),
+    ]
+
+
+def test_folders_and_plain_text(bank, tmp_path):
+    (tmp_path / "a.mrg").write_text("(S (NN first))")
+    (tmp_path / "notes.txt").write_text("One line.\nAnother (line).\n")
+    texts = [s.text for s in read_sentences(tmp_path)]
+    assert texts == ["first", "We don't agree.", "Read the user-guide (3)"]
+    lines = read_sentences(tmp_path / "notes.txt")
+    assert lines == ["One line.", "Another (line)."]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("(S (NN a))\n(S (NN b)\n\n", 2, "never closed"),
+        ("(S (NN a)))\n", 1, "stands outside"),
+        ("\nword", 2, "stands outside"),
+        ("(S (NN a b))", 1, "expected a label and a word"),
+        ("(S\n(NN))", 2, "expected a label and a word"),
+        ("(S\n\n())", 3, "expected a label and a word"),
+        ("(S (NN a) b)", 1, "expected a label and a word"),
+    ],
+)
+def test_malformed_brackets_are_located(tmp_path, text, line, what):
+    path = tmp_path / "bad.ptb"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"bad\.ptb, line {line}: .*{what}"):
+        read_treebank(path)
+
+
+def test_files_without_trees_are_refused(tmp_path):
+    (tmp_path / "a.ptb").write_text("")
+    with pytest.raises(ValueError, match="has no trees"):
+        read_treebank(tmp_path)
+    (tmp_path / "a.ptb").write_bytes(b"(S (NN \xff))")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        read_treebank(tmp_path)
+
+
+@st.composite
+def nested(draw, low=0, size=None):
+    """Spans of a random n-ary tree over ``size`` words from ``low`` on."""
+    size = draw(st.integers(1, 9)) if size is None else size
+    spans = {(low, low + size - 1)}
+    cuts = draw(st.sets(st.integers(1, size - 1), max_size=3)) if size > 1 else set()
+    if cuts:
+        edges = [0, *sorted(cuts), size]
+        for a, b in pairwise(edges):
+            spans |= draw(nested(low + a, b - a))
+    return spans
+
+
+@given(nested())
+def test_every_constituent_of_a_tree_is_built(spans):
+    """Run the actions: each span of the tree is an item of the stack at some time."""
+    words = max(j for _, j in spans) + 1
+    counts = count_reduces(spans, words)
+    assert sum(counts) == words - 1
+    stack, built = [], set()
+    for t, reduces_before in enumerate(counts):
+        for _ in range(reduces_before):
+            (_, j), (i, _) = stack.pop(), stack.pop()
+            stack.append((i, j))
+            built.add((i, j))
+        if t < words:
+            stack.append((t, t))
+            built.add((t, t))
+    assert stack == [(0, words - 1)]
+    assert spans <= built
+
+
+def test_the_treebank_at_hand(data_dir):
+    """GUM is read completely."""
+    sentences = read_treebank(data_dir / "gum" / "const")
+    assert len(sentences) == 13_263
+    tokenizer = WordTokenizer.train((s.text for s in sentences), min_count=2)
+    for sentence in sentences[::7]:
+        ids, counts = reduces(sentence, tokenizer)
+        assert sum(counts) == len(ids) - 2 == len(tokenizer(sentence.text).ids) - 1
+        assert counts[0] == 0

@@ -1,0 +1,259 @@
+"""The CRF and p against sums over every tree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.models.rnng import chart
+from lm_latent_eval.models.rnng.generative import GenerativeModel
+from lm_latent_eval.models.rnng.trees import Trees
+from tests.models.rnng import reference
+
+TEMPERATURES = (0.5, 1.0, 2.0)
+LENGTHS = range(1, 8)
+TEXT = [4, 1, 5, 5, 4, 1, 4]
+
+
+def everything(rnng, words, ends, temperature=1.0):
+    """The batch of one sentence, all its trees, log p and log q of each."""
+    batch = reference.batch([TEXT[:words]], ends, unknown=-0.7)
+    trees = reference.trees([reference.every_tree(words)], ends)
+    proposal = rnng.proposal("crf", temperature)
+    encoded = proposal.encode(batch)
+    log_q = proposal.log_prob(encoded, trees)[0]
+    return encoded, trees, rnng.log_joint(rnng.encode(batch), trees)[0], log_q
+
+
+def model(ends):
+    return reference.tiny(sentence_ends=ends == "eos")
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("ends", reference.ENDS)
+@pytest.mark.parametrize("words", LENGTHS)
+def test_importance_weights_are_exact(words, ends, temperature):
+    encoded, _, log_p, log_q = everything(model(ends), words, ends, temperature)
+    assert len(log_q) == chart.num_trees(words)
+    assert abs(log_q.logsumexp(0).item()) < 1e-12, "q is a distribution"
+    assert (log_q > -torch.inf).all(), "q covers p"
+    assert (log_p > -torch.inf).all(), "premise"
+    expected = (log_q.exp() * (log_p - log_q).exp()).sum()
+    assert abs(expected / log_p.logsumexp(0).exp() - 1) < 1e-12
+    entropy = -(log_q.exp() * log_q).sum()
+    assert abs(encoded.entropy.item() - entropy) < 1e-12
+
+
+@pytest.mark.parametrize("name", "AB")
+@pytest.mark.parametrize("ends", reference.ENDS)
+def test_importance_weights_of_the_originals_are_exact(name, ends):
+    rnng = reference.model(name, ends)
+    for s in reference.sentences(name):
+        if "exact" not in s:
+            continue
+        batch = reference.batch([s["ids"]], ends)
+        trees = reference.trees([reference.every_tree(s["n"])], ends)
+        log_p = rnng.log_joint(rnng.encode(batch), trees)[0]
+        for temperature in TEMPERATURES:
+            proposal = rnng.proposal("crf", temperature)
+            log_q = proposal.log_prob(proposal.encode(batch), trees)[0]
+            expected = (log_q + (log_p - log_q)).logsumexp(0)
+            assert abs(log_q.logsumexp(0)) < 1e-10
+            assert abs(expected - s["exact"][ends]["log_p_x"]) < 1e-10
+
+
+def test_unknown_words_cost_what_the_batch_says():
+    rnng = model("eos")
+    trees = reference.trees([reference.every_tree(4)], "eos")
+    free, dear = (
+        rnng.log_joint(
+            rnng.encode(reference.batch([[1, 4, 1, 5]], "eos", unknown)), trees
+        )
+        for unknown in (0.0, -1.5)
+    )
+    torch.testing.assert_close(dear, free - 2 * 1.5, rtol=0, atol=1e-12)
+    # Words that are not unknown cost nothing more.
+    batch = reference.batch([[1, 4, 1, 5]], "eos", -1.5)
+    every = replace(batch, unknown_log_prob=batch.unknown_log_prob * 0 - 1.5)
+    assert torch.equal(rnng.log_joint(rnng.encode(every), trees), dear)
+    # A word that is known but never uttered is the unknown word.
+    batch = reference.batch([[1, 4, 99, 5]], "eos")
+    assert torch.equal(rnng.log_joint(rnng.encode(batch), trees), free)
+
+
+@pytest.mark.parametrize("ends", reference.ENDS)
+def test_numbers_do_not_depend_on_the_batch(ends):
+    rnng = model(ends)
+    texts = [TEXT[:n] for n in (3, 7, 1, 5, 2)]
+    keys = [11, 12, 13, 14, 15]
+    proposal = rnng.proposal("crf", 1.3)
+    batch = reference.batch(texts, ends)
+    together = proposal.sample(proposal.encode(batch), Streams(keys, 20), 20)
+    log_p = rnng.log_joint(rnng.encode(batch), together.latents)
+    best = proposal.beam(proposal.encode(batch), 6)
+    for b, text in enumerate(texts):
+        single = reference.batch([text], ends)
+        length = int(single.length)
+        alone = proposal.sample(proposal.encode(single), Streams([keys[b]], 9), 9)
+        before = together.latents.before[b, :9]
+        assert torch.equal(alone.latents.before[0], before[:, :length])
+        assert (before[:, length:] == 0).all()
+        assert torch.equal(alone.latents.after[0], together.latents.after[b, :9])
+        same(alone.log_q[0], together.log_q[b, :9])
+        same(rnng.log_joint(rnng.encode(single), alone.latents)[0], log_p[b, :9])
+        found = proposal.beam(proposal.encode(single), 6)
+        same(found.log_q[0], best.log_q[b])
+        assert torch.equal(found.latents.before[0], best.latents.before[b, :, :length])
+
+
+def same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("ends", reference.ENDS)
+def test_samples_follow_q(ends, temperature):
+    words, samples = 5, 20_000
+    rnng = model(ends)
+    encoded, trees, _, log_q = everything(rnng, words, ends, temperature)
+    proposal = rnng.proposal("crf", temperature)
+    draws = proposal.sample(encoded, Streams([7], samples), samples)
+    same(proposal.log_prob(encoded, draws.latents), draws.log_q)
+    listed = {tree: k for k, tree in enumerate(rows(trees))}
+    drawn = torch.tensor([listed[a] for a in rows(draws.latents)])
+    same(draws.log_q[0], log_q[drawn])
+    observed = torch.bincount(drawn, minlength=len(log_q)).double()
+    expected = log_q.exp() * samples
+    assert (expected >= 5).all(), "premise"
+    assert chisquare(observed.numpy(), expected.numpy()).pvalue > 1e-4
+
+
+def rows(trees: Trees) -> list[tuple[int, ...]]:
+    both = torch.cat([trees.before[0], trees.after[0, :, None]], -1)
+    return [tuple(row) for row in both.tolist()]
+
+
+@pytest.mark.parametrize("width", [1, 2, 10, 100, 1000])
+@pytest.mark.parametrize("ends", reference.ENDS)
+def test_the_beam_is_the_best_distinct_trees(ends, width):
+    """Of up to 132 trees, all lengths in one batch."""
+    rnng = model(ends)
+    proposal = rnng.proposal("crf", 0.7)
+    texts = [TEXT[:n] for n in LENGTHS]
+    encoded = proposal.encode(reference.batch(texts, ends))
+    beam = proposal.beam(encoded, width)
+    same(
+        proposal.log_prob(encoded, beam.latents).where(
+            beam.log_q > -torch.inf, -torch.inf
+        ),
+        beam.log_q,
+    )
+    for b, words in enumerate(LENGTHS):
+        _, _, _, log_q = everything(rnng, words, ends, 0.7)
+        found = beam.log_q[b] > -torch.inf
+        assert found.sum() == min(width, len(log_q))
+        latents = torch.cat(
+            [beam.latents.before[b, found], beam.latents.after[b, found, None]], -1
+        )
+        assert len(latents.unique(dim=0)) == found.sum(), "distinct"
+        same(beam.log_q[b, found], log_q.sort(descending=True).values[:width])
+
+
+@pytest.mark.parametrize("ends", reference.ENDS)
+def test_a_wide_beam_is_the_whole_sum(ends):
+    rnng = model(ends)
+    for words in LENGTHS:
+        encoded, _, log_p, _ = everything(rnng, words, ends)
+        totals = []
+        for width in (1, 5, len(log_p)):
+            beam = rnng.proposal().beam(encoded, width)
+            ours = rnng.log_joint(rnng.encode(encoded.batch), beam.latents)
+            ours = ours.masked_fill(beam.log_q.isneginf(), -torch.inf)
+            totals.append(ours.logsumexp(-1).item())
+            assert totals[-1] <= log_p.logsumexp(0) + 1e-12
+        assert abs(totals[-1] - log_p.logsumexp(0)) < 1e-12
+
+
+def test_ties_go_to_the_shorter_left_part():
+    """With equal scores everywhere: every tree once, right-branching ones first."""
+    scores = torch.zeros(1, 5, 5, dtype=torch.float64)
+    words = torch.tensor([5])
+    ends, score = chart.trees_of(chart.k_best(scores, 14), words)
+    assert torch.equal(score, torch.zeros_like(score))
+    assert len(ends[0].unique(dim=0)) == 14
+    assert ends[0, 0].tolist() == [0, 0, 0, 0, 0, 4], "(a (b (c (d e))))"
+    assert ends[0, -1].tolist() == [0, 0, 1, 1, 1, 1], "((((a b) c) d) e)"
+    for width in range(1, 14):
+        fewer, _ = chart.trees_of(chart.k_best(scores, width), words)
+        assert torch.equal(fewer[0, 0], ends[0, 0])
+        assert len(fewer[0].unique(dim=0)) == width
+
+
+def test_each_distinct_prefix_is_computed_once(monkeypatch):
+    rnng = model("no_eos")
+    listed = reference.every_tree(6)
+    counted = []
+    move = GenerativeModel.move
+
+    def counting(self, stacks, row, word):
+        counted.append(len(row))
+        return move(self, stacks, row, word)
+
+    monkeypatch.setattr(GenerativeModel, "move", counting)
+    trees = reference.trees([listed * 3] * 2, "no_eos")
+    batch = reference.batch([TEXT[:6], [*TEXT[:3], 4, 4, 4]], "no_eos")
+    rnng.log_joint(rnng.encode(batch), trees)
+    prefixes = {
+        (tuple(actions[:a]), tuple(text[: actions[:a].count(0)]))
+        for text in batch.targets.tolist()
+        for actions in listed
+        for a in range(1, 12)
+    }
+    assert sum(counted) == len(prefixes)
+
+
+def test_cutting_the_work_changes_nothing(monkeypatch):
+    rnng = model("eos")
+    _, _, whole, _ = everything(rnng, 7, "eos")
+    monkeypatch.setattr("lm_latent_eval.models.rnng.sequences.STACKS_AT_ONCE", 50)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.generative.WORDS_AT_ONCE", 7)
+    _, _, parts, _ = everything(rnng, 7, "eos")
+    same(parts, whole)
+
+
+def test_what_is_no_tree_is_impossible():
+    rnng = model("no_eos")
+    batch = reference.batch([TEXT[:3]], "no_eos")
+    before = torch.tensor([[[0, 0, 0], [0, 2, 0], [0, 0, 2], [1, 0, 0], [0, 0, 0]]])
+    trees = Trees(before, torch.tensor([[1, 0, 0, 2, 3]]))
+    proposal = rnng.proposal()
+    log_q = proposal.log_prob(proposal.encode(batch), trees)
+    assert (log_q == -torch.inf).all()
+    log_p = rnng.log_joint(rnng.encode(batch), trees)[0]
+    assert log_p[0] > -torch.inf, "a prefix of a tree"
+    assert (log_p[1:] == -torch.inf).all()
+
+
+def test_sentences_that_cannot_be_read_are_refused():
+    rnng = model("eos")
+    with pytest.raises(ValueError, match="without a sentence end"):
+        rnng.proposal().encode(reference.batch([TEXT], "no_eos"))
+    with pytest.raises(ValueError, match="words follow the end"):
+        rnng.encode(reference.batch([[4, 3, 4]], "eos"))
+    with pytest.raises(ValueError, match="can read 10"):
+        rnng.proposal().encode(reference.batch([[4] * 11], "eos"))
+    with pytest.raises(ValueError, match="crf, lookahead, prior"):
+        rnng.proposal("smoothing")
+    with pytest.raises(ValueError, match="temperature=0"):
+        rnng.proposal(temperature=0.0)
+
+
+def test_the_longest_sentence_can_be_read_beside_another():
+    rnng = model("eos")
+    proposal = rnng.proposal()
+    encoded = proposal.encode(reference.batch([[4] * 10, [5]], "eos"))
+    assert encoded.log_z.isfinite().all()

@@ -1,0 +1,183 @@
+"""RNNG and its CRF against the numbers of the original implementation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.inference import ImportanceSampling
+from lm_latent_eval.models.rnng import chart
+from lm_latent_eval.models.rnng.sequences import log_moves
+from tests.models.rnng import reference
+
+CASES = [(name, ends) for name in "ABC" for ends in reference.ENDS]
+both = pytest.mark.parametrize(("name", "ends"), CASES)
+every_model = pytest.mark.parametrize("name", "ABC")
+
+
+def near(ours, golden, name):
+    golden = torch.as_tensor(golden, dtype=torch.float64)
+    assert ours.shape == golden.shape
+    torch.testing.assert_close(
+        ours, golden, rtol=0, atol=reference.TOLERANCE[name], check_dtype=False
+    )
+
+
+@every_model
+def test_every_span_score(name):
+    rnng = reference.model(name, "no_eos")
+    sentences = reference.sentences(name)
+    proposal = rnng.proposal("crf")
+    encoded = proposal.encode(reference.batch([s["ids"] for s in sentences], "no_eos"))
+    for ours, s in zip(encoded.scores, sentences, strict=True):
+        golden = torch.tensor(s["q"]["scores"], dtype=torch.float64)
+        near(ours[: s["n"], : s["n"]].triu(), golden.triu(), name)
+
+
+@every_model
+def test_the_end_is_not_read_by_the_proposal(name):
+    texts = [s["ids"] for s in reference.sentences(name)]
+    with_end, without = (
+        reference.model(name, ends).proposal().encode(reference.batch(texts, ends))
+        for ends in ("eos", "no_eos")
+    )
+    assert torch.equal(with_end.scores, without.scores)
+
+
+@pytest.mark.parametrize("temperature", reference.TEMPERATURES)
+@every_model
+def test_partition_function_and_entropy(name, temperature):
+    rnng = reference.model(name, "no_eos")
+    sentences = reference.sentences(name)
+    proposal = rnng.proposal("crf", float(temperature))
+    encoded = proposal.encode(reference.batch([s["ids"] for s in sentences], "no_eos"))
+    by_temp = [s["q"]["by_temp"][temperature] for s in sentences]
+    near(encoded.log_z, [t["log_Z"] for t in by_temp], name)
+    near(encoded.entropy, [t["entropy"] for t in by_temp], name)
+
+
+@every_model
+def test_viterbi(name):
+    sentences = reference.sentences(name)
+    proposal = reference.model(name, "no_eos").proposal("crf")
+    encoded = proposal.encode(reference.batch([s["ids"] for s in sentences], "no_eos"))
+    beam = proposal.beam(encoded, 1)
+    near(
+        beam.log_q[:, 0] + encoded.log_z,
+        [s["q"]["viterbi"]["score"] for s in sentences],
+        name,
+    )
+    ours = reference.actions(beam.latents, [s["n"] for s in sentences], "no_eos")
+    assert [list(a) for (a,) in ours] == [
+        s["q"]["viterbi"]["actions"] for s in sentences
+    ]
+
+
+@both
+def test_every_tree_of_every_sentence(name, ends):
+    rnng = reference.model(name, ends)
+    for s in reference.sentences(name):
+        listed = reference.trees([[t["actions"] for t in s["trees"]]], ends)
+        batch = reference.batch([s["ids"]], ends)
+        ours = rnng.log_joint(rnng.encode(batch), listed)[0]
+        near(ours, [t[ends]["log_joint"] for t in s["trees"]], name)
+        for temperature in reference.TEMPERATURES:
+            proposal = rnng.proposal("crf", float(temperature))
+            ours = proposal.log_prob(proposal.encode(batch), listed)[0]
+            near(ours, [t["log_q"][temperature] for t in s["trees"]], name)
+
+
+@both
+def test_every_action_and_every_word(name, ends):
+    """Sentence 8 to 12, all trees, factor by factor."""
+    rnng = reference.model(name, ends)
+    model = rnng.generative
+    for s in reference.sentences(name)[:13]:
+        for tree in s["trees"]:
+            encoded = rnng.encode(reference.batch([s["ids"]], ends))
+            _, sequence = rnng._moves(
+                encoded, reference.trees([[tree["actions"]]], ends)
+            )
+            golden = tree[ends]
+            words = iter(golden["word_log_probs"])
+            wanted = [
+                action + (next(words) if kind == 0 else 0.0)
+                for action, kind in zip(
+                    golden["action_log_probs"], golden["actions"], strict=True
+                )
+            ]
+            stacks = model.begin()
+            row, factors = torch.tensor([0]), []
+            for move in sequence[0, 0]:
+                factors.append(log_moves(model, stacks, row, move[None])[0])
+                row = model.move(stacks, row, move[None])
+            near(torch.stack(factors), wanted, name)
+
+
+@both
+def test_replayed_samples(name, ends):
+    """Trees that the original drew, all sentences in one batch."""
+    rnng = reference.model(name, ends)
+    sentences = reference.sentences(name)
+    batch = reference.batch([s["ids"] for s in sentences], ends)
+    extra = len([0, 1]) if ends == "eos" else 0
+    drawn = reference.trees(
+        [
+            [a[: len(a) - extra] for a in s["replay"][ends]["actions"]]
+            for s in sentences
+        ],
+        ends,
+    )
+    proposal = rnng.proposal("crf", 2.0)
+    log_q = proposal.log_prob(proposal.encode(batch), drawn)
+    log_p = rnng.log_joint(rnng.encode(batch), drawn)
+    golden = [s["replay"][ends] for s in sentences]
+    near(log_q, [g["log_q"] for g in golden], name)
+    near(log_p - log_q, [g["log_weights"] for g in golden], name)
+    iwae = (log_p - log_q).logsumexp(-1) - math.log(log_p.shape[1])
+    near(iwae, [g["iwae"] for g in golden], name)
+
+
+@both
+def test_sums_over_every_tree(name, ends):
+    """The original's enumeration, and ours of up to 4862 trees."""
+    rnng = reference.model(name, ends)
+    for s in reference.sentences(name):
+        encoded = rnng.encode(reference.batch([s["ids"]], ends))
+        if "exact" in s:
+            listed = [[int(a) for a in actions] for actions in s["exact"]["actions"]]
+            ours = rnng.log_joint(encoded, reference.trees([listed], ends))[0]
+            near(ours, s["exact"][ends]["log_joint"], name)
+            near(ours.logsumexp(0), s["exact"][ends]["log_p_x"], name)
+        if "exact_logp_only" in s:
+            listed = reference.every_tree(s["n"])
+            assert len(listed) == chart.num_trees(s["n"])
+            ours = rnng.log_joint(encoded, reference.trees([listed], ends))[0]
+            golden = s["exact_logp_only"][ends]
+            near(ours.logsumexp(0), golden["log_p_x"], name)
+            near(ours.max(), golden["best_joint"], name)
+
+
+@pytest.mark.parametrize("temperature", ["1.0", "2.0"])
+@pytest.mark.parametrize("ends", reference.ENDS)
+@pytest.mark.parametrize("name", "AB")
+def test_importance_sampling_finds_the_exact_sum(name, ends, temperature):
+    """On the weight scale, within five of the original's exact standard errors."""
+    rnng, samples, tried = reference.model(name, ends), 4000, 0
+    proposal = rnng.proposal("crf", float(temperature))
+    for s in reference.sentences(name):
+        if "exact" not in s:
+            continue
+        exact = s["exact"][ends]
+        cv2 = exact["by_temp"][temperature]["weight_cv2"]
+        stderr = math.sqrt(cv2 / samples)
+        if stderr > 0.05:  # too rough to notice an error
+            continue
+        tried += stderr > 0
+        batch = reference.batch([s["ids"]], ends)
+        log_w = ImportanceSampling(samples).log_weights(rnng, proposal, batch, [17])
+        ratio = (log_w - exact["log_p_x"]).exp().mean().item()
+        assert abs(ratio - 1) < 5 * stderr + 1e-9
+    assert tried > 3, "premise"

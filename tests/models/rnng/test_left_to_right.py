@@ -1,0 +1,349 @@
+"""The word-by-word view against sums over every prefix of every tree."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from lm_latent_eval.inference import ImportanceSampling
+from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.models.rnng.left_to_right import PROPOSALS
+from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+from tests.models.rnng import reference
+
+TEXT = [4, 1, 5, 5, 4]
+KINDS = {
+    "new": {},
+    "original": {"only_possible": False, "never_uttered": []},
+    "endless": {"sentence_ends": False},
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_proposal = pytest.mark.parametrize("name", PROPOSALS)
+
+
+def model(kind, seed=0):
+    return reference.tiny(seed=seed, **KINDS[kind])
+
+
+def every_prefix(tokens, *, end=False):
+    """All numbers of REDUCEs before each of some tokens, as Trees of one text."""
+    found = []
+    for before in itertools.product(range(tokens), repeat=tokens):
+        sizes = [0]
+        for reduces in before:
+            if reduces and reduces >= sizes[-1]:
+                break
+            sizes.append(sizes[-1] - reduces + 1)
+        # An end leaves one tree and itself.
+        if len(sizes) == tokens + 1 and not (end and sizes[-1] != 2):
+            found.append(before)
+    before = torch.tensor(found).view(1, len(found), tokens)
+    return Trees(before, torch.zeros(1, len(found), dtype=torch.long))
+
+
+def piece(tokens, first=START):
+    return TokenBatch.collate([tokens], first=first)
+
+
+def log_prefix(rnng, tokens):
+    """Exact log p(all sentences that begin so)."""
+    if not tokens:
+        return torch.tensor(0.0, dtype=torch.float64)
+    end = tokens[-1] == END and rnng.config.sentence_ends
+    prefixes = every_prefix(len(tokens), end=end)
+    return rnng.log_joint(rnng.encode(piece(tokens)), prefixes).logsumexp(-1)[0]
+
+
+@every_kind
+def test_prefixes_are_sums_over_the_rest(kind):
+    """p(z_1..t) = sum over z_t+1 and x_t+1 of p(z_1..t+1), but for what ends."""
+    rnng = model(kind)
+    words = [w for w in range(6) if w not in rnng.config.never_uttered]
+    for t in range(1, 4):
+        total = torch.stack([log_prefix(rnng, [*TEXT[:t], w]) for w in words])
+        lost = total.logsumexp(0) - log_prefix(rnng, TEXT[:t])
+        if kind == "original":
+            assert lost < -1e-4, "an end before one tree stands is lost"
+        else:
+            assert abs(lost) < 1e-12
+
+
+@pytest.mark.parametrize("tokens", [[*TEXT[:3], END], [4, END]])
+def test_a_text_with_its_end_is_a_sentence(tokens):
+    for kind in ("new", "original"):
+        rnng = model(kind)
+        words = len(tokens) - 1
+        trees = reference.trees([reference.every_tree(words)], "eos")
+        whole = rnng.log_joint(rnng.encode(piece(tokens)), trees).logsumexp(-1)[0]
+        assert abs(log_prefix(rnng, tokens) - whole) < 1e-12
+
+
+@every_kind
+@pytest.mark.parametrize("context", range(5))
+def test_next_token_is_the_ratio_of_prefix_probabilities(kind, context):
+    rnng = model(kind)
+    if context:
+        prefixes = every_prefix(context)
+        encoded = rnng.encode(piece(TEXT[:context]))
+        log_w = rnng.log_joint(encoded, prefixes)
+        state = rnng.advance(encoded, prefixes)
+    else:
+        log_w, state = torch.zeros(1, 1, dtype=torch.float64), None
+    particles = Particles(state, state, log_w, log_w)
+    ours = next_token(rnng, torch.tensor([[START, *TEXT][context]]), particles)
+    for word in range(6):
+        # Empty sentences are no sentences, except where an end is a word like any.
+        if word == END and not context and kind != "endless":
+            exact = torch.tensor(-torch.inf)
+        else:
+            exact = log_prefix(rnng, [*TEXT[:context], word])
+            exact = exact - log_prefix(rnng, TEXT[:context])
+        torch.testing.assert_close(
+            ours[0, word], exact, rtol=0, atol=1e-12, check_dtype=False
+        )
+    if kind != "original":
+        assert abs(ours.logsumexp(-1)) < 1e-12
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("tokens", [TEXT, [*TEXT[:4], END], [4, END]])
+@every_proposal
+@every_kind
+def test_importance_weights_are_exact(kind, name, tokens, temperature):
+    rnng = model(kind)
+    if kind == "endless":
+        tokens = [t for t in tokens if t != END]
+    prefixes = every_prefix(len(tokens), end=tokens[-1] == END)
+    proposal = rnng.proposal(name, temperature)
+    log_q = proposal.log_prob(proposal.encode(piece(tokens)), prefixes)
+    log_p = rnng.log_joint(rnng.encode(piece(tokens)), prefixes)
+    assert abs(log_q.logsumexp(-1)) < 1e-12, "q is a distribution"
+    assert (log_q[log_p > -torch.inf] > -torch.inf).all(), "q covers p"
+    expected = (log_q.exp() * (log_p - log_q).exp()).sum()
+    assert abs(expected / log_p.logsumexp(-1).exp() - 1) < 1e-12
+
+
+def test_the_prior_does_not_read_the_next_word():
+    """It is p's own chain of actions, whatever the word is; an end is forced."""
+    rnng = model("new")
+    prefixes = every_prefix(3)
+    proposal = rnng.proposal("prior")
+    log_q, log_p = [], []
+    for word in (1, 4, 5):
+        encoded = rnng.encode(piece([4, 5, word]))
+        log_q.append(proposal.log_prob(encoded, prefixes))
+        log_p.append(rnng.log_joint(encoded, prefixes))
+    assert torch.equal(log_q[0], log_q[1])
+    assert torch.equal(log_q[0], log_q[2])
+    # What is left of p once the words are summed out is P(no end): at most 1.
+    share = torch.stack(log_p).logsumexp(0) - log_q[0]
+    share = share - log_prefix_of_words(rnng, [4, 5])
+    size = 3 - prefixes.before.sum(-1)
+    assert (share[size > 2].abs() < 1e-12).all()
+    assert (share[size == 2] < -1e-3).all()
+    end = proposal.log_prob(
+        rnng.encode(piece([4, 5, 4, END])), every_prefix(4, end=True)
+    )
+    assert end.shape == (1, 2)
+    torch.testing.assert_close(end.exp(), log_q[0].exp(), rtol=0, atol=1e-12)
+
+
+def log_prefix_of_words(rnng, tokens):
+    """log p of the words of a beginning that has one tree, so no choices."""
+    prefixes = every_prefix(len(tokens))
+    assert prefixes.after.numel() == 1, "premise"
+    return rnng.log_joint(rnng.encode(piece(tokens)), prefixes)
+
+
+def test_lookahead_weights_do_not_depend_on_the_last_choice():
+    """Locally optimal: the weight is p(x_t | the past), whatever z_t was drawn."""
+    rnng = model("new")
+    prefixes = every_prefix(4)
+    proposal = rnng.proposal("lookahead")
+    batch = piece(TEXT[:4])
+    log_w = rnng.log_joint(rnng.encode(batch), prefixes) - proposal.log_prob(
+        proposal.encode(batch), prefixes
+    )
+    past = [tuple(z[:3]) for z in prefixes.before[0].tolist()]
+    for z in set(past):
+        same = log_w[0, [i for i, p in enumerate(past) if p == z]]
+        torch.testing.assert_close(same, same[:1].expand_as(same), rtol=0, atol=1e-12)
+    assert log_w.std() > 0.01, "premise"
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@every_proposal
+def test_samples_follow_q(name, temperature):
+    rnng, samples = model("new"), 20_000
+    tokens = [*TEXT, END]
+    prefixes = every_prefix(len(tokens), end=True)
+    proposal = rnng.proposal(name, temperature)
+    encoded = proposal.encode(piece(tokens))
+    log_q = proposal.log_prob(encoded, prefixes)[0]
+    draws = proposal.sample(encoded, Streams([3], samples), samples)
+    listed = {tuple(z): k for k, z in enumerate(prefixes.before[0].tolist())}
+    drawn = torch.tensor([listed[tuple(z)] for z in draws.latents.before[0].tolist()])
+    torch.testing.assert_close(draws.log_q[0], log_q[drawn], rtol=0, atol=1e-12)
+    observed = torch.bincount(drawn, minlength=len(log_q)).double()
+    expected = log_q.exp() * samples
+    common = expected >= 5
+    assert common.sum() > 5, "premise"
+    observed = torch.cat([observed[common], observed[~common].sum()[None] + 1e-9])
+    expected = torch.cat([expected[common], expected[~common].sum()[None] + 1e-9])
+    assert chisquare(observed.numpy(), expected.numpy()).pvalue > 1e-4
+
+
+@every_proposal
+@every_kind
+def test_a_beam_that_holds_every_prefix(kind, name):
+    rnng = model(kind)
+    prefixes = every_prefix(len(TEXT))
+    proposal = rnng.proposal(name)
+    encoded = proposal.encode(piece(TEXT))
+    log_q = proposal.log_prob(encoded, prefixes)[0]
+    assert len(log_q) == 14, "premise: a Catalan number"
+    exact = log_prefix(rnng, TEXT)
+    for width in (1, 5, 14, 20):
+        beam = proposal.beam(encoded, width)
+        found = beam.log_q[0] > -torch.inf
+        latents = beam.latents.before[0, found]
+        assert len(latents.unique(dim=0)) == len(latents) == min(width, 14)
+        again = proposal.log_prob(encoded, beam.latents)[0, found]
+        torch.testing.assert_close(again, beam.log_q[0, found], rtol=0, atol=1e-12)
+        log_p = rnng.log_joint(rnng.encode(piece(TEXT)), beam.latents)[0, found]
+        assert log_p.logsumexp(0) <= exact + 1e-12
+        if width >= 14:
+            best = log_q.sort(descending=True).values
+            torch.testing.assert_close(beam.log_q[0, found], best, rtol=0, atol=1e-12)
+            assert abs(log_p.logsumexp(0) - exact) < 1e-12
+
+
+@every_proposal
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_a_text_can_be_cut_anywhere(name, cut):
+    rnng = model("new")
+    tokens, samples = [*TEXT, END], 30
+    proposal = rnng.proposal(name)
+    assert isinstance(rnng, LeftToRight)
+    assert isinstance(proposal, LeftToRight)
+    assert not isinstance(rnng.proposal("crf"), LeftToRight)
+    whole = ImportanceSampling(samples).log_weights(rnng, proposal, piece(tokens), [5])
+    particles = Particles.begin(1, "cpu")
+    for start, part in ((0, tokens[:cut]), (cut, tokens[cut:])):
+        first = tokens[start - 1] if start else START
+        particles = ImportanceSampling(samples).extend(
+            rnng, proposal, piece(part, first), [5], [start], particles
+        )
+    torch.testing.assert_close(particles.log_w, whole, rtol=0, atol=1e-12)
+
+    beam = proposal.beam(proposal.encode(piece(tokens)), 7)
+    begun = proposal.beam(proposal.encode(piece(tokens[:cut])), 7)
+    encoded = rnng.encode(piece(tokens[:cut]))
+    state = proposal.advance(encoded, begun.latents)
+    rest = proposal.beam(proposal.encode(piece(tokens[cut:]), state), 7, begun.log_q)
+    torch.testing.assert_close(rest.log_q, beam.log_q, rtol=0, atol=1e-12)
+    before = begun.latents.before[0][rest.origin[0]]
+    joined = torch.cat([before, rest.latents.before[0]], -1)
+    found = beam.log_q[0] > -torch.inf
+    assert torch.equal(joined[found], beam.latents.before[0, found])
+
+
+@every_proposal
+def test_numbers_do_not_depend_on_the_batch(name):
+    rnng = model("new")
+    texts = [[*TEXT[:n], END] for n in (3, 5, 1)] + [TEXT[:2]]
+    keys = [21, 22, 23, 24]
+    proposal = rnng.proposal(name)
+    batch = TokenBatch.collate(texts, first=START)
+    encoded = rnng.encode(batch)
+    together = proposal.sample(encoded, Streams(keys, 15), 15)
+    log_p = rnng.log_joint(encoded, together.latents)
+    state = rnng.advance(encoded, together.latents)
+    best = proposal.beam(encoded, 4)
+    for b, text in enumerate(texts):
+        single = rnng.encode(piece(text))
+        alone = proposal.sample(single, Streams([keys[b]], 8), 8)
+        before = together.latents.before[b, :8]
+        assert torch.equal(alone.latents.before[0], before[:, : len(text)])
+        assert (before[:, len(text) :] == 0).all()
+        same(alone.log_q[0], together.log_q[b, :8])
+        same(rnng.log_joint(single, alone.latents)[0], log_p[b, :8])
+        found = proposal.beam(single, 4)
+        same(found.log_q[0], best.log_q[b])
+        # Going on from any order of texts and histories.
+        picked = state.select(torch.tensor([b, b])).resample(
+            torch.tensor([[7, 0], [3, 3]])
+        )
+        after = rnng.advance(single, alone.latents)
+        same(
+            picked.stacks.state[picked.row],
+            after.stacks.state[after.row[0]][torch.tensor([[7, 0], [3, 3]])],
+        )
+
+
+def same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_histories_cannot_multiply():
+    rnng = model("new")
+    proposal = rnng.proposal("prior")
+    prefixes = every_prefix(3)
+    state = rnng.advance(rnng.encode(piece(TEXT[:3])), prefixes)
+    encoded = proposal.encode(piece(TEXT[3:]), state)
+    with pytest.raises(ValueError, match="2 histories"):
+        proposal.sample(encoded, Streams([1], 9), 9)
+
+
+def test_impossible_text_has_probability_zero():
+    """An empty sentence, and a word that is never uttered."""
+    rnng = model("new")
+    for tokens in ([END], [4, 2]):
+        for name in PROPOSALS:
+            log_w = ImportanceSampling(4).log_weights(
+                rnng, rnng.proposal(name), piece(tokens), [1]
+            )
+            assert (log_w == -torch.inf).all()
+    log_w = ImportanceSampling(4).log_weights(rnng, rnng.proposal(), piece([END]), [1])
+    assert (log_w == -torch.inf).all()
+
+
+@every_proposal
+def test_an_empty_piece_changes_nothing(name):
+    rnng = model("new")
+    proposal, nothing = rnng.proposal(name), piece([])
+    assert nothing.length.tolist() == [0], "premise"
+    method = ImportanceSampling(3)
+    begin = Particles.begin(1, "cpu")
+    empty = method.extend(rnng, proposal, nothing, [5], [0], begin)
+    assert torch.equal(empty.log_w, torch.zeros(1, 3, dtype=torch.float64))
+    after = method.extend(rnng, proposal, piece(TEXT), [5], [0], empty)
+    again = method.extend(rnng, proposal, nothing, [5], [5], after)
+    whole = method.log_weights(rnng, proposal, piece(TEXT), [5])
+    same(again.log_w, whole)
+    beam = proposal.beam(rnng.encode(nothing), 4)
+    assert beam.log_q.tolist() == [[0.0, *[-torch.inf] * 3]]
+
+
+def test_cutting_the_work_changes_no_state(monkeypatch):
+    rnng = model("new")
+    prefixes = every_prefix(4)
+    encoded = rnng.encode(piece(TEXT[:4]))
+
+    def go_on():
+        state = rnng.advance(encoded, prefixes)
+        rest = Trees(torch.ones(1, 5, 1, dtype=torch.long), torch.zeros(1, 5).long())
+        after = rnng.encode(piece([5], TEXT[3]), state)
+        return state.stacks.state[state.row], rnng.log_joint(after, rest)
+
+    whole = go_on()
+    monkeypatch.setattr("lm_latent_eval.models.rnng.sequences.STACKS_AT_ONCE", 14)
+    for part, at_once in zip(go_on(), whole, strict=True):
+        torch.testing.assert_close(part, at_once, rtol=0, atol=1e-12)

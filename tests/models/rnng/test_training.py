@@ -1,0 +1,190 @@
+"""Training: exact gradients, and that it learns what it is shown."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.models import MODELS
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.rnng import chart
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q, parts
+from lm_latent_eval.text.words import END, WordTokenizer
+from tests.models.rnng import reference
+
+SENTENCES = [[4, 5, 5, 4], [5, 4, 4]]
+BATCH = [([*ids, END], []) for ids in SENTENCES]
+
+
+def enumerated(rnng):
+    """log p and log q of every tree of every sentence, with gradients."""
+    result = []
+    for ids in SENTENCES:
+        batch = reference.batch([ids], "eos")
+        trees = reference.trees([reference.every_tree(len(ids))], "eos")
+        proposal = rnng.proposal("crf")
+        encoded = proposal.encode(batch)
+        result.append(
+            (
+                rnng.log_joint(rnng.encode(batch), trees)[0],
+                proposal.log_prob(encoded, trees)[0],
+            )
+        )
+    return result
+
+
+def gradient(rnng, loss):
+    rnng.zero_grad()
+    loss.backward()
+    return torch.cat(
+        [
+            (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+            for p in rnng.parameters()
+        ]
+    )
+
+
+def test_the_bound_and_its_gradient_are_unbiased():
+    """Against the exact bound, sum_z q (log p - log q), and its exact gradient."""
+    rnng = reference.tiny().requires_grad_(True)
+    exact = sum((log_q.exp() * (p - log_q)).sum() for p, log_q in enumerated(rnng))
+    exact_gradient = gradient(rnng, exact)
+    torch.manual_seed(0)
+    rounds = 150
+    values, gradients = [], []
+    for _ in range(rounds):
+        value = bound(rnng, BATCH, num_samples=3).sum()
+        values.append(value.detach())
+        gradients.append(gradient(rnng, value))
+    values, gradients = torch.stack(values), torch.stack(gradients)
+    stderr = values.std() / rounds**0.5
+    assert 0 < stderr < 0.05, "premise: precise enough to notice an error"
+    assert abs(values.mean() - exact) < 5 * stderr
+    stderr = gradients.std(0) / rounds**0.5
+    # Of some parameters (single words' scores) the gradient is zero but for rounding.
+    off = (gradients.mean(0) - exact_gradient).abs()
+    assert (off < 5 * stderr + 1e-12).all()
+    of_q = slice(sum(p.numel() for p in rnng.generative.parameters()), None)
+    informative = exact_gradient[of_q].abs() > 5 * stderr[of_q]
+    assert informative.sum() > 20, "premise: the gradient of q is seen"
+
+
+def test_the_leave_one_out_baseline_is_of_the_others():
+    """With every tree alike in p, the score-function part vanishes exactly."""
+    rnng = reference.tiny().requires_grad_(True)
+    batch = [([4, 5, END], [])]  # one tree
+    torch.manual_seed(0)
+    grad = gradient(rnng, bound(rnng, batch, num_samples=2).sum())
+    exact = gradient(rnng, log_p(rnng, [([4, 5, END], [0, 0, 1])])[0])
+    torch.testing.assert_close(grad, exact, rtol=0, atol=1e-12)
+
+
+def test_gradients_are_those_of_finite_differences():
+    """Of log p(x, z) and log q(z | x), in a random direction."""
+    rnng = reference.tiny().requires_grad_(True)
+    batch = [([4, 5, 5, 4, END], [0, 0, 1, 0, 2]), ([4, 5, END], [0, 0, 1])]
+    for value in (log_p, log_q):
+        grad = gradient(rnng, value(rnng, batch).sum())
+        torch.manual_seed(1)
+        direction = torch.randn_like(grad)
+        ends = []
+        for step in (1e-5, -1e-5):
+            with torch.no_grad():
+                moved = torch.nn.utils.parameters_to_vector(rnng.parameters())
+                moved = moved + step * direction
+                torch.nn.utils.vector_to_parameters(moved, rnng.parameters())
+                ends.append(value(rnng, batch).sum())
+                moved = moved - step * direction
+                torch.nn.utils.vector_to_parameters(moved, rnng.parameters())
+        slope = (ends[0] - ends[1]) / 2e-5
+        assert abs(slope - grad @ direction) < 1e-6 * slope.abs()
+
+
+def test_supervised_parts_share_no_parameters():
+    rnng = reference.tiny()
+    trained = [
+        {id(p) for p in part.module.parameters()}
+        for part in parts(rnng, "supervised", 2).values()
+    ]
+    assert not trained[0] & trained[1]
+    assert trained[0] | trained[1] == {id(p) for p in rnng.parameters()}
+
+
+TREES = """(S (NP the dog) (VP sees (NP the cat)))
+(S (NP the cat) (VP sees (NP the dog)))
+(S (NP the cat) (VP sleeps))
+(S (NP (NP the dog) (PP of (NP the cat))) (VP sleeps))
+"""
+OPTIONS = {"epochs": 60, "batch-size": 2, "learning-rate": 0.02, "patience": 60}
+SIZE = {"hidden-size": 12, "num-layers": 1, "proposal-size": 8, "dropout": 0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rnng")
+    tagged = TREES
+    for word in ["the", "dog", "cat", "sees", "sleeps", "of"]:
+        tagged = tagged.replace(f" {word}", f" (T {word})")
+    (folder / "trees.ptb").write_text(tagged)
+    lines = ["the dog sees the cat", "the cat sees the dog", "the cat sleeps"]
+    (folder / "lines.txt").write_text("\n".join(lines))
+    return folder
+
+
+def train(folder, data, output, *more):
+    data = str(folder / data)
+    options = [f"--{name}={value}" for name, value in (OPTIONS | SIZE).items()]
+    return main(
+        [
+            *["train", "rnng", "--data", data, "--dev", data, "--min-count", "1"],
+            *["--output", str(folder / output), *options, *more],
+        ]
+    )
+
+
+def test_train_on_trees_then_on_sentences(folder, monkeypatch, capsys):
+    monkeypatch.setitem(MODELS, "rnng", "lm_latent_eval.models.rnng.modeling:RNNG")
+    assert train(folder, "trees.ptb", "first") == 0
+    first = load(folder / "first", expected="rnng")
+    assert isinstance(first.model, RNNG)
+    assert first.model.config.only_possible
+    batch = reference.batch([first.tokenizer("the dog sees the cat").ids], "eos")
+    proposal = first.model.proposal()
+    best = proposal.beam(proposal.encode(batch), 1)
+    # ((the dog) (sees (the cat)))
+    assert best.latents.before[0, 0].tolist() == [0, 0, 1, 0, 0, 3]
+    assert best.log_q.exp() > 0.9
+    # One of four equally frequent sentences.
+    assert evidence(first.model, batch) > -2.5
+
+    more = ["--objective", "unsupervised", "--init", str(folder / "first")]
+    assert train(folder, "lines.txt", "second", *more, "--epochs", "10") == 0
+    second = load(folder / "second", expected="rnng")
+    assert second.tokenizer.vocabulary == first.tokenizer.vocabulary
+    assert evidence(second.model, batch) > evidence(first.model, batch)
+    shown = capsys.readouterr()
+    assert "nats a token, train -> dev: bound " in shown.err
+
+
+def evidence(model, batch):
+    words = batch.targets.shape[1] - 1
+    trees = reference.trees([reference.every_tree(words)], "eos")
+    assert trees.before.shape[1] == chart.num_trees(words)
+    return model.log_joint(model.encode(batch), trees).logsumexp(-1).item()
+
+
+def test_what_cannot_be_trained(folder, capsys):
+    assert train(folder, "lines.txt", "third") == 2
+    assert "supervised training needs trees" in capsys.readouterr().err
+    more = ["--objective", "unsupervised", "--num-samples", "1"]
+    assert train(folder, "lines.txt", "third", *more) == 2
+    assert "num_samples=1" in capsys.readouterr().err
+
+
+def test_sentences_that_do_not_fit_are_left_out(capsys):
+    tokenizer = WordTokenizer.train(["a b"], min_count=1)
+    found = items(["a b", "", "a b a", "a"], tokenizer, 2, "unsupervised")
+    assert found == [([4, 5, END], []), ([4, END], [])]
+    assert "left out 2 of 4 sentences" in capsys.readouterr().err
