@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -122,6 +122,25 @@ class LeftToRight(Protocol[BatchT, EncodedT, GivenLatentsT, StateT]):
 
     def advance(self, encoded: EncodedT, latents: GivenLatentsT, /) -> StateT:
         """Return the state after an encoded piece under K latents a text."""
+        ...
+
+
+@runtime_checkable
+class WholeText(Protocol):
+    """What a proposal offers that reads texts to their ends and cannot stop before."""
+
+    @property
+    def left_to_right(self) -> Any:
+        """The proposal, ``LeftToRight``, that stands in where a text stops."""
+        ...
+
+
+@runtime_checkable
+class SentenceModel(Protocol):
+    """A model of sentences: the probability of a document is the product of theirs."""
+
+    def sentence_starts(self, text: str, /) -> list[int]:
+        """Return where each sentence of a document begins, in characters."""
         ...
 
 

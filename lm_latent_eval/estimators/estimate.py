@@ -1,6 +1,7 @@
 """An estimate of log p(x) that travels with what is known about it."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
@@ -225,6 +226,71 @@ class Estimate:
             bound=Bound.STRICT_LOWER,
             estimator=estimator,
         )
+
+    @classmethod
+    def product(cls, factors: Sequence[Self]) -> Self:
+        r"""Estimate the probability of independent parts, each estimated by itself.
+
+        .. math:: \log\hat p(x_1 \cdots x_S) = \sum_s \log\hat p(x_s)
+
+        A product of independent unbiased estimates is unbiased, and one of bounds in
+        one direction is a bound in that direction.
+
+        Args:
+            factors: The estimates of S parts (sentences, say), from independent draws.
+
+        Returns:
+            The record: standard errors add in squares, effective sample size and Pareto
+            k are those of the worst part, log-weights are sums over the parts.
+
+        Raises:
+            ValueError: If there is no part, or they are of different estimators.
+
+        Example:
+            >>> import torch
+            >>> a, b = (
+            ...     Estimate.from_log_weights(torch.tensor(w).log(), num_tokens=2)
+            ...     for w in ([0.2, 0.4], [0.5, 0.5])
+            ... )
+            >>> both = Estimate.product([a, b])
+            >>> round(math.exp(both.log_evidence), 4), both.num_tokens
+            (0.15, 4)
+            >>> both.stderr == a.stderr
+            True
+        """
+        if not factors:
+            raise ValueError("a product of no estimates")
+        first = factors[0]
+        if any(factor.estimator != first.estimator for factor in factors):
+            raise ValueError("a product of estimates of different estimators")
+        if len(factors) == 1:
+            return first
+        bounds = {factor.bound for factor in factors}
+        return cls(
+            log_evidence=math.fsum(factor.log_evidence for factor in factors),
+            stderr=math.hypot(*(factor.stderr for factor in factors)),
+            effective_sample_size=_worst(
+                min, [factor.effective_sample_size for factor in factors]
+            ),
+            pareto_k=_worst(max, [factor.pareto_k for factor in factors]),
+            num_samples=max(factor.num_samples for factor in factors),
+            num_tokens=sum(factor.num_tokens for factor in factors),
+            bound=first.bound if len(bounds) == 1 else Bound.NONE,
+            estimator=first.estimator,
+            log_weights=_sums([factor.log_weights for factor in factors]),
+        )
+
+
+def _worst(
+    choose: Callable[[list[float]], float], values: Sequence[float | None]
+) -> float | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def _sums(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Add log-weights draw by draw, as many as every part has."""
+    return tuple(math.fsum(column) for column in zip(*rows, strict=False))
 
 
 def _checked_vector(log_w: Tensor) -> int:

@@ -34,8 +34,9 @@ from lm_latent_eval.scoring.options import (
     parse_device,
     parse_dtype,
 )
-from lm_latent_eval.scoring.scorer import Answer, Query, Scorer, naming
+from lm_latent_eval.scoring.scorer import Answer, Scorer
 from lm_latent_eval.scoring.summary import Summary
+from lm_latent_eval.scoring.texts import Query, naming
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,8 @@ class LatentLMBackend(LM):
     ) -> None:
         """Check the arguments and load the checkpoint."""
         super().__init__()
+        # --trust_remote_code is about data sets, but lm-eval tells models as well.
+        unknown.pop("trust_remote_code", None)
         if unknown:
             raise ValueError(
                 f"{next(iter(unknown))!r} is not an argument of "
@@ -107,7 +110,7 @@ class LatentLMBackend(LM):
         self._processes = Processes.start()
         self._device = self._processes.device or parse_device(device)
         self.checkpoint = load(
-            pretrained or self._embedded(),
+            str(pretrained or self._embedded()),  # a name of digits comes as a number
             expected=self.model_name,
             dtype=parse_dtype(dtype),
             device=self._device,
@@ -163,10 +166,10 @@ class LatentLMBackend(LM):
             scored = ScoredFloat(answer, digest("".join(arguments)))
             answers[answer.index] = scored
             self.cache_hook.add_partial(
-                "loglikelihood", arguments, (scored, bool(answer.is_greedy))
+                "loglikelihood", arguments, (scored, answer.is_greedy)
             )
         finished = self._finished(requests, answers)
-        return [(scored, bool(scored.answer.is_greedy)) for scored in finished]
+        return [(scored, scored.answer.is_greedy) for scored in finished]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue contexts until a stop string, greedily or by sampling."""
@@ -316,10 +319,28 @@ class LatentKGLM(LatentLMBackend):
     default_checkpoint = CHECKPOINT
 
 
+class LatentEntityNLM(LatentLMBackend):
+    """``latent_entitynlm``: a language model that remembers entities."""
+
+    model_name = "entitynlm"
+
+
 class LatentLSTM(LatentLMBackend):
     """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
 
     model_name = "lstm"
 
 
-__all__ = ["LatentKGLM", "LatentLMBackend", "LatentLSTM"]
+class LatentRNNG(LatentLMBackend):
+    """``latent_rnng``: a recurrent neural network grammar; documents are sentences."""
+
+    model_name = "rnng"
+
+
+__all__ = [
+    "LatentEntityNLM",
+    "LatentKGLM",
+    "LatentLMBackend",
+    "LatentLSTM",
+    "LatentRNNG",
+]

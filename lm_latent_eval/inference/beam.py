@@ -29,7 +29,7 @@ class BeamMarginalization:
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
     ) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        if isinstance(model, LeftToRight) and batch.targets.shape[1] > PIECE:
+        if isinstance(proposal, LeftToRight) and batch.targets.shape[1] > PIECE:
             begin = Particles.begin(len(keys), batch.inputs.device)
             return self.extend(model, proposal, batch, keys, [], begin).log_w
         beam = proposal.beam(proposal.encode(batch), self.num_samples)

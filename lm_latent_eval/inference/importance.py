@@ -47,7 +47,7 @@ class ImportanceSampling:
             )
             for k in range(0, self.num_samples, at_once)
         ]
-        if isinstance(model, LeftToRight) and num_tokens > PIECE:
+        if isinstance(proposal, LeftToRight) and num_tokens > PIECE:
             begin = Particles.begin(batch_size, batch.inputs.device)
             parts = [
                 self._extend(model, proposal, batch, s, begin).log_w for s in rounds

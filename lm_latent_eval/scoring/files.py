@@ -19,7 +19,8 @@ import lm_latent_eval
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.metrics import Scored
-from lm_latent_eval.scoring.scorer import Answer, Query, Scorer
+from lm_latent_eval.scoring.scorer import Answer, Scorer
+from lm_latent_eval.scoring.texts import Query
 
 
 def score_file(
@@ -119,6 +120,7 @@ def _record(answer: Answer) -> dict[str, Any]:
         "stream": answer.stream,
         "unknown_words_not_spelled": answer.unspelled,
         "gaps_not_charged": answer.respaced,
+        "sentences": answer.sentences,
         "log_weights": [_json(log_w) for log_w in log_weights],
     }
 
@@ -144,6 +146,7 @@ def _answer(record: dict[str, Any]) -> Answer:
         record["stream"],
         record["unknown_words_not_spelled"],
         record["gaps_not_charged"],
+        record["sentences"],
     )
 
 

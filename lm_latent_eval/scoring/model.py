@@ -13,7 +13,8 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
-from lm_latent_eval.scoring.scorer import Query, Scorer
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query
 
 
 @dataclass(frozen=True)

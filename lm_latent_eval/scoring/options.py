@@ -65,6 +65,8 @@ class ScoringOptions:
 
 def whole(name: str, value: Any, least: int) -> int:
     """Read a whole number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3, say, on a command line
     try:
         number = int(str(value))
     except ValueError:
@@ -79,7 +81,7 @@ def whole(name: str, value: Any, least: int) -> int:
 def positive(name: str, value: Any) -> float:
     """Read a positive finite number."""
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not (0 < number < math.inf):

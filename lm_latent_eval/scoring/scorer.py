@@ -7,8 +7,8 @@ how queries are batched or ordered: random numbers follow from each query's name
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,14 @@ from lm_latent_eval.inference import ESTIMATORS
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles, next_token
 from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.latent import SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
 from lm_latent_eval.scoring.options import ScoringOptions, one_of
+from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.reading import UnknownWords
-from lm_latent_eval.text.words import END, LITERAL_UNKNOWN, START, UNKNOWN
+from lm_latent_eval.text.words import START, UNKNOWN
 
 MOST_TEXTS = 64
 TABLE = 1 << 25
@@ -34,14 +36,12 @@ TABLE = 1 << 25
 
 
 @dataclass(frozen=True)
-class Query:
-    """One question: how probable is a text, by itself or after a context?"""
+class Part:
+    """What was found for a text."""
 
-    index: int
-    name: str
-    """What its random numbers follow from: a task and a document, say."""
-    text: str
-    context: str = ""
+    text: Text
+    estimate: Estimate
+    is_greedy: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,36 +56,24 @@ class Answer:
     """Unknown words charged as a class: what was scored is more than this string."""
     respaced: int
     """Gaps of unusual white space that were not charged."""
-    is_greedy: bool | None = None
+    sentences: int = 1
+    """Sentences whose probabilities were multiplied."""
+    is_greedy: bool = False
     """Whether a continuation is the argmax of the estimated next-token marginals."""
 
-
-@dataclass(frozen=True)
-class Text:
-    """A query cut into words."""
-
-    query: Query
-    context: list[int]
-    """Words that are given."""
-    context_costs: list[float]
-    """What they cost as unknown words, nats."""
-    words: list[int]
-    """Words to be predicted after them."""
-    word_costs: list[float]
-    """What those cost as unknown words, nats."""
-    log_spacing: float
-    """What the white space before them costs, nats."""
-    unspelled: int
-    respaced: int
-
-    @property
-    def given(self) -> Hashable:
-        """What texts must have in common to share their context's latents.
-
-        Nothing is drawn for an empty context: all texts share it.
-        """
-        name = self.query.name if self.context else ""
-        return name, tuple(self.context), tuple(self.context_costs)
+    @classmethod
+    def of(cls, parts: Sequence[Part], stream: str) -> Answer:
+        """Put the parts of one query together."""
+        parts = sorted(parts, key=lambda part: part.text.sentence)
+        return cls(
+            parts[0].text.query.index,
+            Estimate.product([part.estimate for part in parts]),
+            stream,
+            sum(part.text.unspelled for part in parts),
+            sum(part.text.respaced for part in parts),
+            len(parts),
+            all(part.is_greedy for part in parts),
+        )
 
 
 class Scorer:
@@ -115,6 +103,12 @@ class Scorer:
         self.model, self.tokenizer = checkpoint.model, checkpoint.tokenizer
         self.proposal = self.model.proposal(options.proposal, options.temperature)
         self.reader = checkpoint.reader(options.unk)
+        self.cut = Cutter(
+            self.reader,
+            self.model.sentence_starts
+            if isinstance(self.model, SentenceModel)
+            else None,
+        )
         estimators = self.model.estimators
         name = one_of("estimator", options.estimator or estimators[0], estimators)
         self.options = replace(
@@ -124,6 +118,12 @@ class Scorer:
             unk=str(self.reader.policy),
         )
         self.estimator = ESTIMATORS[name]
+        # Whole texts may be read to their ends; contexts stop where they stop.
+        self.stepwise = (
+            self.proposal.left_to_right
+            if isinstance(self.proposal, WholeText)
+            else self.proposal
+        )
         if options.target_stderr is not None and name != "is":
             raise ValueError(
                 f"target_stderr needs estimator=is: estimator={name} has no Monte "
@@ -140,7 +140,10 @@ class Scorer:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        texts = [self._whole(query) for query in queries]
+        texts = [text for query in queries for text in self.cut.whole(query)]
+        yield from self._whole_queries(self._score_whole(texts), texts)
+
+    def _score_whole(self, texts: list[Text]) -> Iterator[Part]:
         with self._bar(len(texts), "texts") as bar:
             for num_samples, group in self._by_samples(texts):
                 method = self.estimator(num_samples)
@@ -156,30 +159,8 @@ class Scorer:
                             estimate = method.estimate(
                                 row + text.log_spacing, len(text.words)
                             )
-                        yield self._answer(text, estimate)
+                        yield Part(text, estimate)
                     bar.update(len(batch))
-
-    def _whole(self, query: Query) -> Text:
-        reading = self.reader(query.text)
-        unspelled = sum(reading.unspelled)
-        if unspelled and self._spelled:
-            with naming(query):
-                raise ValueError(
-                    f"the text has {unspelled} literal {LITERAL_UNKNOWN}, and nobody "
-                    "knows what they stood for: it has no probability as a string, "
-                    "and no bits per byte. Score its words with unk=penalized or "
-                    "unk=closed"
-                )
-        return Text(
-            query,
-            [],
-            [],
-            [*reading.ids, END],
-            [*reading.log_unknown, 0.0],
-            sum(reading.log_spacing),
-            unspelled,
-            sum(reading.respaced),
-        )
 
     def _by_samples(self, texts: list[Text]) -> Iterator[tuple[int, list[Text]]]:
         """Group texts by how many samples they need."""
@@ -208,21 +189,24 @@ class Scorer:
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p-hat of texts after their contexts, as they are found."""
+        texts = [text for query in queries for text in self.cut.continuation(query)]
+        yield from self._whole_queries(self._score_after_contexts(texts), texts)
+
+    def _score_after_contexts(self, texts: list[Text]) -> Iterator[Part]:
         shared: dict[Hashable, list[Text]] = {}
-        for query in queries:
-            text = self._split(query)
+        for text in texts:
             shared.setdefault(text.given, []).append(text)
         contexts = [texts[0] for texts in shared.values()]
         num_samples = self.options.num_samples
-        with self._bar(len(queries), "continuations") as bar:
+        with self._bar(len(texts), "continuations") as bar:
             for batch in self._batches(contexts, num_samples):
                 particles = self._read_contexts(batch)
                 last = [self._last(context) for context in batch]
                 likely = self._most_probable(last, particles)
                 # Continuations in batches of their own, each with its context's state.
                 place = {context.given: b for b, context in enumerate(batch)}
-                texts = [text for context in batch for text in shared[context.given]]
-                for part in self._batches(texts, num_samples):
+                after = [text for context in batch for text in shared[context.given]]
+                for part in self._batches(after, num_samples):
                     index = torch.tensor(
                         [place[text.given] for text in part], device=self.model.device
                     )
@@ -231,26 +215,11 @@ class Scorer:
                     )
                     bar.update(len(part))
 
-    def _split(self, query: Query) -> Text:
-        reading = self.reader(query.context + query.text)
-        border = sum(end <= len(query.context) for end in reading.ends)
-        return Text(
-            query,
-            reading.ids[:border],
-            reading.log_unknown[:border],
-            reading.ids[border:],
-            reading.log_unknown[border:],
-            # What follows the last word belongs to a word that is not there.
-            sum(reading.log_spacing[border:-1]),
-            sum(reading.unspelled[border:]),
-            sum(reading.respaced[border:-1]),
-        )
-
     def _read_contexts(self, texts: list[Text]) -> Particles:
         """Read the contexts of a batch of queries."""
         particles: Particles = self._method.extend(
             self.model,
-            self.proposal,
+            self.stepwise,
             self._collate(texts, contexts=True),
             self._keys(texts),
             [0] * len(texts),
@@ -260,7 +229,7 @@ class Scorer:
 
     def _continue(
         self, texts: list[Text], before: Particles, likely: Tensor
-    ) -> Iterator[Answer]:
+    ) -> Iterator[Part]:
         """Weigh continuations under their contexts' latents.
 
         Args:
@@ -271,7 +240,7 @@ class Scorer:
         batch = self._collate(texts)
         after = self._method.extend(
             self.model,
-            self.proposal,
+            self.stepwise,
             batch,
             self._keys(texts),
             [len(text.context) for text in texts],
@@ -284,7 +253,7 @@ class Scorer:
                 estimate = self._method.difference(
                     log_w + text.log_spacing, prefix, len(text.words)
                 )
-            yield self._answer(text, estimate, is_greedy)
+            yield Part(text, estimate, is_greedy)
 
     def _are_greedy(
         self, texts: list[Text], batch: TokenBatch, particles: Particles, likely: Tensor
@@ -307,7 +276,7 @@ class Scorer:
             rows = rows[on]
             particles = self._method.extend(
                 self.model,
-                self.proposal,
+                self.stepwise,
                 batch.select(rows).piece(t, t + 1),
                 [keys[b] for b in rows.tolist()],
                 [starts[b] + t for b in rows.tolist()],
@@ -330,7 +299,7 @@ class Scorer:
     ) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of every query's context."""
         options = {query.index: how for query, how in queries}
-        texts = [self._split(query) for query, _ in queries]
+        texts = [self.cut.continuation(query)[-1] for query, _ in queries]
         with self._bar(len(texts), "generations") as bar:
             for batch in self._batches(texts, self.options.num_samples):
                 written = self._utter(batch, options)
@@ -361,11 +330,12 @@ class Scorer:
                 [u.ids[-1:] for u in utterances],
                 [self.reader.price(u.ids[-1:]) for u in utterances],
                 first=last.tolist(),
+                spelled=self._spelled,
                 device=self.model.device,
             )
             particles = self._method.extend(
                 self.model,
-                self.proposal,
+                self.stepwise,
                 batch,
                 keys,
                 [len(text.context) + read for text in texts],
@@ -417,30 +387,23 @@ class Scorer:
 
     def _keys(self, texts: Iterable[Text], purpose: str = "") -> list[int]:
         return [
-            stream_key(self.options.seed, f"{purpose}\0{text.query.name}")
-            for text in texts
+            stream_key(self.options.seed, f"{purpose}\0{text.name}") for text in texts
         ]
 
-    def _answer(
-        self, text: Text, estimate: Estimate, is_greedy: bool | None = None
-    ) -> Answer:
-        query = text.query
-        stream = f"{self.options.seed}/{query.name}"
-        return Answer(
-            query.index, estimate, stream, text.unspelled, text.respaced, is_greedy
-        )
+    def _whole_queries(
+        self, parts: Iterable[Part], texts: Iterable[Text]
+    ) -> Iterator[Answer]:
+        """Put the sentences of each query together, as soon as all are there."""
+        missing = Counter(text.query.index for text in texts)
+        found: dict[int, list[Part]] = {}
+        for part in parts:
+            query = part.text.query
+            together = found.setdefault(query.index, [])
+            together.append(part)
+            if len(together) == missing[query.index]:
+                stream = f"{self.options.seed}/{query.name}"
+                yield Answer.of(found.pop(query.index), stream)
 
     def _bar(self, total: int, unit: str) -> Any:
         title = f"latent likelihoods ({self.options.estimator})"
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)
-
-
-@contextmanager
-def naming(query: Query) -> Iterator[None]:
-    """Add to a ``ValueError`` the name and text of the query that it is about."""
-    try:
-        yield
-    except ValueError as err:
-        text = " | ".join(filter(None, (query.context, query.text)))
-        shown = text if len(text) <= 80 else f"{text[:80]}..."
-        raise type(err)(f"{query.name} ({shown!r}): {err}") from err

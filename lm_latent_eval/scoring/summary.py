@@ -37,6 +37,7 @@ class Summary:
         drawn = [e.num_samples for e in estimates]
         summary: dict[str, Any] = {
             "requests": len(estimates),
+            "sentences": sum(answer.sentences for answer in self.answers),
             "predicted_tokens": sum(e.num_tokens for e in estimates),
             "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in estimates)),
             "samples_per_request": [min(drawn), max(drawn)],

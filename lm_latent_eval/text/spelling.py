@@ -113,7 +113,9 @@ class Spelling(nn.Module):
 
     def save(self, directory: Path) -> None:
         """Write ``spelling.safetensors``."""
-        metadata = {"sizes": json.dumps(self.sizes), "alphabet": self.alphabet.hex()}
+        shape = {"alphabet": self.alphabet.hex(), **self.sizes}
+        # One entry: several are written in an order of chance, and files have digests.
+        metadata = {"shape": json.dumps(shape)}
         save_file(self.state_dict(), directory / FILE_NAME, metadata=metadata)
 
     @classmethod
@@ -128,8 +130,8 @@ class Spelling(nn.Module):
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            alphabet = bytes.fromhex(metadata["alphabet"])
-            model = cls(alphabet, **json.loads(metadata["sizes"]))
+            shape = json.loads(metadata["shape"])
+            model = cls(bytes.fromhex(shape.pop("alphabet")), **shape)
             model.to(weights["output.weight"].dtype)
             model.load_state_dict(weights)
             model.log_outside = weights["log_outside"]  # in float64 whatever the rest

@@ -143,3 +143,63 @@ def test_no_perplexity_of_nothing():
 
     with pytest.raises(ValueError, match="no perplexity without predicted tokens"):
         _ = estimate.perplexity
+
+
+# -- products of independent parts ---------------------------------------------------
+
+
+def part(weights, num_tokens=2):
+    log_w = torch.tensor(weights, dtype=torch.float64).log()
+    return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
+
+
+def test_a_product_of_parts_by_hand():
+    a, b = part([0.2, 0.4, 0.3]), part([0.1, 0.5, 0.6], num_tokens=5)
+    both = Estimate.product([a, b])
+    assert math.exp(both.log_evidence) == pytest.approx(0.3 * 0.4)
+    assert both.stderr == pytest.approx(math.sqrt(a.stderr**2 + b.stderr**2))
+    assert both.effective_sample_size == b.effective_sample_size < 3
+    assert both.num_tokens == 7
+    assert both.num_samples == 3
+    assert both.bound is Bound.STOCHASTIC_LOWER
+    products = [math.log(x * y) for x, y in ((0.2, 0.1), (0.4, 0.5), (0.3, 0.6))]
+    assert both.log_weights == pytest.approx(products)
+
+
+def test_a_product_of_one_is_itself():
+    a = part([0.2, 0.4])
+    assert Estimate.product([a]) is a
+
+
+def test_a_product_of_beams_is_a_strict_bound_without_error():
+    log_p = torch.tensor([0.2, 0.1], dtype=torch.float64).log()
+    both = Estimate.product([Estimate.from_beam(log_p, num_tokens=1)] * 2)
+    assert math.exp(both.log_evidence) == pytest.approx(0.09)
+    assert both.bound is Bound.STRICT_LOWER
+    assert (both.stderr, both.effective_sample_size, both.pareto_k) == (0, None, None)
+    assert both.log_weights == ()
+
+
+def test_the_worst_part_speaks_for_the_product():
+    a, b = part([1.0] * 30), part([1e-9] * 29 + [1.0])
+    assert b.pareto_k > a.pareto_k, "premise"
+    assert Estimate.product([a, b]).pareto_k == b.pareto_k
+
+
+def test_a_product_is_unbiased():
+    generator = torch.Generator().manual_seed(0)
+    runs, draws = 2000, 4
+    weights = torch.rand(runs, 2, draws, generator=generator, dtype=torch.float64)
+    estimates = [Estimate.product([part(a), part(b)]) for a, b in weights.tolist()]
+    ratio = torch.tensor([math.exp(e.log_evidence) / 0.25 for e in estimates])
+    error = ratio.std().item() / math.sqrt(len(ratio))
+    assert 0 < error < 0.05, "premise"
+    assert abs(ratio.mean().item() - 1) < 5 * error
+
+
+def test_a_product_needs_parts_of_one_kind():
+    with pytest.raises(ValueError, match="a product of no estimates"):
+        Estimate.product([])
+    beam = Estimate.from_beam(torch.tensor([0.5]).log(), num_tokens=1)
+    with pytest.raises(ValueError, match="different estimators"):
+        Estimate.product([part([0.5]), beam])

@@ -1,0 +1,161 @@
+"""Queries, and the texts they are cut into: words in, words out of a context.
+
+A model of documents gets a query as one text. A model of sentences gets its sentences,
+whose probabilities are multiplied: those that lie in the context altogether cancel, so
+a continuation begins in the last sentence of its context.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+from lm_latent_eval.text.reading import Reader, Reading, UnknownWords
+from lm_latent_eval.text.words import END, LITERAL_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Query:
+    """One question: how probable is a text, by itself or after a context?"""
+
+    index: int
+    name: str
+    """What its random numbers follow from: a task and a document, say."""
+    text: str
+    context: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A query, or one sentence of it, as words."""
+
+    query: Query
+    sentence: int
+    """Which part of the query it is, from 0."""
+    context: list[int]
+    """Words that are given."""
+    context_costs: list[float]
+    """What they cost as unknown words, nats."""
+    words: list[int]
+    """Words to be predicted after them."""
+    word_costs: list[float]
+    """What those cost as unknown words, nats."""
+    log_spacing: float
+    """What the white space before them costs, nats."""
+    unspelled: int
+    """Unknown words among them that are charged as a class."""
+    respaced: int
+    """Gaps of unusual white space before them that are not charged."""
+
+    @property
+    def name(self) -> str:
+        """What its random numbers follow from."""
+        query = self.query.name
+        return f"{query}/sentence {self.sentence}" if self.sentence else query
+
+    @property
+    def given(self) -> Hashable:
+        """What texts must have in common to share their context's latents.
+
+        Nothing is drawn for an empty context: all texts share it.
+        """
+        name = self.name if self.context else ""
+        return name, tuple(self.context), tuple(self.context_costs)
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """Cuts queries into texts of words."""
+
+    reader: Reader
+    sentence_starts: Callable[[str], list[int]] | None = None
+    """Where the sentences of a string begin; None if documents are not cut."""
+
+    def whole(self, query: Query) -> list[Text]:
+        """Return a document's texts, each with its end.
+
+        Raises:
+            ValueError: If spellings are charged and one of them is lost.
+        """
+        reading = self.reader(query.text)
+        lost = sum(reading.unspelled)
+        if lost and self.reader.policy is UnknownWords.SPELLED:
+            with naming(query):
+                raise ValueError(
+                    f"the text has {lost} literal {LITERAL_UNKNOWN}, and nobody knows "
+                    "what they stood for: it has no probability as a string, and no "
+                    "bits per byte. Score its words with unk=penalized or unk=closed"
+                )
+        spans = self._sentences(query.text, reading)
+        return [
+            _text(query, n, reading, start, start, end, ended=True)
+            for n, (start, end) in enumerate(spans)
+        ]
+
+    def continuation(self, query: Query) -> list[Text]:
+        """Return the texts of a continuation, the first with its context.
+
+        A word across the border belongs to the continuation; its last sentence, which
+        may go on, has no end.
+        """
+        text = query.context + query.text
+        reading = self.reader(text)
+        border = sum(end <= len(query.context) for end in reading.ends)
+        spans = self._sentences(text, reading)
+        last = len(spans) - 1
+        return [
+            _text(query, n, reading, start, max(start, border), end, ended=n < last)
+            for n, (start, end) in enumerate(spans)
+            if end >= border
+        ]
+
+    def _sentences(self, text: str, reading: Reading) -> list[tuple[int, int]]:
+        """Return where each sentence begins and ends, in words."""
+        borders = [0, len(reading.ids)]
+        if self.sentence_starts is not None:
+            # A word belongs to the sentence that it ends in.
+            inner = (bisect_right(reading.ends, s) for s in self.sentence_starts(text))
+            borders = sorted({*borders, *inner})
+        if len(borders) == 1:  # no words
+            borders = [0, 0]
+        return list(pairwise(borders))
+
+
+def _text(
+    query: Query,
+    sentence: int,
+    reading: Reading,
+    start: int,
+    border: int,
+    end: int,
+    *,
+    ended: bool,
+) -> Text:
+    """Return words ``border`` .. ``end - 1`` after those from ``start``."""
+    # The last white space belongs to the end of the last sentence.
+    after = end + int(ended and end == len(reading.ids))
+    return Text(
+        query,
+        sentence,
+        reading.ids[start:border],
+        reading.log_unknown[start:border],
+        reading.ids[border:end] + [END] * ended,
+        reading.log_unknown[border:end] + [0.0] * ended,
+        sum(reading.log_spacing[border:after]),
+        sum(reading.unspelled[border:end]),
+        sum(reading.respaced[border:after]),
+    )
+
+
+@contextmanager
+def naming(query: Query) -> Iterator[None]:
+    """Add to a ``ValueError`` the name and text of the query that it is about."""
+    try:
+        yield
+    except ValueError as err:
+        text = " | ".join(filter(None, (query.context, query.text)))
+        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        raise type(err)(f"{query.name} ({shown!r}): {err}") from err

@@ -1,0 +1,28 @@
+"""Where the sentences of a document begin, by Wikimedia's ``sentencex``."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from sentencex import segment
+
+from lm_latent_eval.text.words import encodable
+
+
+def sentence_starts(text: str, language: str = "en") -> list[int]:
+    """Return where each sentence begins, in characters.
+
+    White space between sentences belongs to the one before.
+
+    Args:
+        text: A document.
+        language: Its code, for abbreviations.
+
+    Example:
+        >>> text = "Dr. Smith left. It rained! (He said.)"
+        >>> [text[start:] for start in sentence_starts(text)][1:]
+        ['It rained! (He said.)', '(He said.)']
+    """
+    parts = list(segment(language, encodable(text)))
+    starts = accumulate(map(len, parts), initial=0)
+    return [s for s, part in zip(starts, parts, strict=False) if part.strip()]

@@ -1,0 +1,114 @@
+"""How queries become texts: where a continuation begins, and what cancels."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm_latent_eval.scoring.texts import Cutter, Query
+from lm_latent_eval.text.reading import reader
+from lm_latent_eval.text.sentences import sentence_starts
+from lm_latent_eval.text.words import END
+from tests import tiny_checkpoint
+from tests.tiny_checkpoint import ids
+
+TWO = "the fox saw Ada. Bo saw the fox."
+FIRST = ids("the", "fox", "saw", "Ada", ".")
+SECOND = ids("Bo", "saw", "the", "fox", ".")
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return Cutter(reader(tiny_checkpoint.tokenizer(), "closed"))
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    return Cutter(reader(tiny_checkpoint.tokenizer(), "closed"), sentence_starts)
+
+
+@pytest.fixture(scope="module")
+def spelled():
+    writing = tiny_checkpoint.orthography()
+    words = tiny_checkpoint.tokenizer()
+    return Cutter(reader(words, "spelled", orthography=writing), sentence_starts)
+
+
+def cut(texts):
+    return [(text.context, text.words) for text in texts]
+
+
+def test_a_document_is_one_text(documents):
+    assert cut(documents.whole(Query(0, "q", TWO))) == [([], [*FIRST, *SECOND, END])]
+
+
+def test_sentences_end_one_by_one(sentences):
+    texts = sentences.whole(Query(0, "q", TWO))
+    assert cut(texts) == [([], [*FIRST, END]), ([], [*SECOND, END])]
+    assert [text.name for text in texts] == ["q", "q/sentence 1"]
+
+
+@pytest.mark.parametrize("cutter", ["documents", "sentences"])
+def test_an_empty_document_is_one_end(cutter, request):
+    cutter = request.getfixturevalue(cutter)
+    for text in ("", " \n"):
+        assert cut(cutter.whole(Query(0, "q", text))) == [([], [END])]
+        assert cut(cutter.continuation(Query(0, "q", text))) == [([], [])]
+
+
+def test_a_continuation_of_a_document(documents):
+    query = Query(0, "q", " saw Ada. Bo", "the fox")
+    assert cut(documents.continuation(query)) == [(FIRST[:2], [*FIRST[2:], SECOND[0]])]
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        # Nothing given: the first sentence ends, the second may go on.
+        ("", [([], [*FIRST, END]), ([], SECOND)]),
+        # In the middle of the first, and at its end, which is not known to be one.
+        ("the fox", [(FIRST[:2], [*FIRST[2:], END]), ([], SECOND)]),
+        ("the fox saw Ada.", [(FIRST, [END]), ([], SECOND)]),
+        # In the second, the first cancels.
+        ("the fox saw Ada. Bo", [(SECOND[:1], SECOND[1:])]),
+        (TWO, [(SECOND, [])]),
+    ],
+)
+def test_a_continuation_begins_in_the_last_sentence(sentences, context, expected):
+    query = Query(0, "q", TWO[len(context) :], context)
+    assert cut(sentences.continuation(query)) == expected
+
+
+def test_a_word_across_the_border_is_the_continuations(documents):
+    query = Query(0, "q", "ox saw", "the f")
+    assert cut(documents.continuation(query)) == [(FIRST[:1], FIRST[1:3])]
+
+
+def test_the_parts_cost_what_the_whole_does(spelled):
+    query = Query(0, "q", "  the zebra saw Ada.   Bo  saw a fox. \n")
+    reading = spelled.reader(query.text)
+    texts = spelled.whole(query)
+    assert len(texts) == 2
+    total = sum(text.log_spacing for text in texts)
+    assert total == pytest.approx(sum(reading.log_spacing))
+    costs = [c for text in texts for c in text.word_costs]
+    assert sum(costs) == pytest.approx(sum(reading.log_unknown))
+    for context in ("", "  the zebra", "  the zebra saw Ada.   Bo"):
+        rest = Query(0, "q", query.text[len(context) :], context)
+        parts = spelled.continuation(rest)
+        words = sum(e <= len(context) for e in reading.ends)
+        # All but what follows the last word, whose end is not predicted.
+        expected = sum(reading.log_spacing[words:-1])
+        assert sum(t.log_spacing for t in parts) == pytest.approx(expected)
+        costs = sum(c for t in parts for c in t.word_costs)
+        assert costs == pytest.approx(sum(reading.log_unknown[words:]))
+
+
+def test_contexts_are_shared_by_name_and_words(documents):
+    def given(name, context, text="x"):
+        [part] = documents.continuation(Query(0, name, text, context))
+        return part.given
+
+    assert given("q", "the fox ") == given("q", "the fox ", "y")
+    assert given("q", "the fox ") != given("r", "the fox ")
+    assert given("q", "the fox ") != given("q", "the ")
+    assert given("q", "") == given("r", ""), "nothing is drawn for it"
