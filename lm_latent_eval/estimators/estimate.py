@@ -228,6 +228,31 @@ class Estimate:
         )
 
     @classmethod
+    def exact(cls, log_p: float, *, num_tokens: int, estimator: str = "exact") -> Self:
+        """Record a log p(x) that is known, in nats.
+
+        Args:
+            log_p: The logarithm of the probability.
+            num_tokens: Predicted tokens of the input.
+            estimator: The name of what found it.
+
+        Example:
+            >>> estimate = Estimate.exact(-3.0, num_tokens=2)
+            >>> estimate.stderr, str(estimate.bound)
+            (0.0, 'exact')
+        """
+        return cls(
+            log_evidence=log_p,
+            stderr=0.0,
+            effective_sample_size=None,
+            pareto_k=None,
+            num_samples=1,
+            num_tokens=num_tokens,
+            bound=Bound.EXACT,
+            estimator=estimator,
+        )
+
+    @classmethod
     def product(cls, factors: Sequence[Self]) -> Self:
         r"""Estimate the probability of independent parts, each estimated by itself.
 

@@ -58,16 +58,7 @@ class Scored:
     def exact(cls, text: str, log_likelihood: float) -> Scored:
         """Take the word of a model whose log-likelihoods, in nats, are exact."""
         words, num_bytes = _size(text)
-        estimate = Estimate(
-            log_evidence=float(log_likelihood),
-            stderr=0.0,
-            effective_sample_size=None,
-            pareto_k=None,
-            num_samples=1,
-            num_tokens=words,
-            bound=Bound.EXACT,
-            estimator="exact",
-        )
+        estimate = Estimate.exact(float(log_likelihood), num_tokens=words)
         return cls(estimate, "", 0, words, num_bytes)
 
 

@@ -144,6 +144,12 @@ class Scorer:
         yield from self._whole_queries(self._score_whole(texts), texts)
 
     def _score_whole(self, texts: list[Text]) -> Iterator[Part]:
+        name = self.options.estimator or ""
+        for text in texts:
+            if not text.words:  # a document without sentences
+                known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
+                yield Part(text, known)
+        texts = [text for text in texts if text.words]
         with self._bar(len(texts), "texts") as bar:
             for num_samples, group in self._by_samples(texts):
                 method = self.estimator(num_samples)

@@ -90,8 +90,10 @@ class Cutter:
                     "bits per byte. Score its words with unk=penalized or unk=closed"
                 )
         spans = self._sentences(query.text, reading)
+        # Without words a document still ends, but has no sentence that could.
+        ended = bool(reading.ids) or self.sentence_starts is None
         return [
-            _text(query, n, reading, start, start, end, ended=True)
+            _text(query, n, reading, start, start, end, ended=ended)
             for n, (start, end) in enumerate(spans)
         ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -17,6 +15,7 @@ from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng import reference
+from tests.models.rnng.space import every_prefix
 
 TEXT = [4, 1, 5, 5, 4]
 KINDS = {
@@ -30,22 +29,6 @@ every_proposal = pytest.mark.parametrize("name", PROPOSALS)
 
 def model(kind, seed=0):
     return reference.tiny(seed=seed, **KINDS[kind])
-
-
-def every_prefix(tokens, *, end=False):
-    """All numbers of REDUCEs before each of some tokens, as Trees of one text."""
-    found = []
-    for before in itertools.product(range(tokens), repeat=tokens):
-        sizes = [0]
-        for reduces in before:
-            if reduces and reduces >= sizes[-1]:
-                break
-            sizes.append(sizes[-1] - reduces + 1)
-        # An end leaves one tree and itself.
-        if len(sizes) == tokens + 1 and not (end and sizes[-1] != 2):
-            found.append(before)
-    before = torch.tensor(found).view(1, len(found), tokens)
-    return Trees(before, torch.zeros(1, len(found), dtype=torch.long))
 
 
 def piece(tokens, first=START):

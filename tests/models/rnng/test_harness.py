@@ -1,0 +1,174 @@
+"""An RNNG checkpoint behind lm-eval, against sums over every tree and prefix.
+
+Documents are split into sentences; a question in the middle of a sentence is answered
+by prefix probabilities, never by those of a context taken for a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.harness.backends import LatentRNNG
+from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests import tiny_checkpoint
+from tests.models.rnng.space import every_prefix
+from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, generation, ids, rolling
+from tests.tiny_models import randomised
+
+MANY = 4000
+"""Samples: as many as make errors small for the texts below."""
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = RNNGConfig(
+        vocab_size=tiny_checkpoint.tokenizer().vocab_size,
+        num_words=tiny_checkpoint.tokenizer().num_words,
+        hidden_size=4,
+        proposal_size=3,
+        max_words=40,
+        num_unknown_types=UNKNOWN_TYPES,
+    )
+    return randomised(RNNG(config).double(), 3, 0.7).eval()
+
+
+@pytest.fixture(scope="module")
+def pretrained(model, tmp_path_factory):
+    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("rnng"), model))
+
+
+@pytest.fixture(scope="module")
+def backend(pretrained):
+    return lambda **settings: LatentRNNG(pretrained=pretrained, **settings)
+
+
+def log_p(model, words: list[int]) -> float:
+    """log p of a sentence that begins so, or is that if it ends, by listing."""
+    if not words:
+        return 0.0
+    cost = [
+        -math.log(UNKNOWN_TYPES)
+        if w == UNKNOWN or w >= model.config.vocab_size
+        else 0.0
+        for w in words
+    ]
+    batch = TokenBatch.collate([words], [cost], first=START)
+    prefixes = every_prefix(len(words), end=words[-1] == END)
+    return model.log_joint(model.encode(batch), prefixes).logsumexp(-1).item()
+
+
+DOCUMENT = "the fox saw Ada. Bo saw the fox."
+FIRST = ids("the", "fox", "saw", "Ada", ".")
+SECOND = ids("Bo", "saw", "the", "fox", ".")
+
+CONTINUATIONS = (
+    # context, continuation, what is asked for: words given, words that follow, by
+    # sentence.
+    ("the fox", " saw the", [(ids("the", "fox"), ids("saw", "the"))]),
+    ("", "the fox saw", [([], ids("the", "fox", "saw"))]),
+    ("the fox saw Ada.", " Bo saw", [(FIRST, [END]), ([], SECOND[:2])]),
+    ("the fox saw Ada. Bo", " saw the", [(SECOND[:1], SECOND[1:3])]),
+    ("the fo", "x saw", [(ids("the"), ids("fox", "saw"))]),
+)
+
+
+def test_a_beam_of_all_trees_is_a_documents_probability(backend, model):
+    exact = log_p(model, [*FIRST, END]) + log_p(model, [*SECOND, END])
+    [answer] = backend(estimator="beam", num_samples=100).loglikelihood_rolling(
+        rolling(DOCUMENT)
+    )
+    assert answer == pytest.approx(exact, abs=1e-10)
+    assert answer.estimate.bound is Bound.STRICT_LOWER
+    assert answer.estimate.num_tokens == 12
+    assert answer.answer.sentences == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"proposal": "lookahead"}])
+def test_samples_estimate_a_documents_probability(backend, model, settings):
+    exact = log_p(model, [*FIRST, END]) + log_p(model, [*SECOND, END])
+    lm = backend(num_samples=MANY, **settings)
+    [answer] = lm.loglikelihood_rolling(rolling(DOCUMENT))
+    assert 0 < answer.estimate.stderr < 0.05, "premise"
+    assert abs(answer - exact) < 5 * answer.estimate.stderr
+    assert answer.estimate.bound is Bound.STOCHASTIC_LOWER
+    said = lm.get_model_info()["latent_eval"]
+    assert (said["requests"], said["sentences"]) == (1, 2)
+    assert said["normalised"] is True
+
+
+@pytest.mark.parametrize(("context", "continuation", "parts"), CONTINUATIONS)
+@pytest.mark.parametrize("settings", [{}, {"proposal": "prior"}])
+def test_a_continuation_is_a_ratio_of_prefixes(
+    backend, model, context, continuation, parts, settings
+):
+    exact = sum(
+        log_p(model, [*given, *words]) - log_p(model, given) for given, words in parts
+    )
+    lm = backend(num_samples=MANY, **settings)
+    [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
+    assert answer.estimate.stderr < 0.05, "premise"
+    assert abs(answer - exact) < 5 * answer.estimate.stderr + 1e-9
+    assert answer.estimate.bound is Bound.NONE
+
+
+@pytest.mark.parametrize(("context", "continuation", "parts"), CONTINUATIONS)
+def test_particle_filters_agree(backend, model, context, continuation, parts):
+    exact = sum(
+        log_p(model, [*given, *words]) - log_p(model, given) for given, words in parts
+    )
+    lm = backend(estimator="smc", proposal="lookahead", num_samples=MANY)
+    [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
+    assert answer.estimate.stderr < 0.05, "premise"
+    # Ten filters know their own spread with nine degrees of freedom.
+    assert abs(answer - exact) < 8 * answer.estimate.stderr + 1e-9
+
+
+def test_greedy_is_what_the_prefixes_say(backend, model):
+    words = list(range(4, 8))
+    context = ids("the", "fox")
+    scores = {
+        w: log_p(model, [*context, w]) - log_p(model, context) for w in (END, *words)
+    }
+    best = max(scores, key=lambda w: scores[w])
+    first, second = sorted(scores.values(), reverse=True)[:2]
+    assert first > second + 0.02 and best != END, "premise: no tie"
+    word = tiny_checkpoint.tokenizer().word
+    lm = backend(num_samples=MANY)
+    answers = lm.loglikelihood(
+        conditional(*(("the fox", f" {word(w)}") for w in words))
+    )
+    assert [greedy for _, greedy in answers] == [w == best for w in words]
+    [written] = lm.generate_until(generation("the fox", max_gen_toks=1))
+    assert written.strip() == word(best)
+
+
+def test_numbers_do_not_depend_on_company(backend):
+    texts = (DOCUMENT, "the fox", "", "Ada. Bo. the fox saw.")
+    together = backend(num_samples=20).loglikelihood_rolling(rolling(*texts))
+    for n, text in enumerate(texts):
+        [alone] = backend(num_samples=20, batch_size=1).loglikelihood_rolling(
+            rolling(text, first=n)
+        )
+        assert alone == pytest.approx(together[n], abs=1e-10)
+
+
+def test_sentences_draw_their_own(backend):
+    [answer] = backend(num_samples=20).loglikelihood_rolling(
+        rolling("the fox saw the fox. the fox saw the fox.")
+    )
+    [once] = backend(num_samples=20).loglikelihood_rolling(
+        rolling("the fox saw the fox.")
+    )
+    assert answer != pytest.approx(2 * once, abs=1e-6)
+
+
+def test_a_filter_of_whole_trees_is_refused(backend):
+    lm = backend(estimator="smc")
+    with pytest.raises(ValueError, match=r"proposal 'crf' reads whole texts.*name one"):
+        lm.loglikelihood_rolling(rolling("the fox"))
