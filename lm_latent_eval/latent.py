@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from torch import Tensor
@@ -34,6 +35,17 @@ Uniforms = Callable[[int], Tensor]
 """Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1).
 
 The last of the four is left to inference, for resampling."""
+
+
+class Mass(StrEnum):
+    """What a model's probabilities of all texts total."""
+
+    ONE = "normalised"
+    LESS = "sub-normalised"
+    """Some of it is on latents or words that cannot be: log p is a lower bound of that
+    of the renormalised model."""
+    BY_LENGTH = "no distribution over lengths"
+    """Texts do not end: only those of one length compare."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ CONFIG = {
         "seed": 3,
         "unk": "closed",
         "vocabulary": "10 words to utter, 2 more to copy",
-        "normalised": False,
+        "mass": "sub-normalised",
     },
 }
 

@@ -223,7 +223,7 @@ class LatentLMBackend(LM):
             "model_dtype": str(model.dtype),
             "latent_eval": {
                 **asdict(self.options),
-                "normalised": bool(getattr(model.config, "only_possible", True)),
+                "mass": str(model.mass),
                 "vocabulary": f"{model.config.vocab_size} words to utter, "
                 f"{model.config.num_words - model.config.vocab_size} more to copy",
                 "units": "nats; sentence ends counted in rolling log-likelihoods",

@@ -32,9 +32,8 @@ MEANING = {
 
 
 UNKNOWN_WORDS = {
-    "spelled": "Unknown words are spelled and white space is charged: the model is a "
-    "distribution over strings, whose rates per word and byte compare with any other's. "
-    "A token is a word or mark of its own.",
+    "spelled": "Unknown words are spelled and white space is charged: strings are "
+    "scored, and rates per word and byte compare with those of any model.",
     "penalized": "Unknown words cost p(unknown) / number of unknown types, white space "
     "nothing: perplexities compare only within one vocabulary.",
     "closed": "Unknown words cost p(unknown) as one class, white space nothing: "
@@ -89,7 +88,12 @@ def _how(config: dict[str, Any]) -> str:
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
         f"{ours['vocabulary']}. {UNKNOWN_WORDS[ours['unk']]}",
     ]
-    if not ours["normalised"]:
+    if ours["mass"] == "no distribution over lengths":
+        lines.append(
+            "The model has no sentence ends, so it is no distribution over lengths: "
+            "only texts of as many words compare."
+        )
+    if ours["mass"] == "sub-normalised":
         lines.append(
             "The model is sub-normalised: it wastes probability on latents that cannot "
             "happen, so its likelihoods are lower bounds of the renormalised model's."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests import tiny_checkpoint
+from tests import stock_tasks, tiny_checkpoint
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,3 +49,31 @@ def backend(tiny):
     from lm_latent_eval.harness.backends import LatentKGLM
 
     return lambda **settings: LatentKGLM(pretrained=tiny, **settings)
+
+
+@pytest.fixture
+def stock_data(tmp_path, monkeypatch):
+    """Data sets in the working directory, and lm-eval's caches nowhere else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
+    stock_tasks.write_stock_data()
+
+
+@pytest.fixture
+def evaluate_stock(tiny, stock_data):
+    """Return a function that evaluates stock tasks in process."""
+    import lm_eval
+
+    from lm_latent_eval.harness.backends import LatentKGLM
+
+    def run(names=stock_tasks.TASKS, num_samples=12, include_path=None, **options):
+        return lm_eval.simple_evaluate(
+            model=LatentKGLM(pretrained=tiny, num_samples=num_samples),
+            tasks=names,
+            task_manager=stock_tasks.tasks(include_path),
+            bootstrap_iters=0,
+            **options,
+        )
+
+    return run

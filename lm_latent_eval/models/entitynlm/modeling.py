@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.entitynlm.chain import Chains, Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.following import Following
@@ -38,6 +38,7 @@ from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import PADDING, START
 
 READING_MOST = ("peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
@@ -115,6 +116,12 @@ class EntityNLM(PreTrainedModel):
             nn.init.uniform_(module.weight, -0.1, 0.1)
 
     # -- p(x, z) --------------------------------------------------------------------
+
+    @property
+    def mass(self) -> Mass:
+        """What its probabilities of all texts total."""
+        excluded = {PADDING, START} <= {*self.config.never_uttered}
+        return Mass.ONE if excluded else Mass.LESS
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the tokens before each target and score every step of a chain."""

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
@@ -43,6 +43,7 @@ from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 from lm_latent_eval.models.kglm.words import Words, log_add
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import PADDING, START
 
 _HUB_OPTIONS = (
     "cache_dir",
@@ -202,6 +203,12 @@ class KGLM(PreTrainedModel):
             )
         self.graph = graph.map(lambda column: column.to(self.device))
         self._forget()
+
+    @property
+    def mass(self) -> Mass:
+        """What its probabilities of all texts total."""
+        excluded = {PADDING, START} <= {*self.config.never_uttered}
+        return Mass.ONE if self.config.only_possible and excluded else Mass.LESS
 
     # -- p(x, z) --------------------------------------------------------------------
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
 
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.recurrent import Carry, LSTMStack
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import UNKNOWN
+from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 
 
 class LSTMConfig(PretrainedConfig):
@@ -107,6 +107,12 @@ class LSTMLanguageModel(PreTrainedModel):
                     nn.init.xavier_uniform_(weight)
                 else:
                     nn.init.zeros_(weight)
+
+    @property
+    def mass(self) -> Mass:
+        """What its probabilities of all texts total."""
+        excluded = {PADDING, START} <= {*self.config.never_uttered}
+        return Mass.ONE if excluded else Mass.LESS
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
         """Predict every token from those before it."""

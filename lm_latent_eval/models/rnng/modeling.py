@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal, SpanScores
 from lm_latent_eval.models.rnng.generative import GenerativeModel
@@ -32,7 +33,7 @@ from lm_latent_eval.models.rnng.stacks import StackState
 from lm_latent_eval.models.rnng.trees import Trees, moves
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.sentences import sentence_starts
-from lm_latent_eval.text.words import UNKNOWN
+from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class Encoded:
 class RNNG(PreTrainedModel):
     """A recurrent neural network grammar with its CRF proposal.
 
-    Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``SentenceModel`` for p; ``proposal`` gives
-    a matching q. Of a text with its end word p(x) is the probability of the sentence,
-    of one without that of all sentences that begin so; unless the model has no sentence
-    ends, when whole trees over the text are the sentence.
+    Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``SentenceModel`` for p;
+    ``proposal`` gives a matching q. Of a text with its end word p(x) is the probability
+    of the sentence, of one without that of all sentences that begin so; unless the
+    model has no sentence ends, when whole trees over the text are the sentence.
     """
 
     config_class = RNNGConfig
@@ -94,6 +95,14 @@ class RNNG(PreTrainedModel):
             nn.init.zeros_(module.bias)
         if isinstance(module, GenerativeModel):
             nn.init.zeros_(module.bias)
+
+    @property
+    def mass(self) -> Mass:
+        """What its probabilities of all sentences total."""
+        if not self.config.sentence_ends:
+            return Mass.BY_LENGTH
+        excluded = {PADDING, START} <= {*self.config.never_uttered}
+        return Mass.ONE if self.config.only_possible and excluded else Mass.LESS
 
     def sentence_starts(self, text: str) -> list[int]:
         """Return where each sentence of a document begins, in characters."""

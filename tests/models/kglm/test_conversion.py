@@ -174,7 +174,7 @@ def test_the_command_and_the_harness_without_a_proposal(tmp_path, capsys):
     lm = LatentKGLM(pretrained=str(tmp_path / "out"), num_samples=200, batch_size=2)
     info = lm.get_model_info()["latent_eval"]
     assert info["proposal"] == "prior"
-    assert info["normalised"] is False
+    assert info["mass"] == "sub-normalised"
     # The scorer puts START before a text and END after it.
     texts = [" ".join(unmarked(case["tokens"])) for case in published()["cases"]]
     asked = [

@@ -1,0 +1,78 @@
+"""Data of our own for lm-eval's own tasks, and what their runs answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lm_eval
+import pytest
+from lm_eval.tasks import TaskManager
+
+from lm_latent_eval.harness.offline import write_dataset
+
+STOCK = Path(lm_eval.__file__).parent / "tasks"
+
+# A page as the data set has it; its words after the task's detokenizer; how many words
+# and bytes the task counts, in the page as it was.
+PAGES = (
+    ("Ada saw the fox . \n", "Ada saw the fox .", 6, 19),
+    (" = Bo = \n", "? Bo ?", 5, 9),
+    ("the é saw \n", "the ? saw", 4, 12),
+)
+# The last word is to be predicted.
+PASSAGES = (
+    "Ada saw the fox",
+    "the fox saw Bo",
+    "Bo saw Ada the",
+    "the the fox .",
+    "Ada a zebra",
+)
+# Which is more probable?
+PAIRS = (
+    ("the fox saw Ada.", "the fox Ada saw."),
+    ("Bo saw the fox", "the saw Bo fox"),
+    ("Ada saw", "saw Ada."),
+    ("the saw.", "saw the"),
+)
+SPLITS = ("train", "validation", "test")
+"""What the wikitext task wants to be there, though it scores the last one."""
+TASKS = ["wikitext", "lambada_openai", "blimp_adjunct_island"]
+
+
+def write_stock_data():
+    """Write the data sets of ``TASKS`` into the working directory."""
+    pages = [{"page": page} for page, *_ in PAGES]
+    write_dataset(
+        "EleutherAI/wikitext_document_level",
+        {"wikitext-2-raw-v1": dict.fromkeys(SPLITS, pages)},
+    )
+    passages = [{"text": text} for text in PASSAGES]
+    write_dataset("EleutherAI/lambada_openai", {"default": {"test": passages}})
+    pairs = [{"sentence_good": good, "sentence_bad": bad} for good, bad in PAIRS]
+    write_dataset("nyu-mll/blimp", {"adjunct_island": {"train": pairs}})
+
+
+def tasks(include_path=None, **options):
+    """Index the stock tasks that are run here: indexing all takes half a minute."""
+    stock = [str(STOCK / name) for name in ("wikitext", "lambada", "blimp")]
+    more = [include_path] if include_path else []
+    return TaskManager(include_path=[*stock, *more], include_defaults=False, **options)
+
+
+def log_likelihoods(results):
+    """Every number that the tasks were answered, by task and document."""
+    return {
+        (name, sample["doc_id"]): [resp[0] for resp in sample["resps"]]
+        for name, samples in results["samples"].items()
+        for sample in samples
+    }
+
+
+def approximately(answers):
+    """Allow for rounding in the log-likelihoods of (log-likelihood, greedy) pairs."""
+    return [
+        (pytest.approx(a[0], rel=1e-12), a[1])
+        if isinstance(a, tuple)
+        else pytest.approx(a, rel=1e-12)
+        for a in answers
+    ]
