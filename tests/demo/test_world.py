@@ -303,5 +303,8 @@ def test_the_command_writes_json_lines(world, tmp_path, capsys):
     main(["--out", str(tmp_path / "new"), "--seed", "0"])
     for split in SPLITS:
         lines = (tmp_path / "new" / f"{split}.jsonl").read_text("utf-8").splitlines()
-        assert [json.loads(x) for x in lines] == world.documents(split)
+        records = [json.loads(x) for x in lines]
+        texts = [record.pop("text") for record in records]
+        assert records == world.documents(split)
+        assert texts == [raw_text(d) for d in world.documents(split)]
     assert "3000 documents" in capsys.readouterr().out

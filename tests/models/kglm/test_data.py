@@ -70,6 +70,24 @@ def mention(start, end):
     return {"start": start, "end": end, "entity": "Ada", "form": "name"}
 
 
+def test_a_text_may_come_with_its_own_spacing():
+    own = "Ada Lovelace met Babbage.  She wrote to Babbage\nfrom London."
+    read = text(text=own)
+    assert read.text == own
+    assert [own[m.start : m.end] for m in read.mentions] == [
+        "Ada Lovelace",
+        "Babbage",
+        "She",
+        "Babbage",
+        "London",
+    ]
+
+
+def test_a_text_without_its_tokens_is_an_error():
+    with pytest.raises(ValueError, match="the text has no 'Babbage' after character"):
+        text(text="Ada Lovelace met nobody.")
+
+
 @pytest.mark.parametrize(
     "line",
     [
