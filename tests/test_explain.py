@@ -22,6 +22,7 @@ CONFIG = {
         "unk": "closed",
         "vocabulary": "10 words to utter, 2 more to copy",
         "mass": "sub-normalised",
+        "scored_as": "documents",
     },
 }
 

@@ -18,7 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command resumes", file=sys.stderr)
+        print(
+            "\ninterrupted; `train` and `estimate --output` go on where they were",
+            file=sys.stderr,
+        )
         return 130
     except (ValueError, OSError, FloatingPointError) as err:
         print(f"lm-latent-eval: {err}", file=sys.stderr)

@@ -26,6 +26,7 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.harness.answers import ScoredFloat, digest
 from lm_latent_eval.harness.cache import guard_cache
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import (
@@ -49,7 +50,8 @@ class LatentLMBackend(LM):
             demonstration model, where there is one.
         proposal: One that the checkpoint has (KGLM: ``smoothing``, ``peeking``,
             ``nonpeeking``, ``prior``); None is the one that reads most of the text.
-        estimator: ``is`` (importance sampling) or ``beam`` (beam marginalization).
+        estimator: ``is`` (importance sampling), ``beam`` (beam marginalization),
+            ``smc`` (particle filters), or ``exact`` for a model without latents.
         num_samples: K, samples a text, or the width of the beam; with
             ``target_stderr`` the size of the pilot.
         temperature: Divides the proposal's scores; above 1 flattens it.
@@ -156,6 +158,11 @@ class LatentLMBackend(LM):
 
         Greedy are those that are the argmax of the estimated next-token marginals.
         """
+        if self.options.target_stderr is not None:
+            logger.warning(
+                "target_stderr is for whole texts: continuations take num_samples=%d",
+                self.options.num_samples,
+            )
         queries = []
         for number, name, instance in _identified(requests):
             context, continuation = instance.args
@@ -201,12 +208,14 @@ class LatentLMBackend(LM):
     def _warn_of_bytes(self, answers: dict[int, ScoredFloat]) -> None:
         """Tell tasks of others, whose metrics cannot refuse, from strings scored."""
         unspelled = sum(scored.answer.unspelled for scored in answers.values())
-        if unspelled:
+        respaced = sum(scored.answer.respaced for scored in answers.values())
+        if unspelled or respaced:
             logger.warning(
-                "unk=%s charged %d unknown words as a class: bits per byte and byte "
-                "perplexities of these texts mean nothing",
+                "unk=%s charged %d unknown words as a class and %d unusual gaps not at "
+                "all: bits per byte and byte perplexities of these texts mean nothing",
                 self.options.unk,
                 unspelled,
+                respaced,
             )
 
     def _report(self) -> None:
@@ -224,6 +233,9 @@ class LatentLMBackend(LM):
             "latent_eval": {
                 **asdict(self.options),
                 "mass": str(model.mass),
+                "scored_as": "sentences"
+                if isinstance(model, SentenceModel)
+                else "documents",
                 "vocabulary": f"{model.config.vocab_size} words to utter, "
                 f"{model.config.num_words - model.config.vocab_size} more to copy",
                 "units": "nats; sentence ends counted in rolling log-likelihoods",

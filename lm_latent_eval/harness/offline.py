@@ -30,7 +30,7 @@ def write_dataset(
             without a name is ``default``. They replace what was there.
 
     Raises:
-        ValueError: If a split has no rows.
+        ValueError: If a split has no rows, or rows of different columns.
     """
     listed = []
     for config, splits in configs.items():
@@ -39,6 +39,11 @@ def write_dataset(
             rows = [dict(row) for row in rows]
             if not rows:
                 raise ValueError(f"{folder}: split {split!r} of {config!r} has no rows")
+            if odd := next((r for r in rows if r.keys() != rows[0].keys()), None):
+                raise ValueError(
+                    f"{folder}: in split {split!r} of {config!r} one row has the "
+                    f"columns {', '.join(rows[0])}, another {', '.join(odd)}"
+                )
             # ``datasets`` keeps what it has read under the names of the files, not
             # under their contents: other rows need another name, or it is asked in
             # vain for them, from any directory.

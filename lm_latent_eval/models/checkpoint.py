@@ -123,6 +123,20 @@ def load(
     return Checkpoint(name, model, tokenizer, directory, orthography)
 
 
+def load_tokenizer(path: str | Path) -> WordTokenizer:
+    """Load the words of a checkpoint directory, and nothing else.
+
+    Raises:
+        CheckpointError: If there is no checkpoint, or its vocabulary is damaged.
+    """
+    directory = _directory(path)
+    _, config = _read_config(directory, None)
+    try:
+        return WordTokenizer.load(directory, config["vocab_size"])
+    except ValueError as err:
+        raise CheckpointError(str(err)) from err
+
+
 def save(
     model: Any,
     tokenizer: WordTokenizer,

@@ -81,13 +81,18 @@ def _how(config: dict[str, Any]) -> str:
         f"the {ours['proposal']} proposal",
         "smc": f"particle filters with {samples} particles a text in all, from the "
         f"{ours['proposal']} proposal at temperature {ours['temperature']:g}, seed "
-        f"{ours['seed']}",
+        f"{ours['seed']} (effective samples count filters, at most ten)",
         "exact": "no latents, so log-likelihoods are exact",
     }[ours["estimator"]]
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
         f"{ours['vocabulary']}. {UNKNOWN_WORDS[ours['unk']]}",
     ]
+    if ours["scored_as"] == "sentences":
+        lines.append(
+            "A document is scored as the product of its sentences. How many it has is "
+            "not modelled, so its rates leave that out."
+        )
     if ours["mass"] == "no distribution over lengths":
         lines.append(
             "The model has no sentence ends, so it is no distribution over lengths: "

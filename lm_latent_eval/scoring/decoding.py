@@ -27,6 +27,18 @@ class GenerationOptions:
     temperature: float
     """0 is greedy decoding."""
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be written."""
+        if self.max_tokens < 1 or not 0 <= self.temperature < math.inf:
+            raise ValueError(
+                f"max_gen_toks={self.max_tokens}, temperature={self.temperature}: "
+                "expected at least 1 token and a temperature of at least 0"
+            )
+        if not all(self.until):
+            raise ValueError(
+                f"until={self.until!r}: expected strings to stop before, none empty"
+            )
+
     @classmethod
     def parse(cls, kwargs: dict[str, Any]) -> GenerationOptions:
         """Read them.
@@ -46,11 +58,6 @@ class GenerationOptions:
         )
         sampling = kwargs.get("do_sample")
         temperature = float(kwargs.get("temperature", 1.0 if sampling else 0.0))
-        if most < 1 or not 0 <= temperature < math.inf:
-            raise ValueError(
-                f"max_gen_toks={most}, temperature={temperature}: expected at least 1 "
-                "token and a temperature of at least 0"
-            )
         if sampling is not None and not sampling:
             temperature = 0.0
         return cls(tuple(stop for stop in until if stop), most, temperature)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,19 @@ def _settings(
 
 def _resume(path: Path, settings: dict[str, Any]) -> dict[int, Answer]:
     """Read what an interrupted run has left; drop a line that was cut short."""
-    lines = list(_complete_lines(path))
     try:
-        theirs = json.loads(lines[0]) if lines else settings
+        content = path.read_text(encoding="utf-8")
+        lines = content.splitlines(keepends=True)
+        complete = [line for line in lines if line.endswith("\n")]
+        if not complete:
+            # Nothing, or our first line cut short; anything else is not ours.
+            if not json.dumps(settings).startswith(content):
+                raise ValueError("its first line says no settings")
+            return {}
+        theirs = json.loads(complete[0])
         if not isinstance(theirs, dict) or "checkpoint" not in theirs:
             raise ValueError("its first line says no settings")
-        answers = [_answer(json.loads(line)) for line in lines[1:]]
+        answers = [_answer(json.loads(line)) for line in complete[1:]]
     except (ValueError, KeyError, TypeError) as err:
         raise ValueError(
             f"{path} is not a file of estimates ({err}): give --output another path"
@@ -100,14 +107,9 @@ def _resume(path: Path, settings: dict[str, Any]) -> dict[int, Answer]:
             f"{path} is of another run ({'; '.join(different)}): repeat its settings "
             "to go on with it, or give --output another path"
         )
-    if path.read_text(encoding="utf-8") != "".join(lines):
-        path.write_text("".join(lines), encoding="utf-8")
+    if len(complete) < len(lines):
+        path.write_text("".join(complete), encoding="utf-8")
     return {answer.index: answer for answer in answers}
-
-
-def _complete_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        yield from (line for line in file if line.endswith("\n"))
 
 
 def _record(answer: Answer) -> dict[str, Any]:

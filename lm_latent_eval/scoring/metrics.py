@@ -7,6 +7,7 @@ Standard errors are Monte Carlo errors, by the delta method; metrics named
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ class Scored:
     """Which random numbers were used: equal streams mean shared draws."""
     unspelled: int
     """Unknown words charged as a class: what was scored is more than this string."""
+    respaced: int
+    """Gaps of unusual white space that were not charged."""
     words: int
     """Between white space; at least 1."""
     bytes: int
@@ -52,14 +55,20 @@ class Scored:
     @classmethod
     def of(cls, text: str, answer: Answer) -> Scored:
         """Pair a document's answer with its words and bytes."""
-        return cls(answer.estimate, answer.stream, answer.unspelled, *_size(text))
+        return cls(
+            answer.estimate,
+            answer.stream,
+            answer.unspelled,
+            answer.respaced,
+            *_size(text),
+        )
 
     @classmethod
     def exact(cls, text: str, log_likelihood: float) -> Scored:
         """Take the word of a model whose log-likelihoods, in nats, are exact."""
         words, num_bytes = _size(text)
         estimate = Estimate.exact(float(log_likelihood), num_tokens=words)
-        return cls(estimate, "", 0, words, num_bytes)
+        return cls(estimate, "", 0, 0, words, num_bytes)
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -89,23 +98,29 @@ def of_strings(
 ) -> Callable[[Sequence[Scored]], float | str]:
     """Refuse a rate per byte where words were scored and their strings were not.
 
-    Such a number would be too small by what the lost spellings cost, and compare with
-    nothing. In its place stands how many words it lacks.
+    Such a number would be too small by what lost spellings and spaces cost, and compare
+    with nothing. In its place stands what it lacks.
     """
 
     def checked(items: Sequence[Scored]) -> float | str:
-        unspelled = sum(i.unspelled for i in items)
-        if not unspelled:
+        lacking = [
+            f"{count} {what}"
+            for count, what in (
+                (sum(i.unspelled for i in items), "words not spelled"),
+                (sum(i.respaced for i in items), "gaps not charged"),
+            )
+            if count
+        ]
+        if not lacking:
             return float(getattr(rate(items), part))
         if part == "stderr":
             return "N/A"
         logger.warning(
-            "no rate per byte: %d unknown words were charged as a class and not as "
-            "the strings they are, so bytes were not scored; use a checkpoint with a "
+            "no rate per byte: %s, so strings were not scored; use a checkpoint with a "
             "character model (unk=spelled) on text without a literal <unk>",
-            unspelled,
+            " and ".join(lacking),
         )
-        return f"refused: {unspelled} words not spelled"
+        return f"refused: {lacking[0]}"
 
     return checked
 
@@ -226,11 +241,17 @@ def _tokens(items: Sequence[Scored]) -> int:
 
 def _weights(items: Sequence[Scored]) -> torch.Tensor | None:
     """Log-weights, (N, K); None if a document has none (no latents, or a beam)."""
-    rows = [i.estimate.log_weights for i in items]
-    least = min(map(len, rows), default=0)
+    # What is known for sure weighs the same under every draw.
+    drawn = [i.estimate for i in items if i.estimate.bound is not Bound.EXACT]
+    least = min((len(estimate.log_weights) for estimate in drawn), default=0)
     if least == 0:
         return None
-    return torch.tensor([row[:least] for row in rows], dtype=torch.float64)
+    sure = math.fsum(
+        i.estimate.log_evidence for i in items if i.estimate.bound is Bound.EXACT
+    )
+    rows = [estimate.log_weights[:least] for estimate in drawn]
+    log_w = torch.tensor(rows, dtype=torch.float64)
+    return torch.cat([log_w, log_w.new_full((1, least), sure)])
 
 
 def _over_samples(

@@ -59,7 +59,7 @@ class LatentModel:
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
             num_samples: K, samples a text, or the width of the beam.
-            estimator: ``is``, ``beam`` or ``exact``; None is the model's own.
+            estimator: ``is``, ``beam``, ``smc`` or ``exact``; None is the model's own.
             proposal: What latents are drawn from; None reads most of the text.
             temperature: Divides the proposal's scores.
             seed: Of the random numbers, which follow from it and a text's index.
@@ -79,6 +79,8 @@ class LatentModel:
         """
         if isinstance(texts, str) or isinstance(contexts, str):
             raise TypeError("expected a list of strings, not one string")
+        if contexts is not None and target_stderr is not None:
+            raise ValueError("target_stderr is for whole texts: give num_samples")
         if contexts is not None and len(contexts) != len(texts):
             raise ValueError(f"{len(texts)} texts, but {len(contexts)} contexts")
         options = ScoringOptions.parse(
@@ -130,7 +132,13 @@ class LatentModel:
 
         Returns:
             The continuations.
+
+        Raises:
+            ValueError: If a setting is impossible.
+            TypeError: If ``contexts`` or ``until`` is one string.
         """
+        if isinstance(contexts, str) or isinstance(until, str):
+            raise TypeError("expected a list of strings, not one string")
         options = ScoringOptions.parse(
             num_samples=num_samples, proposal=proposal, seed=seed
         )

@@ -60,7 +60,12 @@ class ScoringOptions:
         for name in arguments:
             one_of("argument", name, names)
         read = {name: _READ[name](name, value) for name, value in arguments.items()}
-        return cls(**read)
+        options = cls(**read)
+        if options.target_stderr is not None and options.max_samples < 2:
+            raise ValueError(
+                f"max_samples={options.max_samples}: a standard error needs at least 2"
+            )
+        return options
 
 
 def whole(name: str, value: Any, least: int) -> int:

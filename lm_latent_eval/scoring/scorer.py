@@ -7,6 +7,7 @@ how queries are batched or ordered: random numbers follow from each query's name
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from lm_latent_eval.inference import ESTIMATORS
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles, next_token
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.latent import SentenceModel, WholeText
+from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
 from lm_latent_eval.scoring.options import ScoringOptions, one_of
@@ -108,6 +109,7 @@ class Scorer:
             self.model.sentence_starts
             if isinstance(self.model, SentenceModel)
             else None,
+            ends=self.model.mass is not Mass.BY_LENGTH,
         )
         estimators = self.model.estimators
         name = one_of("estimator", options.estimator or estimators[0], estimators)
@@ -118,6 +120,7 @@ class Scorer:
             unk=str(self.reader.policy),
         )
         self.estimator = ESTIMATORS[name]
+        self.estimator(options.num_samples)  # refuses what it cannot divide
         # Whole texts may be read to their ends; contexts stop where they stop.
         self.stepwise = (
             self.proposal.left_to_right
@@ -154,12 +157,7 @@ class Scorer:
             for num_samples, group in self._by_samples(texts):
                 method = self.estimator(num_samples)
                 for batch in self._batches(group, num_samples):
-                    log_w = method.log_weights(
-                        self.model,
-                        self.proposal,
-                        self._collate(batch),
-                        self._keys(batch),
-                    )
+                    log_w = self._log_weights(method, batch)
                     for text, row in zip(batch, log_w.cpu(), strict=True):
                         with naming(text.query):
                             estimate = method.estimate(
@@ -168,6 +166,26 @@ class Scorer:
                         yield Part(text, estimate)
                     bar.update(len(batch))
 
+    def _log_weights(self, method: Any, texts: list[Text], purpose: str = "") -> Tensor:
+        """Weigh the latents of whole texts, (B, K)."""
+
+        def weigh(some: list[Text]) -> Tensor:
+            log_w: Tensor = method.log_weights(
+                self.model,
+                self.proposal,
+                self._collate(some),
+                self._keys(some, purpose),
+            )
+            return log_w
+
+        try:
+            return weigh(texts)
+        except ValueError:
+            for text in texts:  # whose fault is it?
+                with naming(text.query):
+                    weigh([text])
+            raise
+
     def _by_samples(self, texts: list[Text]) -> Iterator[tuple[int, list[Text]]]:
         """Group texts by how many samples they need."""
         target, first = self.options.target_stderr, self.options.num_samples
@@ -175,17 +193,15 @@ class Scorer:
             yield first, texts
             return
         groups: dict[int, list[Text]] = {}
+        sentences = Counter(text.query.index for text in texts)
         for batch in self._batches(texts, first):
-            pilot = self.estimator(first).log_weights(
-                self.model,
-                self.proposal,
-                self._collate(batch),
-                self._keys(batch, "pilot"),
-            )
+            pilot = self._log_weights(self.estimator(first), batch, "pilot")
             most = self.options.max_samples
             for text, row in zip(batch, pilot, strict=True):
+                # Errors of independent sentences add in squares.
+                share = target / math.sqrt(sentences[text.query.index])
                 with naming(text.query):
-                    number = int(required_num_samples(row, target, maximum=most))
+                    number = int(required_num_samples(row, share, maximum=most))
                 # Powers of two, so that texts still share batches.
                 rounded = min(1 << (number - 1).bit_length(), most)
                 groups.setdefault(rounded, []).append(text)

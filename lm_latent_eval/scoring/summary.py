@@ -28,6 +28,7 @@ class Summary:
             return {"requests": 0, "note": "every answer came from a cache"}
         estimates = [answer.estimate for answer in self.answers]
         unspelled = sum(answer.unspelled for answer in self.answers)
+        respaced = sum(answer.respaced for answer in self.answers)
         sizes = [
             e.effective_sample_size
             for e in estimates
@@ -41,9 +42,9 @@ class Summary:
             "predicted_tokens": sum(e.num_tokens for e in estimates),
             "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in estimates)),
             "samples_per_request": [min(drawn), max(drawn)],
-            "bytes_are_scored": not unspelled,
+            "bytes_are_scored": not (unspelled or respaced),
             "unknown_words_not_spelled": unspelled,
-            "gaps_of_white_space_not_charged": sum(a.respaced for a in self.answers),
+            "gaps_of_white_space_not_charged": respaced,
         }
         if sizes:
             summary["effective_sample_size_median"] = statistics.median(sizes)

@@ -73,6 +73,8 @@ class Cutter:
     reader: Reader
     sentence_starts: Callable[[str], list[int]] | None = None
     """Where the sentences of a string begin; None if documents are not cut."""
+    ends: bool = True
+    """Whether the model says where a text ends."""
 
     def whole(self, query: Query) -> list[Text]:
         """Return a document's texts, each with its end.
@@ -81,19 +83,13 @@ class Cutter:
             ValueError: If spellings are charged and one of them is lost.
         """
         reading = self.reader(query.text)
-        lost = sum(reading.unspelled)
-        if lost and self.reader.policy is UnknownWords.SPELLED:
-            with naming(query):
-                raise ValueError(
-                    f"the text has {lost} literal {LITERAL_UNKNOWN}, and nobody knows "
-                    "what they stood for: it has no probability as a string, and no "
-                    "bits per byte. Score its words with unk=penalized or unk=closed"
-                )
-        spans = self._sentences(query.text, reading)
         # Without words a document still ends, but has no sentence that could.
-        ended = bool(reading.ids) or self.sentence_starts is None
+        ended = self.ends and (bool(reading.ids) or self.sentence_starts is None)
+        spans = self._sentences(query.text, reading)
         return [
-            _text(query, n, reading, start, start, end, ended=ended)
+            self._text(
+                query, n, reading, (start, start, end), ended, n == len(spans) - 1
+            )
             for n, (start, end) in enumerate(spans)
         ]
 
@@ -102,6 +98,9 @@ class Cutter:
 
         A word across the border belongs to the continuation; its last sentence, which
         may go on, has no end.
+
+        Raises:
+            ValueError: If spellings are charged and one of the continuation's is lost.
         """
         text = query.context + query.text
         reading = self.reader(text)
@@ -109,7 +108,14 @@ class Cutter:
         spans = self._sentences(text, reading)
         last = len(spans) - 1
         return [
-            _text(query, n, reading, start, max(start, border), end, ended=n < last)
+            self._text(
+                query,
+                n,
+                reading,
+                (start, max(start, border), end),
+                self.ends and n < last,
+                False,
+            )
             for n, (start, end) in enumerate(spans)
             if end >= border
         ]
@@ -125,31 +131,40 @@ class Cutter:
             borders = [0, 0]
         return list(pairwise(borders))
 
+    def _text(
+        self,
+        query: Query,
+        sentence: int,
+        reading: Reading,
+        span: tuple[int, int, int],
+        ended: bool,
+        closed: bool,
+    ) -> Text:
+        """Return the words of a span: where it starts, what is given, where it ends.
 
-def _text(
-    query: Query,
-    sentence: int,
-    reading: Reading,
-    start: int,
-    border: int,
-    end: int,
-    *,
-    ended: bool,
-) -> Text:
-    """Return words ``border`` .. ``end - 1`` after those from ``start``."""
-    # The last white space belongs to the end of the last sentence.
-    after = end + int(ended and end == len(reading.ids))
-    return Text(
-        query,
-        sentence,
-        reading.ids[start:border],
-        reading.log_unknown[start:border],
-        reading.ids[border:end] + [END] * ended,
-        reading.log_unknown[border:end] + [0.0] * ended,
-        sum(reading.log_spacing[border:after]),
-        sum(reading.unspelled[border:end]),
-        sum(reading.respaced[border:after]),
-    )
+        Nothing follows ``closed`` texts: the last white space is theirs.
+        """
+        start, border, end = span
+        after = end + int(closed)
+        lost = sum(reading.unspelled[border:end])
+        if lost and self.reader.policy is UnknownWords.SPELLED:
+            with naming(query):
+                raise ValueError(
+                    f"the text has {lost} literal {LITERAL_UNKNOWN}, and nobody knows "
+                    "what they stood for: it has no probability as a string, and no "
+                    "bits per byte. Score its words with unk=penalized or unk=closed"
+                )
+        return Text(
+            query,
+            sentence,
+            reading.ids[start:border],
+            reading.log_unknown[start:border],
+            reading.ids[border:end] + [END] * ended,
+            reading.log_unknown[border:end] + [0.0] * ended,
+            sum(reading.log_spacing[border:after]),
+            lost,
+            sum(reading.respaced[border:after]),
+        )
 
 
 @contextmanager

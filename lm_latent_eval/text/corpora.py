@@ -21,7 +21,7 @@ def read_texts(path: Path) -> list[str]:
     """
     texts = []
     for number, line in numbered_lines(path):
-        if Path(path).suffix != ".jsonl":
+        if Path(path).suffix not in (".jsonl", ".json"):
             texts.append(line)
             continue
         try:

@@ -34,8 +34,8 @@ WHITE_SPACE = (
 )
 """Every character that belongs to no word."""
 
-BEGIN, END = "^", "$"
-"""What stands before the first and after the last word."""
+BEGIN, END = "begin", "end"
+"""What stands before the first and after the last word; no character is called so."""
 
 
 class Spacing:

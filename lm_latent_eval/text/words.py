@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
 
 PADDING, UNKNOWN, START, END = range(4)
 SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -89,7 +90,27 @@ class WordTokenizer:
         known = [w for w in known if w not in SPECIAL_WORDS]
         vocab = [*SPECIAL_WORDS, *sorted(known, key=lambda w: (-counts[w], w))]
         more = {word for text in copied for word in split(text)} - set(vocab)
-        return cls(_word_level([*vocab, *sorted(more)]), len(vocab))
+        return cls(_word_level([*vocab, *sorted(more)], _SPLIT), len(vocab))
+
+    @classmethod
+    def at_white_space(
+        cls,
+        words: Iterable[str],
+        vocab_size: int,
+        *,
+        normalizer: Normalizer | None = None,
+    ) -> WordTokenizer:
+        """Cut at white space alone: the words were cut by another program.
+
+        Args:
+            words: In the order of their ids, the unknown word second; no word twice.
+            vocab_size: V.
+            normalizer: What a text is changed by before it is cut.
+        """
+        tokenizer = _word_level(words, WhitespaceSplit())
+        if normalizer is not None:
+            tokenizer.normalizer = normalizer
+        return cls(tokenizer, vocab_size)
 
     def __call__(self, text: str) -> Words:
         """Split a string into words."""
@@ -180,8 +201,9 @@ def encodable(text: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
-def _word_level(words: Sequence[str]) -> Tokenizer:
-    vocab = {word: i for i, word in enumerate(words)}
-    tokenizer = Tokenizer(WordLevel(vocab, unk_token=SPECIAL_WORDS[UNKNOWN]))
-    tokenizer.pre_tokenizer = _SPLIT
+def _word_level(words: Iterable[str], cut: PreTokenizer) -> Tokenizer:
+    listed = list(words)
+    vocab = {word: i for i, word in enumerate(listed)}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token=listed[UNKNOWN]))
+    tokenizer.pre_tokenizer = cut
     return tokenizer

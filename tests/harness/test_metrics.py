@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import lm_eval
@@ -30,8 +31,8 @@ PRODUCTS = (1 / 32, 3 / 32)
 """Of the first draws and of the second draws."""
 
 
-def answer(estimate, stream="", unspelled=0):
-    return Answer(0, estimate, stream, unspelled, 0)
+def answer(estimate, stream="", unspelled=0, respaced=0):
+    return Answer(0, estimate, stream, unspelled, respaced)
 
 
 def sampled(*, streams=("a", "b"), weights=WEIGHTS, unspelled=(0, 0)):
@@ -77,9 +78,23 @@ def test_rates_per_byte_are_refused_where_strings_were_not_scored(caplog):
     assert METRICS["bits_per_byte"](items) == "refused: 3 words not spelled"
     assert METRICS["byte_perplexity"](items) == "refused: 3 words not spelled"
     assert METRICS["bits_per_byte_stderr"](items) == "N/A"
-    assert "3 unknown words were charged as a class" in caplog.text
+    assert "3 words not spelled, so strings were not scored" in caplog.text
     for name in SAMPLED.keys() - {n for n in SAMPLED if "byte" in n}:
         assert METRICS[name](items) == pytest.approx(SAMPLED[name], rel=1e-12)
+
+
+def test_rates_per_byte_are_refused_where_gaps_were_not_charged():
+    [first, second] = sampled()
+    items = [first, dataclasses.replace(second, respaced=2)]
+    assert METRICS["bits_per_byte"](items) == "refused: 2 gaps not charged"
+    assert METRICS["bits_per_byte"]([first, second]) == pytest.approx(4 / 15)
+
+
+def test_what_is_known_for_sure_weighs_the_same_under_every_draw():
+    items = [*sampled(), Scored.exact("", math.log(1 / 2))]
+    expected = (sum(PRODUCTS) / 2 / 2) ** (-1 / 8)
+    assert METRICS["corpus_token_perplexity"](items) == pytest.approx(expected)
+    assert METRICS["effective_samples_corpus"](items) == pytest.approx(1.6)
 
 
 SAMPLED = {

@@ -103,12 +103,22 @@ def test_another_run_is_refused(checkpoint, tmp_path, change, message):
     assert output.read_text() == before
 
 
-def test_a_file_of_something_else_is_refused(checkpoint, tmp_path):
+@pytest.mark.parametrize("content", [b"dear diary\n", b'{"my": "results"}', b"\xff\n"])
+def test_a_file_of_something_else_is_refused(checkpoint, tmp_path, content):
     output = tmp_path / "out.jsonl"
-    output.write_text("dear diary\n")
-    with pytest.raises(ValueError, match="is not a file of estimates"):
+    output.write_bytes(content)
+    with pytest.raises(ValueError, match=r"out\.jsonl is not a file of estimates"):
         scored(checkpoint, output)
-    assert output.read_text() == "dear diary\n"
+    assert output.read_bytes() == content
+
+
+def test_a_run_that_was_stopped_at_once_begins_again(checkpoint, tmp_path):
+    output = tmp_path / "out.jsonl"
+    whole = scored(checkpoint, output, num_samples=20)
+    head = output.read_text()
+    for left in ("", head[:30], head[: head.index("\n") + 1]):
+        output.write_text(left)
+        assert scored(checkpoint, output, num_samples=20) == whole
 
 
 def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):

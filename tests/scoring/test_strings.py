@@ -21,7 +21,8 @@ from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.spacing import Spacing
+from lm_latent_eval.text.spacing import BEGIN, Spacing
+from lm_latent_eval.text.spacing import END as END_OF_TEXT
 from lm_latent_eval.text.spelling import Spelling
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 from tests.kglm_space import every_walk
@@ -128,15 +129,15 @@ def mass_of_strings(model, orthography: Orthography) -> float:
     def convolve(a: list[float], b: list[float]) -> list[float]:
         return [sum(a[k] * b[n - k] for k in range(n + 1)) for n in range(LONGEST + 1)]
 
-    total = math.exp(log_classes(model, [END])) * sum(gap("^", "$", 0))
+    total = math.exp(log_classes(model, [END])) * sum(gap(BEGIN, END_OF_TEXT, 0))
     for num_words in range(1, LONGEST + 1):
         for ids in product(length_of, repeat=num_words):
-            lengths = gap("^", "a", 0)
+            lengths = gap(BEGIN, "a", 0)
             for n, i in enumerate(ids):
                 if n:
                     lengths = convolve(lengths, gap("a", "a", 1))
                 lengths = convolve(lengths, length_of[i])
-            reached = sum(convolve(lengths, gap("a", "$", 0)))
+            reached = sum(convolve(lengths, gap("a", END_OF_TEXT, 0)))
             if reached:
                 p = math.exp(log_classes(model, [*ids, END]))
                 total += p * reached

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from lm_latent_eval.text.spacing import WHITE_SPACE, Spacing
+from lm_latent_eval.text.spacing import BEGIN, END, WHITE_SPACE, Spacing
 from lm_latent_eval.text.words import WordTokenizer, split
 
 TEXTS = ("the fox.", "the  fox .\n", "(the) 7 foxes")
@@ -30,10 +30,10 @@ def test_white_space_is_what_no_word_has():
 
 
 def test_gaps_are_counted_by_their_neighbours(spacing):
-    assert spacing.counts[("^", "a", "")] == 2
+    assert spacing.counts[(BEGIN, "a", "")] == 2
     assert spacing.counts[("a", "a", " ")] == 1
     assert spacing.counts[("a", "a", "  ")] == 1
-    assert spacing.counts[(".", "$", "\n")] == 1
+    assert spacing.counts[(".", END, "\n")] == 1
     assert spacing.counts[(")", "0", " ")] == 1
     assert spacing.counts.total() == 4 + 4 + 6
 
@@ -57,8 +57,8 @@ def _count(spacing, **wanted):
     )
 
 
-@pytest.mark.parametrize("left", ["a", ".", "^", "unseen"])
-@pytest.mark.parametrize("right", ["a", "$", "unseen"])
+@pytest.mark.parametrize("left", ["a", ".", BEGIN, "^"])
+@pytest.mark.parametrize("right", ["a", END, "$"])
 def test_gaps_total_one(spacing, left, right):
     longest = 2
     total = sum(

@@ -17,6 +17,7 @@ from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
+from tests.models.rnng import reference
 from tests.models.rnng.space import every_prefix
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, generation, ids, rolling
 from tests.tiny_models import randomised
@@ -156,6 +157,51 @@ def test_numbers_do_not_depend_on_company(backend):
             rolling(text, first=n)
         )
         assert alone == pytest.approx(together[n], abs=1e-10)
+
+
+def test_a_model_without_ends_scores_none(tmp_path):
+    config = RNNGConfig(
+        vocab_size=tiny_checkpoint.tokenizer().vocab_size,
+        num_words=tiny_checkpoint.tokenizer().num_words,
+        hidden_size=4,
+        proposal_size=3,
+        max_words=40,
+        sentence_ends=False,
+    )
+    endless = randomised(RNNG(config).double(), 3, 0.7).eval()
+    tiny_checkpoint.write(tmp_path, endless)
+    lm = LatentRNNG(pretrained=str(tmp_path), estimator="beam", num_samples=100)
+    [answer] = lm.loglikelihood_rolling(rolling("the fox saw"))
+    words = ids("the", "fox", "saw")
+    trees = reference.trees([reference.every_tree(3)], "no_eos")
+    batch = TokenBatch.collate([words], first=START)
+    exact = endless.log_joint(endless.encode(batch), trees).logsumexp(-1).item()
+    assert answer == pytest.approx(exact, abs=1e-10)
+    assert answer.estimate.num_tokens == 3
+    said = lm.get_model_info()["latent_eval"]
+    assert said["mass"] == "no distribution over lengths"
+    assert said["scored_as"] == "sentences"
+
+
+def test_a_target_is_one_of_the_whole_document(backend):
+    text = " ".join(["the fox saw."] * 9)
+    lm = backend(num_samples=50, target_stderr=0.1)
+    [answer] = lm.loglikelihood_rolling(rolling(text))
+    assert answer.answer.sentences == 9
+    assert 0 < answer.estimate.stderr < 0.15
+
+
+def test_an_empty_document_takes_nothing_from_the_corpus(backend):
+    lm = backend(num_samples=20)
+    some, empty = lm.loglikelihood_rolling(rolling("the fox saw the fox.", ""))
+    assert (float(empty), empty.estimate.num_tokens) == (0.0, 0)
+    assert empty.estimate.bound is Bound.EXACT
+    assert some.estimate.log_weights
+
+
+def test_a_sentence_that_is_too_long_is_named(backend):
+    with pytest.raises(ValueError, match=r"task/1 .*of 41 words: .* read 40"):
+        backend().loglikelihood_rolling(rolling("the fox", "fox " * 41))
 
 
 def test_sentences_draw_their_own(backend):
