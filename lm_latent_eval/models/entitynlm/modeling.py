@@ -19,7 +19,6 @@ Source: Ji et al. (2017), sections 3 and 4; the code of Logan et al. (2020).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +35,7 @@ from lm_latent_eval.models.entitynlm.prediction import weighted_contexts
 from lm_latent_eval.models.entitynlm.trunk import Trunk
 from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
@@ -193,18 +193,9 @@ class EntityNLM(PreTrainedModel):
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise ValueError(
-                f"temperature={temperature}: expected a positive number; small values "
-                "concentrate the proposal, large ones flatten it"
-            )
+        check_temperature(temperature)
         trunks: dict[str, Any] = {"prior": None, **self.proposals}
-        if name is None:
-            name = next(n for n in (*READING_MOST, "prior") if n in trunks)
-        if name not in trunks:
-            raise ValueError(
-                f"proposal={name!r}: this checkpoint has {', '.join(sorted(trunks))}"
-            )
+        name = chosen(name, [n for n in (*READING_MOST, "prior") if n in trunks])
         return EntityNLMProposal(self, name, trunks[name], temperature)
 
     # -- shared by p and its prior --------------------------------------------------

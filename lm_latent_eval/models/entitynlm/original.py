@@ -47,9 +47,11 @@ def rename_weights(
     Raises:
         ValueError: If a tensor has a name that no original EntityNLM has.
     """
-    weights = {f"generative.{k}": v for k, v in _rename(generative).items()}
-    if tied:
-        del weights["generative.words.weight"]
+    weights = {
+        f"generative.{name}": tensor
+        for name, tensor in _rename(generative).items()
+        if not (tied and name == "words.weight")
+    }
     for which, tensors in proposals.items():
         for name, tensor in _rename(tensors).items():
             weights[f"proposals.{which}.{name.removeprefix('trunk.')}"] = tensor

@@ -18,18 +18,23 @@ among all entities, for which they were not trained.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers import Regex
 from tokenizers.normalizers import Replace
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch import Tensor
 
-from lm_latent_eval.models import allennlp, checkpoint
-from lm_latent_eval.models.allennlp import Archive, ArchiveError, read_archive
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.models.allennlp.archive import Archive, ArchiveError, read_archive
+from lm_latent_eval.models.allennlp.originals import (
+    by_reading,
+    check_rows,
+    check_vocabularies,
+    ordered_words,
+    take_over,
+)
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM, READING_MOST
@@ -42,11 +47,8 @@ from lm_latent_eval.models.kglm.original import (
     read_edges,
     rename_weights,
 )
-from lm_latent_eval.text.corpora import END_MARK, START_MARK
-from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
-
-SPECIAL_WORDS = (allennlp.PADDING, allennlp.UNKNOWN, START_MARK, END_MARK)
-"""In the order of our ids; where a vocabulary has another, its words are renumbered."""
+from lm_latent_eval.text.corpora import END_MARK
+from lm_latent_eval.text.words import WordTokenizer
 
 MAX_ALIASES, MAX_ALIAS_WORDS = 4, 8
 """Surface forms of an entity and words of a form: constants of the original code."""
@@ -90,20 +92,16 @@ def convert(
     """
     original = read_archive(archive)
     size = _size(original, "kglm")
-    twins: dict[str, Archive] = {}
-    for twin in map(read_archive, proposals):
+    twins = by_reading(map(read_archive, proposals))
+    for twin in twins.values():
         _check_twin(original, twin)
-        if (reading := _reading(twin)) in twins:
-            raise ArchiveError(f"{twin.path} is a second {reading} proposal: give one")
-        twins[reading] = twin
     edges = read_edges(
         knowledge_graph or _named(original, "model", "knowledge_graph_path")
     )
     names = read_aliases(
         aliases or _named(original, "dataset_reader", "alias_database_path")
     )
-    order = _order(original)
-    tokenizer, graph = _words_and_graph(original, order, edges, names)
+    tokenizer, graph = _words_and_graph(original, edges, names)
     config = KGLMConfig(
         vocab_size=tokenizer.vocab_size,
         num_words=tokenizer.num_words,
@@ -119,13 +117,9 @@ def convert(
         num_unknown_types=len(original.vocabulary.get("tokens_unk", ())),
         **size,
     )
-    weights = _renamed(original, order, config.tie_weights)
-    for reading, twin in twins.items():
-        weights |= _renamed(twin, order, config.tie_weights, reading)
     model = KGLM(config, graph)
-    _check_shapes(model, weights, original, twins)
-    model.load_state_dict(weights, assign=True)  # in the precision of the archive
-    model.eval()  # type: ignore[no-untyped-call]
+    rename = partial(rename_weights, tied=config.tie_weights)
+    take_over(model, original, twins, rename, by_word=_BY_WORD, asked_by="config.json")
     checkpoint.save(model, tokenizer, Path(output), model.state_dict())
     return model
 
@@ -142,14 +136,7 @@ def _size(archive: Archive, kind: str) -> dict[str, Any]:
             "generative models are kglm, proposals kglm-disc"
         )
     for namespace, tensor in _TABLES.items():
-        entries = archive.namespace(namespace)
-        rows = len(archive.weights.get(tensor, ()))
-        if rows != len(entries):
-            raise ArchiveError(
-                f"{archive.path}: {tensor} in weights.th has {rows} rows, but "
-                f"vocabulary/{namespace}.txt has {len(entries)} entries, padding "
-                "included: they are of different models"
-            )
+        check_rows(archive, tensor, namespace)
     for name in ("hidden_size", "num_layers"):
         if not isinstance(options.get(name), int):
             raise ArchiveError(f"{archive.path}: config.json has no model.{name}")
@@ -173,23 +160,12 @@ def _check_twin(model: Archive, proposal: Archive) -> None:
                 f"{proposal.path} has {name}={found[name]}, but {model.path} has "
                 f"{wanted[name]}: here a model and its proposals are of one size"
             )
-    for namespace in _TABLES:
-        if proposal.namespace(namespace) != model.namespace(namespace):
-            raise ArchiveError(
-                f"{proposal.path}: vocabulary/{namespace}.txt is not that of "
-                f"{model.path}: the proposal belongs to another model"
-            )
-
-
-def _reading(proposal: Archive) -> str:
-    """Return ``peeking`` or ``nonpeeking``."""
-    offset = _section(proposal, "dataset_reader").get("offset")
-    return "nonpeeking" if offset else "peeking"
+    check_vocabularies(model, proposal, _TABLES)
 
 
 def _named(archive: Archive, section: str, option: str) -> Path:
     """Return a file that the configuration names."""
-    path = _section(archive, section).get(option)
+    path = archive.section(section).get(option)
     if not (isinstance(path, str) and Path(path).is_file()):
         raise ArchiveError(
             f"{archive.path}: {section}.{option} in config.json is {path!r}, which is "
@@ -198,73 +174,17 @@ def _named(archive: Archive, section: str, option: str) -> Path:
     return Path(path)
 
 
-def _section(archive: Archive, name: str) -> dict[str, Any]:
-    section = archive.config.get(name)
-    return section if isinstance(section, dict) else {}
-
-
-def _order(archive: Archive) -> list[int]:
-    """Return the words' ids in our order: the special ones first."""
-    words = archive.namespace("tokens")
-    missing = [word for word in SPECIAL_WORDS if word not in words]
-    if missing:
-        raise ArchiveError(
-            f"{archive.path}: vocabulary/tokens.txt lacks {missing[0]}: it is not the "
-            "vocabulary of a KGLM"
-        )
-    special = [words.index(word) for word in SPECIAL_WORDS]
-    return special + [i for i in range(len(words)) if i not in special]
-
-
 def _num_special(archive: Archive) -> int:
     """Count the rows at the start of the entity table that are no entity."""
     names = archive.namespace("entity_ids")
     return next((i for i, n in enumerate(names) if not n.startswith("@@")), len(names))
 
 
-def _renamed(
-    archive: Archive, order: Sequence[int], tied: bool, proposal: str | None = None
-) -> dict[str, Tensor]:
-    """Return the tensors of an archive by their names in ``KGLM``."""
-    weights = {
-        name: tensor[list(order)] if name in _BY_WORD else tensor
-        for name, tensor in archive.weights.items()
-    }
-    try:
-        if proposal is None:
-            return rename_weights(weights, {}, tied=tied)
-        return rename_weights({}, {proposal: weights}, tied=tied)
-    except ValueError as err:
-        raise ArchiveError(f"{archive.path}: weights.th: {err}") from err
-
-
-def _check_shapes(
-    model: KGLM,
-    found: Mapping[str, Tensor],
-    original: Archive,
-    proposals: Mapping[str, Archive],
-) -> None:
-    """Refuse weights that are not those of the configuration."""
-    wanted: dict[str, Tensor] = model.state_dict()
-    for name in sorted(wanted.keys() | found.keys()):
-        part, which, *_ = name.split(".")
-        archive = proposals[which] if part == "proposals" else original
-        shapes = [
-            tuple(table[name].shape) if name in table else "nothing"
-            for table in (wanted, found)
-        ]
-        if shapes[0] != shapes[1]:
-            raise ArchiveError(
-                f"{archive.path}: config.json asks for {shapes[0]} as our {name}, but "
-                f"weights.th has {shapes[1]}: they are of different models"
-            )
-
-
 # -- words and graph ------------------------------------------------------------------
 
 
 def _words_and_graph(
-    archive: Archive, order: Sequence[int], edges: Edges, names: Names
+    archive: Archive, edges: Edges, names: Names
 ) -> tuple[WordTokenizer, KnowledgeGraph]:
     """Number the words, then those that only aliases have, and build the graph."""
     nodes = archive.namespace("raw_entity_ids")
@@ -272,13 +192,14 @@ def _words_and_graph(
         node: [form[:MAX_ALIAS_WORDS] for form in names.get(node, ())[:MAX_ALIASES]]
         for node in nodes
     }
-    words = archive.namespace("tokens")
+    words = ordered_words(archive)
     aliases = (word for forms in kept.values() for form in forms for word in form)
-    every = dict.fromkeys([*(words[i] for i in order), *aliases])
-    vocab = {word: i for i, word in enumerate(every)}
-    tokenizer = Tokenizer(WordLevel(vocab, unk_token=SPECIAL_WORDS[UNKNOWN]))
-    tokenizer.normalizer = Replace(Regex(r"\s*\n\s*"), f" {SPECIAL_WORDS[END]} ")
-    tokenizer.pre_tokenizer = WhitespaceSplit()
+    vocab = {word: i for i, word in enumerate(dict.fromkeys([*words, *aliases]))}
+    tokenizer = WordTokenizer.at_white_space(
+        vocab,
+        len(words),
+        normalizer=Replace(Regex(r"\s*\n\s*"), f" {END_MARK} "),
+    )
     graph = build_graph(
         edges,
         {n: [[vocab[w] for w in form] for form in forms] for n, forms in kept.items()},
@@ -289,4 +210,4 @@ def _words_and_graph(
         max_aliases=MAX_ALIASES,
         max_alias_words=MAX_ALIAS_WORDS,
     )
-    return WordTokenizer(tokenizer, len(words)), graph
+    return tokenizer, graph

@@ -41,6 +41,7 @@ from lm_latent_eval.models.kglm.unfolding import (
 )
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 from lm_latent_eval.models.kglm.words import Words, log_add
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
@@ -314,18 +315,9 @@ class KGLM(PreTrainedModel):
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise ValueError(
-                f"temperature={temperature}: expected a positive number; small values "
-                "concentrate the proposal, large ones flatten it"
-            )
+        check_temperature(temperature)
         trunks: dict[str, Any] = {"prior": self.generative.trunk, **self.proposals}
-        if name is None:
-            name = next(n for n in (*READING_MOST, "prior") if n in trunks)
-        if name not in trunks:
-            raise ValueError(
-                f"proposal={name!r}: this checkpoint has {', '.join(sorted(trunks))}"
-            )
+        name = chosen(name, [n for n in (*READING_MOST, "prior") if n in trunks])
         reads_target = name in ("peeking", "smoothing")
         return KGLMProposal(self, name, trunks[name], reads_target, temperature)
 

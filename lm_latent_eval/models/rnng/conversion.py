@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from lm_latent_eval.models import checkpoint
@@ -24,7 +21,7 @@ from lm_latent_eval.models.rnng.saved_modules import (
     UnreadableError,
     read_module,
 )
-from lm_latent_eval.text.words import SPECIAL_WORDS, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
 
 _CLASSES = (
     "models.RNNG",
@@ -73,13 +70,9 @@ def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:
         raise OriginalError(
             f"{path} has {len(words)} words but embeddings of {config.vocab_size}"
         )
-    vocabulary = {word: i for i, word in enumerate(words)}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=SPECIAL_WORDS[UNKNOWN]))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
     model.eval()  # type: ignore[no-untyped-call]
-    checkpoint.save(
-        model, WordTokenizer(tokenizer, len(words)), Path(output), model.state_dict()
-    )
+    tokenizer = WordTokenizer.at_white_space(words, len(words))
+    checkpoint.save(model, tokenizer, Path(output), model.state_dict())
     return model
 
 

@@ -14,7 +14,6 @@ Source: Kim et al. (2019), "Unsupervised Recurrent Neural Network Grammars".
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +22,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal, SpanScores
 from lm_latent_eval.models.rnng.generative import GenerativeModel
@@ -171,17 +171,11 @@ class RNNG(PreTrainedModel):
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise ValueError(
-                f"temperature={temperature}: expected a positive number; small values "
-                "concentrate the proposal, large ones flatten it"
-            )
-        if name in (None, "crf"):
+        check_temperature(temperature)
+        name = chosen(name, ("crf", *PROPOSALS))
+        if name == "crf":
             return CRFProposal(self, temperature)
-        if name in PROPOSALS:
-            return WordByWord(self, name, temperature)
-        known = ", ".join(["crf", *PROPOSALS])
-        raise ValueError(f"proposal={name!r}: this model has {known}")
+        return WordByWord(self, name, temperature)
 
     def _moves(self, encoded: Encoded, trees: Trees) -> tuple[Tensor, Tensor]:
         """Return where each latent begins, (B, K), and its moves, (B, K, A)."""

@@ -109,7 +109,11 @@ def damaged(contents, old: bytes, new: bytes):
     ("p", "qs", "message"),
     [
         (archive("A", proposal=True), [], "it is no generative EntityNLM"),
-        (archive("A"), [archive("B", proposal=True)], "has .* as our proposals.peek"),
+        (
+            archive("A"),
+            [archive("B", proposal=True)],
+            "asks for .* as our proposals.peek",
+        ),
         (
             archive("A"),
             [archive("A", proposal=True)] * 2,
@@ -121,7 +125,7 @@ def damaged(contents, old: bytes, new: bytes):
             "the proposal belongs to another model",
         ),
         (damaged(archive("A"), b"@@START@@", b"@@BEGIN@@"), [], "lacks @@START@@"),
-        (damaged(archive("A"), b"w19", b"w19\nw20"), [], "has 20 rows, but .* 21 wor"),
+        (damaged(archive("A"), b"w19", b"w19\nw20"), [], "has 20 rows, but .* 21 ent"),
         (
             damaged(archive("A"), b"_rnn._rnns.0", b"_rnn._runs.0"),
             [],

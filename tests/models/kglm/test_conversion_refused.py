@@ -97,6 +97,10 @@ DAMAGED = {
         with_weights(lambda w: w.update(_fc_more=torch.zeros(1))),
         "'_fc_more' is not a tensor of an original KGLM",
     ),
+    "a word more to utter": (
+        with_weights(lambda w: w.update({"_fc_generate.bias": torch.zeros(27)})),
+        "asks for (26,) as our generative.words.bias, but weights.th has (27,)",
+    ),
     "untied": (
         with_weights(lambda w: w.update({"_fc_generate.weight": torch.zeros(26, 6)})),
         "'_fc_generate.weight' is not '_token_embedder.weight', though tied",

@@ -59,6 +59,11 @@ class Archive:
             )
         return self.vocabulary[name]
 
+    def section(self, name: str) -> dict[str, Any]:
+        """Return a section of the configuration; it is empty if there is none."""
+        section = self.config.get(name)
+        return section if isinstance(section, dict) else {}
+
 
 def read_archive(path: Path) -> Archive:
     """Read an archive or an unpacked one.

@@ -1,0 +1,1 @@
+"""Models that were trained with AllenNLP: their archives and how they are read."""
