@@ -1,4 +1,4 @@
-"""A stack of LSTM layers that can stop after a piece of text and go on later."""
+"""LSTM layers that can stop after a piece of text and go on, and how they begin."""
 
 from __future__ import annotations
 
@@ -92,3 +92,22 @@ def _run(
         start = end
     parts.append(value.new_zeros(batch, num_tokens - start, h.shape[1]))
     return torch.cat(parts, 1), h, c
+
+
+def initialise(module: nn.Module) -> None:
+    """Initialise an embedding, a linear layer, an LSTM or a norm of a new model."""
+    if isinstance(module, nn.Embedding):
+        nn.init.uniform_(module.weight, -0.1, 0.1)
+    elif isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.LSTM):
+        for name, weight in module.named_parameters():
+            if name.startswith("weight"):
+                nn.init.xavier_uniform_(weight)
+            else:
+                nn.init.zeros_(weight)
+    elif isinstance(module, nn.LayerNorm):
+        nn.init.ones_(module.weight)
+        nn.init.zeros_(module.bias)

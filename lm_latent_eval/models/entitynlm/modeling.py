@@ -36,7 +36,7 @@ from lm_latent_eval.models.entitynlm.trunk import Trunk
 from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.recurrent import Carry
+from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
 
@@ -100,18 +100,7 @@ class EntityNLM(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        if isinstance(module, nn.Embedding):
-            nn.init.uniform_(module.weight, -0.1, 0.1)
-        elif isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.LSTM):
-            for name, weight in module.named_parameters():
-                if name.startswith("weight"):
-                    nn.init.xavier_uniform_(weight)
-                else:
-                    nn.init.zeros_(weight)
+        initialise(module)
         if isinstance(module, Words) and not self.config.tie_weights:
             nn.init.uniform_(module.weight, -0.1, 0.1)
 

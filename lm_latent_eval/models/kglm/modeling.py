@@ -42,7 +42,7 @@ from lm_latent_eval.models.kglm.unfolding import (
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 from lm_latent_eval.models.kglm.words import Words, log_add
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.recurrent import Carry
+from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
 
@@ -145,17 +145,7 @@ class KGLM(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        if isinstance(module, nn.Embedding):
-            nn.init.uniform_(module.weight, -0.1, 0.1)
-        elif isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.LSTM):
-            for name, weight in module.named_parameters():
-                if name.startswith("weight"):
-                    nn.init.xavier_uniform_(weight)
-                else:
-                    nn.init.zeros_(weight)
+        initialise(module)
         if isinstance(module, Trunk) and hasattr(module, "new_weight"):
             nn.init.uniform_(module.new_weight, -0.1, 0.1)
         if isinstance(module, Words) and hasattr(module, "weight"):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
-from lm_latent_eval.models.recurrent import Carry, LSTMStack
+from lm_latent_eval.models.recurrent import Carry, LSTMStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 
@@ -99,14 +99,7 @@ class LSTMLanguageModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        if isinstance(module, nn.Embedding):
-            nn.init.uniform_(module.weight, -0.1, 0.1)
-        elif isinstance(module, nn.LSTM):
-            for name, weight in module.named_parameters():
-                if name.startswith("weight"):
-                    nn.init.xavier_uniform_(weight)
-                else:
-                    nn.init.zeros_(weight)
+        initialise(module)
 
     @property
     def mass(self) -> Mass:

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal, SpanScores
 from lm_latent_eval.models.rnng.generative import GenerativeModel
@@ -79,20 +80,7 @@ class RNNG(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        if isinstance(module, nn.Embedding):
-            nn.init.uniform_(module.weight, -0.1, 0.1)
-        elif isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.LSTM):
-            for name, weight in module.named_parameters():
-                if name.startswith("weight"):
-                    nn.init.xavier_uniform_(weight)
-                else:
-                    nn.init.zeros_(weight)
-        elif isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
+        initialise(module)
         if isinstance(module, GenerativeModel):
             nn.init.zeros_(module.bias)
 
