@@ -33,7 +33,7 @@ from lm_latent_eval.text.words import START, UNKNOWN
 
 MOST_TEXTS = 64
 TABLE = 1 << 25
-"""Scores (texts x tokens x words or entities) held at a time."""
+"""Scores (texts x tokens x words) held at a time."""
 
 
 @dataclass(frozen=True)
@@ -379,12 +379,10 @@ class Scorer:
         )
         while order:
             longest = max(1, min(len(order[0].context) + len(order[0].words), PIECE))
-            config = self.model.config
-            columns = max(config.vocab_size, getattr(config, "num_entities", 0))
             size = self.batch_size or min(
                 self.max_batch_size,
                 max(1, DECISIONS // (longest * num_samples)),
-                max(1, TABLE // (longest * columns)),
+                max(1, TABLE // (longest * self.model.config.vocab_size)),
             )
             yield order[:size]
             order = order[size:]

@@ -109,10 +109,9 @@ class Spacing:
 
 def _gaps(text: str, words: Words) -> Iterator[tuple[str, str, str]]:
     """Yield (kind before, kind after, gap) before each word and after the last."""
-    for end, start in zip([0, *words.ends], [*words.starts, len(text)], strict=True):
-        left = _kind(text[end - 1]) if end else BEGIN
-        right = _kind(text[start]) if start < len(text) else END
-        yield left, right, text[end:start]
+    left = [BEGIN, *(_kind(text[end - 1]) for end in words.ends)]
+    right = [*(_kind(text[start]) for start in words.starts), END]
+    yield from zip(left, right, words.gaps(text), strict=True)
 
 
 @cache

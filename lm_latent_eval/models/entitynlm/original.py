@@ -7,6 +7,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from lm_latent_eval.models.renaming import renamed
+
+_KIND = (
+    "EntityNLM of the ACL 2020 code; models of the code before it are other models, "
+    "and are not read"
+)
+
 _RENAMED = (
     (
         r"^_text_field_embedder\.token_embedder_tokens\.weight$",
@@ -59,18 +66,9 @@ def rename_weights(
 
 
 def _rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    renamed = {}
+    ours = {}
     for old, tensor in weights.items():
         if any(re.match(pattern, old) for pattern in _COPIES):
             continue
-        for pattern, new in _RENAMED:
-            name, hits = re.subn(pattern, new, old)
-            if hits:
-                renamed[name] = tensor
-                break
-        else:
-            raise ValueError(
-                f"{old!r} is no tensor of an EntityNLM of the ACL 2020 code; models of "
-                "the code before it are other models, and are not read"
-            )
-    return renamed
+        ours[renamed(old, _RENAMED, _KIND)] = tensor
+    return ours

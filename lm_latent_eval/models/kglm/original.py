@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.renaming import renamed
 from lm_latent_eval.models.unpickling import load_pickle
 
 _RENAMED = (
@@ -103,7 +104,7 @@ def rename_weights(
 
 
 def _rename(weights: Mapping[str, Tensor], tied: bool) -> dict[str, Tensor]:
-    renamed = {}
+    ours = {}
     for old, tensor in weights.items():
         if tied and old in _TIED:
             if not torch.equal(tensor, weights[_TIED[old]]):
@@ -111,14 +112,8 @@ def _rename(weights: Mapping[str, Tensor], tied: bool) -> dict[str, Tensor]:
             continue
         if re.fullmatch(r"(_rnn\._)?rnns\.\d+\.module\.weight_hh_l0", old):
             continue  # a copy of weight_hh_l0_raw, made for weight dropout
-        for pattern, new in _RENAMED:
-            name, hits = re.subn(pattern, new, old)
-            if hits:
-                renamed[name] = tensor
-                break
-        else:
-            raise ValueError(f"{old!r} is not a tensor of an original KGLM")
-    return renamed
+        ours[renamed(old, _RENAMED, "KGLM")] = tensor
+    return ours
 
 
 def read_edges(path: Path) -> Edges:

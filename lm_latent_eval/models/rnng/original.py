@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lm_latent_eval.models.renaming import renamed
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 
 _RENAMED = (
@@ -40,19 +41,13 @@ def rename_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tied = weights.get(_TIED)
     if tied is not None and not torch.equal(tied, weights["emb.weight"]):
         raise ValueError(f"{_TIED} is not emb.weight: not a tied original RNNG")
-    renamed = {}
+    ours = {}
     for old, tensor in weights.items():
         if old == _TIED:
             continue
-        for pattern, new in _RENAMED:
-            name, hits = re.subn(pattern, new, old)
-            if hits:
-                renamed[name] = tensor
-                break
-        else:
-            raise ValueError(f"{old!r} is not a tensor of an original RNNG")
-    embeddings = renamed["generative.embeddings.weight"]
-    return {**renamed, "spans.embeddings.weight": embeddings.clone()}
+        ours[renamed(old, _RENAMED, "RNNG")] = tensor
+    embeddings = ours["generative.embeddings.weight"]
+    return {**ours, "spans.embeddings.weight": embeddings.clone()}
 
 
 def configuration(weights: Mapping[str, Tensor], *, sentence_ends: bool) -> RNNGConfig:
