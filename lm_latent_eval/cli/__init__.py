@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lm_latent_eval.cli import convert, estimate, explain, train
+from lm_latent_eval.cli import convert, estimate, explain, study, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,11 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
         print(
-            "\ninterrupted; `train` and `estimate --output` go on where they were",
+            "\ninterrupted; `train`, `estimate --output` and `study` go on from here",
             file=sys.stderr,
         )
         return 130
-    except (ValueError, OSError, FloatingPointError) as err:
+    except (ValueError, OSError, FloatingPointError, ModuleNotFoundError) as err:
         print(f"lm-latent-eval: {err}", file=sys.stderr)
         return 2
 
@@ -34,6 +34,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Latent language models: train, convert and score them.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (train, convert, estimate, explain):
+    for command in (train, convert, estimate, study, explain):
         command.add_to(commands)
     return parser

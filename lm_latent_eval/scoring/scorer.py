@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from lm_latent_eval.estimators import Estimate, required_num_samples
+from lm_latent_eval.estimators import Bound, Estimate, required_num_samples
 from lm_latent_eval.inference import ESTIMATORS
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles, next_token
@@ -109,7 +109,7 @@ class Scorer:
             self.model.sentence_starts
             if isinstance(self.model, SentenceModel)
             else None,
-            ends=self.model.mass is not Mass.BY_LENGTH,
+            ends=self.model.mass in (Mass.ONE, Mass.LESS),
         )
         estimators = self.model.estimators
         name = one_of("estimator", options.estimator or estimators[0], estimators)
@@ -156,15 +156,32 @@ class Scorer:
         with self._bar(len(texts), "texts") as bar:
             for num_samples, group in self._by_samples(texts):
                 method = self.estimator(num_samples)
-                for batch in self._batches(group, num_samples):
-                    log_w = self._log_weights(method, batch)
-                    for text, row in zip(batch, log_w.cpu(), strict=True):
-                        with naming(text.query):
-                            estimate = method.estimate(
-                                row + text.log_spacing, len(text.words)
-                            )
-                        yield Part(text, estimate)
-                    bar.update(len(batch))
+                for text, log_w in self._weigh(method, group):
+                    with naming(text.query):
+                        estimate = method.estimate(log_w, len(text.words))
+                    yield Part(text, estimate)
+                    bar.update()
+
+    def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
+        """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
+
+        Args:
+            texts: As ``cut.whole`` returns them, none without words.
+
+        Returns:
+            Pairs of a text and nats of shape (K,), float64; all ``-inf`` where nothing
+            that was drawn is possible.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        return self._weigh(self._method, texts)
+
+    def _weigh(self, method: Any, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
+        for batch in self._batches(texts, method.num_samples):
+            log_w = self._log_weights(method, batch).cpu()
+            for text, row in zip(batch, log_w, strict=True):
+                yield text, row + text.log_spacing
 
     def _log_weights(self, method: Any, texts: list[Text], purpose: str = "") -> Tensor:
         """Weigh the latents of whole texts, (B, K)."""
@@ -210,7 +227,12 @@ class Scorer:
     # -- continuations ----------------------------------------------------------------
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p-hat of texts after their contexts, as they are found."""
+        """Yield log p-hat of texts after their contexts, as they are found.
+
+        Raises:
+            ValueError: If the model is unnormalised, or a text cannot be scored.
+        """
+        self._refuse_unnormalised("a continuation after its context")
         texts = [text for query in queries for text in self.cut.continuation(query)]
         yield from self._whole_queries(self._score_after_contexts(texts), texts)
 
@@ -319,7 +341,12 @@ class Scorer:
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
-        """Yield index and continuation of every query's context."""
+        """Yield index and continuation of every query's context.
+
+        Raises:
+            ValueError: If the model is unnormalised.
+        """
+        self._refuse_unnormalised("the next word")
         options = {query.index: how for query, how in queries}
         texts = [self.cut.continuation(query)[-1] for query, _ in queries]
         with self._bar(len(texts), "generations") as bar:
@@ -422,7 +449,19 @@ class Scorer:
             together.append(part)
             if len(together) == missing[query.index]:
                 stream = f"{self.options.seed}/{query.name}"
-                yield Answer.of(found.pop(query.index), stream)
+                answer = Answer.of(found.pop(query.index), stream)
+                if self.model.mass is Mass.UNNORMALISED:
+                    score = replace(answer.estimate, bound=Bound.UNNORMALISED)
+                    answer = replace(answer, estimate=score)
+                yield answer
+
+    def _refuse_unnormalised(self, what: str) -> None:
+        if self.model.mass is Mass.UNNORMALISED:
+            raise ValueError(
+                f"an unnormalised model gives {what} no probability: it scores whole "
+                "sentences, and only differences between sentences of one length mean "
+                "something (contrastive entropy)"
+            )
 
     def _bar(self, total: int, unit: str) -> Any:
         title = f"latent likelihoods ({self.options.estimator})"

@@ -19,21 +19,27 @@ def read_texts(path: Path) -> list[str]:
     Raises:
         ValueError: If a JSON line has neither, or the file has no text.
     """
-    texts = []
+    return list(stream_texts(path))
+
+
+def stream_texts(path: Path) -> Iterator[str]:
+    """Yield what ``read_texts`` returns, for files larger than memory."""
+    empty = True
     for number, line in numbered_lines(path):
+        empty = False
         if Path(path).suffix not in (".jsonl", ".json"):
-            texts.append(line)
+            yield line
             continue
         try:
-            texts.append(_text(json.loads(line)))
+            text = _text(json.loads(line))
         except (ValueError, KeyError, TypeError) as err:
             raise ValueError(
                 f'{path}, line {number}: expected {{"text": "..."}} or '
                 '{"tokens": ["...", ...]}'
             ) from err
-    if not texts:
+        yield text
+    if empty:
         raise ValueError(f"{path} has no text")
-    return texts
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

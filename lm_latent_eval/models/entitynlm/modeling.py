@@ -130,11 +130,7 @@ class EntityNLM(PreTrainedModel):
         self, encoded: Encoded, chains: Chains, following: Following
     ) -> Tensor:
         return self.generative.words.log_prob(
-            encoded.hidden,
-            encoded.batch,
-            chains.entity,
-            following.contexts(),
-            one_past=encoded.state.num_chains == 1,
+            encoded.hidden, encoded.batch, following.contexts()
         )
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
@@ -169,6 +165,11 @@ class EntityNLM(PreTrainedModel):
 
     # -- q(z | x) -------------------------------------------------------------------
 
+    @property
+    def proposal_names(self) -> list[str]:
+        """What ``proposal`` can return, the one that reads most first."""
+        return [*(name for name in READING_MOST if name in self.proposals), "prior"]
+
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> EntityNLMProposal:
@@ -184,7 +185,7 @@ class EntityNLM(PreTrainedModel):
         """
         check_temperature(temperature)
         trunks: dict[str, Any] = {"prior": None, **self.proposals}
-        name = chosen(name, [n for n in (*READING_MOST, "prior") if n in trunks])
+        name = chosen(name, self.proposal_names)
         return EntityNLMProposal(self, name, trunks[name], temperature)
 
     # -- shared by p and its prior --------------------------------------------------

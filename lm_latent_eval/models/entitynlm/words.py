@@ -41,80 +41,58 @@ class Words(nn.Module):
 
     def log_words(self, hidden: Tensor, context: Tensor) -> Tensor:
         """Return log p(v | h, g) of every word v, (N, D) twice -> (N, V) nats."""
-        scores = F.linear(hidden + self.entity(context), self.output_weight, self.bias)
-        if self.config.never_uttered:
-            never = torch.tensor(self.config.never_uttered, device=scores.device)
-            scores = scores.index_fill(-1, never, -torch.inf)
+        never = torch.tensor(self.config.never_uttered, device=hidden.device).long()
+        bias = self.bias.index_fill(0, never, -torch.inf)
+        scores = F.linear(hidden + self.entity(context), self.output_weight, bias)
         return scores.log_softmax(-1)
 
     def log_prob(
-        self,
-        hidden: Tensor,
-        batch: TokenBatch,
-        entity: Tensor,
-        contexts: tuple[Tensor, Tensor],
-        *,
-        one_past: bool,
+        self, hidden: Tensor, batch: TokenBatch, contexts: tuple[Tensor, Tensor]
     ) -> Tensor:
         """Return log p(x_t | z_t, ..) in nats, (B, K, T) float64; 0 past the end.
 
-        Chains that have mentioned the same entities so far share their context, and
-        each token is scored once for all of them.
+        Each token is scored once for all chains whose contexts are the same vector.
 
         Args:
             hidden: h, (B, T, D).
             batch: The tokens.
-            entity: Of the chains, (B, K, T).
-            contexts: Vectors, and which of them each token has, (B, K, T).
-            one_past: Whether all chains of a text had the same past.
+            contexts: Vectors (N, D), and which of them each token has, (B, K, T).
         """
-        alike = first_alike(entity, one_past=one_past)
-        own = torch.arange(entity.shape[1], device=entity.device)[:, None] == alike
-        b, k, t = (own & batch.inside[:, None]).nonzero(as_tuple=True)
+        vectors, which = contexts
+        shape = which.shape
         unknown = batch.targets >= self.config.vocab_size
         target = batch.targets.masked_fill(unknown, UNKNOWN)
         cost = batch.unknown_log_prob.masked_fill(target != UNKNOWN, 0.0)
-        vectors, which = contexts
+        b, k, t = batch.inside[:, None].expand(which.shape).nonzero(as_tuple=True)
+        place, which = b * batch.targets.shape[1] + t, which[b, k, t]
+        _, mark = fingerprints(vectors)[which].unique(return_inverse=True)
+        pairs, pair = (place * len(vectors) + mark).unique(return_inverse=True)
+        place = pairs // len(vectors)
+        vector = torch.full_like(place, len(vectors))
+        vector = vector.scatter_reduce(0, pair, which, "amin")
+        hidden, target, cost = hidden.flatten(0, 1), target.flatten(), cost.flatten()
         at_once = max(1, NUMBERS // self.config.vocab_size)
         parts = [
-            self.log_words(hidden[bb, tt], vectors[which[bb, kk, tt]])
-            .gather(1, target[bb, tt, None])[:, 0]
-            .double()
-            + cost[bb, tt]
-            for bb, kk, tt in zip(
-                b.split(at_once), k.split(at_once), t.split(at_once), strict=True
-            )
+            self.log_words(hidden[some], vectors[v]).gather(1, target[some, None])[:, 0]
+            for some, v in zip(place.split(at_once), vector.split(at_once), strict=True)
         ]
-        zeros = hidden.new_zeros(entity.shape, dtype=torch.float64)
-        scored = zeros.index_put((b, k, t), torch.cat(parts))
-        return scored.gather(1, alike)
+        log_p = torch.cat(parts).double() + cost[place]
+        zeros = log_p.new_zeros(shape)
+        return zeros.index_put((b, k, t), log_p[pair])
 
 
-def first_alike(entity: Tensor, *, one_past: bool) -> Tensor:
-    """Return the first chain of the text with the same entities up to each token.
+def fingerprints(vectors: Tensor) -> Tensor:
+    """Return a number for each vector that is the same for equal ones, (N, D) -> (N,).
 
-    Args:
-        entity: Of the chains, (B, K, T).
-        one_past: Whether all chains had the same past; else each is like itself alone.
-
-    Returns:
-        Indices of chains, (B, K, T).
+    Equal means equal in every bit; a 64-bit sum of the bits tells.
 
     Example:
-        >>> first_alike(torch.tensor([[[0, 1], [0, 2], [0, 1]]]), one_past=True)
-        tensor([[[0, 0], [0, 1], [0, 0]]])
+        >>> a, b, c = fingerprints(torch.tensor([[0.1, 0.2], [0.3, 0.2], [0.1, 0.2]]))
+        >>> bool(a == c), bool(a == b)
+        (True, False)
     """
-    batch, samples, num_tokens = entity.shape
-    own = torch.arange(samples, device=entity.device).repeat(batch, 1)
-    alike = own * (not one_past)
-    text = torch.arange(batch, device=entity.device)[:, None] * samples
-    most = int(entity.max()) + 1 if entity.numel() else 1
-    found = []
-    for t in range(num_tokens):
-        key = (text + alike) * most + entity[..., t]
-        groups, group = key.unique(return_inverse=True)
-        first = torch.full_like(groups, samples)
-        first = first.scatter_reduce(0, group.flatten(), own.flatten(), "amin")
-        alike = first[group]
-        found.append(alike)
-    return torch.stack(found, -1) if found else torch.zeros_like(entity)
+    integer = torch.int64 if vectors.dtype == torch.float64 else torch.int32
+    bits = vectors.detach().contiguous().view(integer).long()
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randint(1 << 62, bits.shape[1:], generator=generator)
+    return (bits * (2 * random.to(bits.device) + 1)).sum(1)

@@ -292,6 +292,11 @@ class KGLM(PreTrainedModel):
 
     # -- q(z | x) -------------------------------------------------------------------
 
+    @property
+    def proposal_names(self) -> list[str]:
+        """What ``proposal`` can return, the one that reads most first."""
+        return [*(name for name in READING_MOST if name in self.proposals), "prior"]
+
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> KGLMProposal:
@@ -307,7 +312,7 @@ class KGLM(PreTrainedModel):
         """
         check_temperature(temperature)
         trunks: dict[str, Any] = {"prior": self.generative.trunk, **self.proposals}
-        name = chosen(name, [n for n in (*READING_MOST, "prior") if n in trunks])
+        name = chosen(name, self.proposal_names)
         reads_target = name in ("peeking", "smoothing")
         return KGLMProposal(self, name, trunks[name], reads_target, temperature)
 

@@ -146,19 +146,19 @@ class GenerativeModel(nn.Module):
 
     def log_words(self, stacks: Stacks, row: Tensor) -> Tensor:
         """Return the log-probabilities of every word, (R, V) nats."""
-        scores = F.linear(
-            self.dropout(stacks.top(row)), self.embeddings.weight, self.bias
-        )
         never = torch.tensor(self.config.never_uttered, device=row.device).long()
-        scores = scores.index_fill(-1, never, -torch.inf)
+        bias = self.bias.index_fill(0, never, -torch.inf)
+        scores = F.linear(self.dropout(stacks.top(row)), self.embeddings.weight, bias)
         if not self.config.sentence_ends:
             return scores.log_softmax(-1)
         # An end makes a sentence only of one tree.
-        is_end = torch.arange(scores.shape[-1], device=row.device) == END
-        impossible = (stacks.size[row] != 1)[:, None] & is_end
+        impossible = stacks.size[row] != 1
         if self.config.only_possible:
-            scores = scores.masked_fill(impossible, -torch.inf)
-        return scores.log_softmax(-1).masked_fill(impossible, -torch.inf)
+            scores[impossible, END] = -torch.inf
+            return scores.log_softmax(-1)
+        log_p = scores.log_softmax(-1)
+        log_p[impossible, END] = -torch.inf
+        return log_p
 
     def log_word(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
         """Return log P(word | SHIFT) of one word a stack in nats, (R,) float64."""

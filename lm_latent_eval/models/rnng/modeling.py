@@ -69,6 +69,8 @@ class RNNG(PreTrainedModel):
     main_input_name = "inputs"
     estimators = ("is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
+    proposal_names = ("crf", *PROPOSALS)
+    """What ``proposal`` can return, the one that reads most first."""
     config: RNNGConfig
 
     def __init__(self, config: RNNGConfig) -> None:
@@ -160,7 +162,7 @@ class RNNG(PreTrainedModel):
             ValueError: If there is no such proposal or the temperature is not positive.
         """
         check_temperature(temperature)
-        name = chosen(name, ("crf", *PROPOSALS))
+        name = chosen(name, self.proposal_names)
         if name == "crf":
             return CRFProposal(self, temperature)
         return WordByWord(self, name, temperature)

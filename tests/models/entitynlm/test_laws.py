@@ -16,7 +16,7 @@ from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.entitynlm import following, words
 from lm_latent_eval.models.entitynlm.chain import Chains
-from lm_latent_eval.models.entitynlm.words import first_alike
+from lm_latent_eval.models.entitynlm.words import fingerprints
 from lm_latent_eval.text.words import UNKNOWN
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
@@ -239,14 +239,35 @@ def test_samples_continue_as_many_histories(model):
         q.sample(q.encode(batch, state), Streams([1], 5), 5)
 
 
-def test_chains_alike_are_found():
-    entity = torch.randint(0, 3, (2, 50, 4), generator=torch.Generator().manual_seed(0))
-    alike = first_alike(entity, one_past=True)
-    for b, k, t in product(range(2), range(50), range(4)):
-        same = (entity[b, :, : t + 1] == entity[b, k, : t + 1]).all(-1)
-        assert alike[b, k, t] == same.nonzero()[0, 0]
-    own = torch.arange(50)[:, None].expand(2, 50, 4)
-    assert (first_alike(entity, one_past=False) == own).all()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fingerprints_tell_vectors_apart_by_any_bit(dtype):
+    vectors = torch.randn(
+        200, 6, dtype=dtype, generator=torch.Generator().manual_seed(0)
+    )
+    vectors[50:100] = vectors[:50]
+    vectors[100:150] = vectors[:50]
+    column = torch.arange(50) % 6
+    row = torch.arange(100, 150)
+    far = torch.full((50,), torch.inf, dtype=dtype)
+    vectors[row, column] = vectors[row, column].nextafter(far)
+    marks = fingerprints(vectors)
+    assert (marks[:50] == marks[50:100]).all()
+    assert len(marks.unique()) == 150
+
+
+def test_chains_with_equal_contexts_share_their_words(model, monkeypatch):
+    scored = []
+    plain = words.Words.log_words
+
+    def counting(self, hidden, context):
+        scored.append(len(hidden))
+        return plain(self, hidden, context)
+
+    monkeypatch.setattr(words.Words, "log_words", counting)
+    q, batch = model.proposal("peeking"), tiny.batch([[4, 5, 4]])
+    chains = q.sample(q.encode(batch), Streams([1], 200), 200).latents
+    model.log_joint(model.encode(batch), chains)
+    assert 0 < sum(scored) < 200 * 3 / 2
 
 
 # -- prediction ----------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""``lm-latent-eval study``: how an estimate depends on how it is made."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lm_latent_eval.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    study = commands.add_parser(
+        "study",
+        help="compare proposals, temperatures, sample sizes, levels and beams",
+        description="Estimates one corpus in every way that Logan et al. (2020) "
+        "compare, and writes rows (JSON lines), tables (Markdown) and figures (PNG, "
+        "SVG). An interrupted study goes on where it was.",
+    )
+    study.add_argument("--pretrained", help="checkpoint directory or hub repository")
+    study.add_argument(
+        "--data",
+        type=Path,
+        help="texts: JSON lines with tokens or text, or one text a line",
+    )
+    study.add_argument("--output", type=Path, required=True, help="folder of results")
+    study.add_argument("--limit", type=int, help="only the first texts")
+    study.add_argument(
+        "--temper",
+        nargs="+",
+        metavar="PROPOSAL",
+        help="proposals to draw from at every temperature, and to search "
+        "(default: the one that reads most)",
+    )
+    study.add_argument("--temperatures", type=float, nargs="+", metavar="T")
+    study.add_argument("--num-samples", type=int, metavar="K", help="default: 1000")
+    study.add_argument(
+        "--replicate", type=int, metavar="K", help="samples a replicate (default: 100)"
+    )
+    study.add_argument("--beam-widths", type=int, nargs="*", metavar="K")
+    study.add_argument("--seed", type=int, help="default: 0")
+    study.add_argument("--unk", help="unknown words: spelled, penalized or closed")
+    study.add_argument("--batch-size", help="texts scored together")
+    study.add_argument("--device", help="cpu or cuda")
+    study.add_argument("--dtype", help="float32 or float64")
+    study.add_argument(
+        "--report",
+        type=Path,
+        nargs="+",
+        metavar="STUDY",
+        help="run nothing: put tables and figures of these studies into --output",
+    )
+    study.set_defaults(run=_study)
+
+
+def _study(args: argparse.Namespace) -> None:
+    from lm_latent_eval.extras import require
+    from lm_latent_eval.report.study import report
+
+    require("matplotlib", extra="plots")  # before hours of work, not after
+    if args.report:
+        print(report(args.report, args.output))
+        return
+    if not (args.pretrained and args.data):
+        raise ValueError("a study needs --pretrained and --data (or --report)")
+    _run(args)
+    print(report([args.output], args.output))
+
+
+def _run(args: argparse.Namespace) -> None:
+    from lm_latent_eval.scoring.model import load
+    from lm_latent_eval.scoring.options import parse_batch_size
+    from lm_latent_eval.study.plan import Plan
+    from lm_latent_eval.study.run import Study
+
+    given = {
+        "temperatures": args.temperatures and tuple(args.temperatures),
+        "num_samples": args.num_samples,
+        "replicate": args.replicate,
+        "beam_widths": None if args.beam_widths is None else tuple(args.beam_widths),
+        "seed": args.seed,
+        "unk": args.unk,
+    }
+    choices = {name: value for name, value in given.items() if value is not None}
+    model = load(args.pretrained, device=args.device, dtype=args.dtype)
+    study = Study(
+        model.checkpoint,
+        args.data,
+        Plan.of(model.checkpoint.model.proposal_names, args.temper, **choices),
+        args.output,
+        limit=args.limit,
+        batch_size=parse_batch_size(args.batch_size),
+    )
+    study.run()

@@ -1,0 +1,222 @@
+"""The whole study in small, by its command; tables, claims and figures of rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.report.claims import claims
+from lm_latent_eval.report.columns import Column
+from lm_latent_eval.report.figures import kernel_density
+from lm_latent_eval.report.study import tables
+from lm_latent_eval.study.rows import read
+
+TEXTS = (
+    "She studied in the town.",
+    "It is known for its plums and its gardeners.",
+    "The town has a bridge.",
+)
+FIGURES = [f"figure_{n}.{kind}" for n in (2, 3, 4) for kind in ("png", "svg")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A study of the embedded model, by command."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    command = ["study", "--pretrained", str(CHECKPOINT)]
+    command += ["--data", str(folder / "texts.txt"), "--output", str(folder / "out")]
+    command += ["--temper", "smoothing", "peeking", "--temperatures", "0.9", "1", "2"]
+    command += ["--num-samples", "50", "--replicate", "10", "--beam-widths", "1", "10"]
+    assert main(command) == 0
+    return folder
+
+
+def test_the_command_leaves_rows_tables_and_figures(folder):
+    out = folder / "out"
+    assert {p.name for p in out.iterdir()} == {
+        *FIGURES,
+        "draws",
+        "rows.jsonl",
+        "settings.json",
+        "tables.md",
+    }
+    found = read(out / "rows.jsonl")
+    # (2 x 3 temperatures + 2 others) x 2 levels x 6 sizes, and 2 x 2 beams.
+    assert len(found) == 8 * 2 * 6 + 4
+    assert 1 < min(row["perplexity"] for row in found) < 100
+
+
+def test_tables_hold_the_rows_numbers(folder):
+    text = (folder / "out" / "tables.md").read_text(encoding="utf-8")
+    found = read(folder / "out" / "rows.jsonl")
+    [row] = [
+        row
+        for row in found
+        if (row["estimator"], row["proposal"]) == ("is", "peeking")
+        and (row["level"], row["num_samples"]) == ("corpus", 50)
+        and row["temperature"] == 2
+    ]
+    shown = f"{row['perplexity']:.2f}"
+    assert len(shown) == 5, "premise: below 100"
+    lines = [line for line in text.splitlines() if line.startswith("| τ = 2 ")]
+    assert lines[0].split("|")[3].strip() == shown
+    assert len(lines) == 3, "corpus level, instance level, spread"
+    assert re.findall(r"^\| k = (\d+) ", text, re.M) == ["1", "10"]
+    assert re.findall(r"^- \((.)\)", text, re.M) == list("abcde")
+
+
+def test_figures_show_something_and_name_their_axes(folder):
+    from matplotlib.image import imread
+
+    for name in FIGURES:
+        path = folder / "out" / name
+        if path.suffix == ".png":
+            picture = imread(path)[..., :3]
+            drawn = (picture < 0.99).any(-1).mean()
+            assert 0.01 < drawn < 0.6, name
+        else:
+            text = path.read_text(encoding="utf-8")
+            assert "token perplexity" in text
+            assert "kglm, smoothing" in text and "kglm, peeking" in text
+            assert all(f"τ = {t}" in text for t in ("0.9", "1", "2")), name
+            assert "nonpeeking, τ = 1" in text
+
+
+def test_a_report_runs_no_model(folder, tmp_path, capsys):
+    out = str(folder / "out")
+    command = ["study", "--report", out, out, "--output", str(tmp_path)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("kglm, smoothing | kglm, peeking |") >= 3
+    assert {p.name for p in tmp_path.iterdir()} == {*FIGURES, "tables.md"}
+
+
+def test_the_same_rows_give_the_same_files(folder, tmp_path):
+    out = folder / "out"
+    for name in ("a", "b"):
+        main(["study", "--report", str(out), "--output", str(tmp_path / name)])
+    for name in (*FIGURES, "tables.md"):
+        assert (tmp_path / "a" / name).read_bytes() == (out / name).read_bytes(), name
+        assert (tmp_path / "a" / name).read_bytes() == (
+            tmp_path / "b" / name
+        ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["--output", "x"], "needs --pretrained and --data"),
+        (["--output", "x", "--report", "nowhere"], "not the settings of a study"),
+    ],
+)
+def test_mistakes_are_one_line(command, message, capsys):
+    assert main(["study", *command]) == 2
+    assert message in capsys.readouterr().err
+
+
+# -- claims on made-up rows ----------------------------------------------------------
+
+
+def rows(curves: dict[tuple[str, float], list[float]], beams: dict[int, float]):
+    """Perplexities of 1, 10 and 100 samples; the corpus level is twice as large."""
+    found = []
+    for (proposal, temperature), values in curves.items():
+        for size, value in zip((1, 10, 100), values, strict=True):
+            for level, factor in (("instance", 1), ("corpus", 2)):
+                found.append(
+                    {
+                        "estimator": "is",
+                        "proposal": proposal,
+                        "temperature": temperature,
+                        "level": level,
+                        "num_samples": size,
+                        "texts": 4,
+                        "tokens": 40,
+                        "perplexity": factor * value,
+                        "log_likelihood": -40 * math.log(factor * value),
+                        "perplexity_of_mean_log_likelihood": factor * value,
+                    }
+                )
+    for width, value in beams.items():
+        found.append(
+            {
+                "estimator": "beam",
+                "proposal": "peeking",
+                "temperature": 1.0,
+                "level": "instance",
+                "num_samples": width,
+                "texts": 4,
+                "tokens": 40,
+                "perplexity": value,
+                "log_likelihood": -40 * math.log(value),
+            }
+        )
+    return found
+
+
+SETTINGS = {
+    "model": "m",
+    "checkpoint": "abc",
+    "texts": "def",
+    "unk": None,
+    "seed": 0,
+    "lm_latent_eval": "0",
+    "num_samples": 100,
+    "replicate": 10,
+    "temperatures": [1.0, 2.0],
+    "others": ["nonpeeking"],
+}
+
+
+def column(curves, beams) -> Column:
+    return Column(SETTINGS, rows(curves, beams), "peeking")
+
+
+def test_claims_that_hold():
+    falling = {
+        ("peeking", 1.0): [90, 60, 50],
+        ("peeking", 2.0): [95, 61, 45],
+        ("nonpeeking", 1.0): [99, 80, 70],
+    }
+    a, b, c, d, e = claims([column(falling, {1: 80.0, 100: 55.0})])
+    assert "all 3 curves of the first k samples do" in a
+    assert "3 of 3 times; the corpus level is 2 to 2 times" in b
+    assert "τ = 2 is best (45; τ = 1: 50)" in c
+    assert "yes (50; nonpeeking 70)" in d
+    nats = 10 * math.log(55 / 50)
+    assert f"k = 100 gives 55, 100 samples 50: the beam loses {nats:.3g} nats" in e
+
+
+def test_claims_that_fail():
+    rising = {
+        ("peeking", 1.0): [90, 60, 66],
+        ("peeking", 2.0): [95, 61, math.inf],
+        ("nonpeeking", 1.0): [99, 80, 40],
+    }
+    a, _, c, d, e = claims([column(rising, {100: 33.0})])
+    assert "2 of 3 curves" in a and "the largest rise: 10 %, m, peeking" in a
+    assert "τ = 1 is best (66)" in c
+    assert "no (66; nonpeeking 40)" in d
+    assert "the beam gains" in e
+    assert "∞" in tables([column(rising, {})])
+
+
+def test_density_is_a_density():
+    values = np.random.default_rng(0).normal(3, 0.5, 400)
+    grid = np.linspace(-2, 8, 2000)
+    density = kernel_density(values, grid)
+    assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=1e-9)
+    peak = grid[density.argmax()]
+    assert abs(peak - 3) < 5 * 0.5 / math.sqrt(400) * 2
+
+
+def test_rows_of_something_else_are_refused(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps([1]), encoding="utf-8")
+    with pytest.raises(ValueError, match="not a file of a study's rows"):
+        read(tmp_path / "rows.jsonl")
