@@ -32,12 +32,20 @@ def add_to(commands: Commands) -> None:
         help="proposals to draw from at every temperature, and to search "
         "(default: the one that reads most)",
     )
-    study.add_argument("--temperatures", type=float, nargs="+", metavar="T")
+    study.add_argument(
+        "--temperatures",
+        type=float,
+        nargs="+",
+        metavar="T",
+        help="default: 0.5 0.9 1 1.1 2 5",
+    )
     study.add_argument("--num-samples", type=int, metavar="K", help="default: 1000")
     study.add_argument(
         "--replicate", type=int, metavar="K", help="samples a replicate (default: 100)"
     )
-    study.add_argument("--beam-widths", type=int, nargs="*", metavar="K")
+    study.add_argument(
+        "--beam-widths", type=int, nargs="*", metavar="K", help="default: 1 10 100"
+    )
     study.add_argument("--seed", type=int, help="default: 0")
     study.add_argument("--unk", help="unknown words: spelled, penalized or closed")
     study.add_argument("--batch-size", help="texts scored together")
@@ -69,7 +77,7 @@ def _study(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.model import load
-    from lm_latent_eval.scoring.options import parse_batch_size
+    from lm_latent_eval.scoring.options import parse_batch_size, whole
     from lm_latent_eval.study.plan import Plan
     from lm_latent_eval.study.run import Study
 
@@ -88,7 +96,7 @@ def _run(args: argparse.Namespace) -> None:
         args.data,
         Plan.of(model.checkpoint.model.proposal_names, args.temper, **choices),
         args.output,
-        limit=args.limit,
+        limit=None if args.limit is None else whole("limit", args.limit, 1),
         batch_size=parse_batch_size(args.batch_size),
     )
     study.run()

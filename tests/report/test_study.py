@@ -16,6 +16,7 @@ from lm_latent_eval.report.columns import Column
 from lm_latent_eval.report.figures import kernel_density
 from lm_latent_eval.report.study import tables
 from lm_latent_eval.study.rows import read
+from tests import tiny_checkpoint
 
 TEXTS = (
     "She studied in the town.",
@@ -220,3 +221,15 @@ def test_rows_of_something_else_are_refused(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps([1]), encoding="utf-8")
     with pytest.raises(ValueError, match="not a file of a study's rows"):
         read(tmp_path / "rows.jsonl")
+
+
+def test_models_without_latents_are_refused_at_once(tmp_path, capsys):
+    lstm = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
+    data = tmp_path / "texts.txt"
+    data.write_text("the fox .\n", encoding="utf-8")
+    command = ["study", "--pretrained", str(lstm), "--data", str(data)]
+    assert main([*command, "--output", str(tmp_path / "out")]) == 2
+    assert "lstm has no latents" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([*command, "--output", str(tmp_path / "out"), "--limit", "0"]) == 2
+    assert "limit=0: expected a whole number" in capsys.readouterr().err
