@@ -10,14 +10,18 @@ import lm_latent_eval
 ROOT = Path(lm_latent_eval.__file__).parent
 LADDER = (
     "extras",
+    "uniforms",
     "estimators",
     "latent",
     "text",
+    "distortion",
     "inference",
     "training",
     "models",
     "demo",
     "scoring",
+    "study",
+    "metric",
     "harness",
     "report",
     "cli",

@@ -1,0 +1,1 @@
+"""Noise channels: texts made worse by a known amount."""

@@ -1,0 +1,339 @@
+"""Contrastive entropy as an lm-eval task, for any model that scores whole texts.
+
+A document is a sentence. It asks at once for the log-likelihoods of itself and of its
+distorted copies at every level, so it is scored once, and one call of the model sees
+all. Metrics say their level: ``contrastive_entropy@30%`` and, over the first level,
+``contrastive_entropy_ratio@30%/10%``.
+
+A task file names the class (``class: !function functions.ContrastiveEntropyTask``),
+where its data come from and what it reports; see ``tasks/contrastive_entropy``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_aggregation, register_aggregation, register_metric
+from lm_eval.api.task import ConfigurableTask
+from transformers import AutoTokenizer
+
+from lm_latent_eval.distortion.noise import NoiseChannel
+from lm_latent_eval.distortion.texts import TextNoise
+from lm_latent_eval.distortion.units import Tokens, WhiteSpaceWords
+from lm_latent_eval.distortion.vocabulary import distinct_words, read_vocabulary
+from lm_latent_eval.estimators import Rate
+from lm_latent_eval.scoring.contrast import (
+    Contrast,
+    bits_per_sentence,
+    bits_per_word,
+    ratio,
+)
+from lm_latent_eval.scoring.options import one_of, whole
+
+logger = logging.getLogger(__name__)
+
+DISTORTION = "distortion"
+"""The key in a request's document that tells what was done to its text. Models whose
+scores are no probabilities answer requests that have it, and no others."""
+
+# -- what lm-eval's registries get ---------------------------------------------------
+
+Aggregation: TypeAlias = Callable[[Sequence[Contrast]], "float | str"]
+
+
+class Refusal(str):
+    """Stands in place of a number, also where lm-eval averages it over a group."""
+
+    def _stand(self, _: object) -> Refusal:
+        return self
+
+    __mul__ = __radd__ = __truediv__ = _stand
+
+
+def _registered(
+    name: str, rate: Callable[[Sequence[Contrast]], Rate]
+) -> tuple[Aggregation, Aggregation]:
+    """Register a rate as metric ``name``, with aggregations of it and its error."""
+
+    def value(items: Sequence[Contrast]) -> float | str:
+        try:
+            return rate(items).value
+        except ValueError as err:
+            logger.warning("no %s: %s", name, err)
+            return Refusal(f"refused: {str(err).partition(':')[0]}")
+
+    def stderr(items: Sequence[Contrast]) -> float | str:
+        try:
+            error = rate(items).stderr
+        except ValueError:
+            return "N/A"
+        return error if math.isfinite(error) else "N/A"  # one sentence tells nothing
+
+    register_aggregation(name)(value)
+    register_aggregation(f"{name}_stderr")(stderr)
+    register_metric(metric=name, aggregation=name, higher_is_better=True)(value)
+    return value, stderr
+
+
+contrastive_entropy, contrastive_entropy_stderr = _registered(
+    "contrastive_entropy", bits_per_word
+)
+contrastive_entropy_per_sentence, contrastive_entropy_per_sentence_stderr = _registered(
+    "contrastive_entropy_per_sentence", bits_per_sentence
+)
+contrastive_entropy_ratio, contrastive_entropy_ratio_stderr = _registered(
+    "contrastive_entropy_ratio", ratio
+)
+
+# -- options -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """What a contrastive entropy depends on beside the text and the model.
+
+    Attributes:
+        levels: Shares of words that are substituted, and as many transposed; the first
+            is what ratios are over.
+        replicates: Independent distorted copies of a sentence at every level.
+        seed: Of the noise.
+        tokenizer: A Hugging Face tokenizer, to distort its tokens and draw from all of
+            them; None distorts words at white space.
+        vocabulary_file: A training text, or a checkpoint of ours, whose words are the
+            substitutes; None is the task's training split, or else the scored text.
+        count_ends: Whether a sentence's end is one more word in rates per word.
+    """
+
+    levels: tuple[float, ...] = (0.1, 0.3, 0.5)
+    replicates: int = 1
+    seed: int = 0
+    tokenizer: str | None = None
+    vocabulary_file: str | None = None
+    count_ends: bool = False
+
+    @classmethod
+    def parse(cls, metadata: Mapping[str, Any]) -> NoiseOptions:
+        """Read them from a task's metadata, where they are called ``noise_levels``...
+
+        Raises:
+            ValueError: If there is no such option, or a value is not one it can have.
+        """
+        # Entries of other names may be anybody's: lm-eval adds the model's arguments.
+        names = [n for n in metadata if n in _READ or n.startswith("noise_")]
+        read = {}
+        for name in names:
+            one_of("--metadata", name, list(_READ))
+            option, convert = _READ[name]
+            read[option] = convert(name, metadata[name])
+        options = cls(**read)
+        if options.tokenizer and options.vocabulary_file:
+            raise ValueError(
+                "noise_tokenizer and vocabulary_file: substitutes are tokens or words; "
+                "give one of them"
+            )
+        return options
+
+
+def _levels(name: str, value: Any) -> tuple[float, ...]:
+    levels = tuple(value) if isinstance(value, list | tuple) else (value,)
+    shares = [x for x in levels if isinstance(x, int | float) and 0 < x <= 0.5]
+    if not levels or shares != list(dict.fromkeys(levels)):
+        raise ValueError(
+            f"{name}={value!r}: expected different shares above 0, at most 0.5, the "
+            "baseline first: [0.1, 0.3, 0.5]"
+        )
+    return tuple(map(float, levels))
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: expected true or false")
+    return value
+
+
+def _path(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}={value!r}: expected a path")
+    return value
+
+
+_READ: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "noise_levels": ("levels", _levels),
+    "noise_replicates": ("replicates", partial(whole, least=1)),
+    "noise_seed": ("seed", partial(whole, least=0)),
+    "noise_tokenizer": ("tokenizer", _path),
+    "vocabulary_file": ("vocabulary_file", _path),
+    "count_ends": ("count_ends", _flag),
+}
+
+# -- the task ------------------------------------------------------------------------
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:g}%"
+
+
+class ContrastiveEntropyTask(ConfigurableTask):
+    """Sentences against their distorted copies, at several levels in one pass."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Read the data as any task of lm-eval, and prepare the noise."""
+        super().__init__(config={k: v for k, v in config.items() if k != "class"})
+        metadata = self.config.metadata
+        self.options = NoiseOptions.parse(metadata)
+        self.metrics = self._at_every_level(self._aggregation_list)
+        units, vocabulary, source = self._vocabulary()
+        self.noise = {
+            level: TextNoise(
+                NoiseChannel.preset(level, vocabulary), units, self.options.seed
+            )
+            for level in self.options.levels
+        }
+        # Into the results' ``configs``, beside the numbers.
+        metadata["noise"] = {
+            "levels": list(self.options.levels),
+            "channel": "of every unit exactly one: substituted (probability = level), "
+            "transposed with a random one of its sentence (= level), left alone",
+            "units": units.name,
+            "substitutes": f"{len(vocabulary)} of {source}",
+            "seed": self.options.seed,
+            "replicates": self.options.replicates,
+            "stderr": "over noise replicates"
+            if self.options.replicates > 1
+            else "over sentences, by pairs",
+            "entropy": "bits; words at white space"
+            + (", sentence ends counted" if self.options.count_ends else ""),
+        }
+
+    def _vocabulary(self) -> tuple[Tokens | WhiteSpaceWords, list[Any], str]:
+        """Return what is distorted, its substitutes, and where those are from."""
+        if self.options.tokenizer is not None:
+            tokens = Tokens(AutoTokenizer.from_pretrained(self.options.tokenizer))
+            return tokens, tokens.vocabulary, tokens.name
+        words = WhiteSpaceWords()
+        if self.options.vocabulary_file is not None:
+            path = self.options.vocabulary_file
+            return words, read_vocabulary(Path(path)), f"the words of {path}"
+        if self.has_training_docs():
+            known = distinct_words(self._text(doc) for doc in self.training_docs())
+            return words, known, "the words of the training split"
+        logger.warning(
+            "%s: no vocabulary_file, so substitutes are words of the scored text "
+            "itself, not of the training text as in the paper",
+            self.config.task,
+        )
+        known = distinct_words(self._text(doc) for doc in self.eval_docs)
+        return words, known, "the words of the scored text itself"
+
+    def _at_every_level(
+        self, aggregations: Mapping[str, Aggregation]
+    ) -> dict[str, tuple[float, Aggregation]]:
+        """Return metrics with their level in their names, each before its error."""
+        baseline = self.options.levels[0]
+        metrics: dict[str, tuple[float, Aggregation]] = {}
+        for name, aggregation in aggregations.items():
+            stderr = get_aggregation(f"{name}_stderr")
+            for level in self.options.levels:
+                at = f"{name}@{_percent(level)}"
+                if name == "contrastive_entropy_ratio":
+                    if level == baseline:
+                        continue
+                    at += f"/{_percent(baseline)}"
+                metrics[at] = level, aggregation
+                metrics[f"{at}_stderr"] = level, stderr
+        return metrics
+
+    def _text(self, doc: Mapping[str, Any]) -> str:
+        text = self.doc_to_target(doc)
+        if not isinstance(text, str):
+            raise ValueError(
+                f"{self.config.task}: doc_to_target gives {text!r}; expected a text"
+            )
+        return text
+
+    def build_all_requests(self, **options: Any) -> None:
+        """Build them anew: lm-eval's cache of requests knows neither file nor noise."""
+        if options.pop("cache_requests", False):
+            logger.warning("%s: requests are not cached", self.config.task)
+        options.pop("rewrite_requests_cache", None)
+        super().build_all_requests(**options)
+
+    def construct_requests(
+        self,
+        doc: dict[str, Any],
+        ctx: Any,
+        *,
+        metadata: tuple[str, int, int],
+        **_: Any,
+    ) -> list[Instance]:
+        """Ask for a sentence, then for its copies: level by level, by replicate.
+
+        Its noise follows from its number among the documents, whatever the model: all
+        models are given the same copies.
+        """
+        text, number = self._text(doc), metadata[1]
+        asked = [(text, 0.0, 0)] + [
+            (noise.distort(text, number, replicate), level, replicate)
+            for level, noise in self.noise.items()
+            for replicate in range(self.options.replicates)
+        ]
+        return [
+            Instance(
+                request_type=self.OUTPUT_TYPE,
+                doc={**doc, DISTORTION: {"level": level, "replicate": replicate}},
+                arguments=(string,),
+                idx=i,
+                metadata=metadata,
+            )
+            for i, (string, level, replicate) in enumerate(asked)
+        ]
+
+    def process_results(
+        self, doc: dict[str, Any], results: Sequence[float]
+    ) -> dict[str, Contrast | int]:
+        """Pair a sentence's log-likelihood with those of its copies at each level.
+
+        Raises:
+            ValueError: If one of them is not finite: no entropy of the text without it.
+        """
+        text = self._text(doc)
+        scores = [float(score) for score in results]
+        for i, score in enumerate(scores):
+            if not math.isfinite(score):
+                which = f"distorted copy {i}" if i else "log-likelihood"
+                raise ValueError(
+                    f"{self.config.task}: {text[:80]!r} has a {which} of {score} nats; "
+                    "a contrastive entropy needs finite ones"
+                )
+        clean, copies = scores[0], scores[1:]
+        replicates = self.options.replicates
+        at = {
+            level: copies[n * replicates : (n + 1) * replicates]
+            for n, level in enumerate(self.options.levels)
+        }
+        words = len(text.split()) + self.options.count_ends
+        contrasts: dict[str, Contrast | int] = {
+            name: Contrast(
+                words=words,
+                clean=clean,
+                distorted=at[level],
+                baseline=at[self.options.levels[0]],
+            )
+            for name, (level, _) in self.metrics.items()
+        }
+        return {**contrasts, "words": words}
+
+    def aggregation(self) -> dict[str, Callable[..., Any]]:
+        """Return what turns the pairs of all sentences into numbers."""
+        return {name: f for name, (_, f) in self.metrics.items()} | {"words": sum}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Return which metrics a better model has more of; it has as many words."""
+        return dict.fromkeys(self.metrics, True)

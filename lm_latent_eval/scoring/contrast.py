@@ -1,0 +1,88 @@
+"""Contrastive entropies of a text, from the log-scores of its sentences and copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Rate
+from lm_latent_eval.estimators.contrastive import (
+    contrastive_entropy,
+    contrastive_ratio,
+    contrastive_ratio_stderr,
+    contrastive_stderr,
+    mean_stderr,
+    ratio_stderr,
+)
+
+
+class Contrast(TypedDict):
+    """The log-scores of a sentence and of its copies at one level, in nats."""
+
+    words: int
+    """What a rate per word counts of this sentence."""
+    clean: float
+    """Of the sentence itself."""
+    distorted: list[float]
+    """Of its copies at this level, one a replicate."""
+    baseline: list[float]
+    """Of its copies at the level that ratios are over, one a replicate."""
+
+
+def bits_per_word(contrasts: Sequence[Contrast]) -> Rate:
+    """Return the contrastive entropy per word, the mean of its replicates.
+
+    Its standard error is over replicates of the noise where there are several, so of
+    this text; with one it is over sentences, so of texts like this.
+    """
+    words = torch.tensor([contrast["words"] for contrast in contrasts])
+    return _bits(contrasts, words)
+
+
+def bits_per_sentence(contrasts: Sequence[Contrast]) -> Rate:
+    """Return the contrastive entropy per sentence, with the error of bits per word."""
+    return _bits(contrasts, torch.ones(len(contrasts), dtype=torch.long))
+
+
+def ratio(contrasts: Sequence[Contrast]) -> Rate:
+    """Return the contrastive ratio: of the mean entropies at a level and the baseline.
+
+    Its standard error is over replicates where there are several, else over sentences.
+
+    Raises:
+        ValueError: If the model prefers the baseline's copies to the text.
+    """
+    clean, distorted = _log_scores(contrasts, "distorted")
+    _, baseline = _log_scores(contrasts, "baseline")
+    entropy = contrastive_entropy(clean, distorted, len(clean))
+    base = contrastive_entropy(clean, baseline, len(clean))
+    value = contrastive_ratio(entropy.mean(), base.mean())
+    if len(distorted) > 1:
+        error = ratio_stderr(entropy, base)
+    else:
+        error = contrastive_ratio_stderr(clean, distorted[0], baseline[0])
+    return Rate(value.item(), error.item())
+
+
+def _bits(contrasts: Sequence[Contrast], units: Tensor) -> Rate:
+    clean, distorted = _log_scores(contrasts, "distorted")
+    entropy = contrastive_entropy(clean, distorted, units)
+    if len(distorted) > 1:
+        error = mean_stderr(entropy)
+    else:
+        error = contrastive_stderr(clean, distorted[0], units)
+    bit = math.log(2)
+    return Rate(entropy.mean().item() / bit, error.item() / bit)
+
+
+def _log_scores(
+    contrasts: Sequence[Contrast], copies: Literal["distorted", "baseline"]
+) -> tuple[Tensor, Tensor]:
+    """Return those of N sentences, (N,), and of their copies, (replicates, N)."""
+    clean = torch.tensor([c["clean"] for c in contrasts], dtype=torch.float64)
+    of_copies = torch.tensor([c[copies] for c in contrasts], dtype=torch.float64)
+    return clean, of_copies.T

@@ -1,0 +1,42 @@
+"""Uniform random numbers that are a function of a key and a counter alone.
+
+A counter-based generator (Philox, from NumPy) has no state to carry: what is drawn for
+one text depends on its key and on nothing that was drawn before. So batch size, order,
+number of processes and device cannot change a draw.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+LANES = 4  # 64-bit words in one Philox block
+
+
+def stream_key(seed: int, identity: str) -> int:
+    """Return the 128-bit key of one text's stream.
+
+    Args:
+        seed: The user's seed.
+        identity: What tells this text from every other, its repetitions included.
+    """
+    digest = hashlib.blake2b(f"{seed}\0{identity}".encode(), digest_size=16)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def uniforms(key: int, counter: Sequence[int], num_blocks: int) -> NDArray[np.float64]:
+    """Return float64 numbers in (0, 1), shape (num_blocks, 4).
+
+    Args:
+        key: 128 bits.
+        counter: Up to four 64-bit numbers, where to begin; the first counts the blocks.
+        num_blocks: How many rows.
+    """
+    begin = [*counter, 0, 0, 0][:LANES]
+    words = np.random.Philox(key=key, counter=begin).random_raw(num_blocks * LANES)
+    # 52 random bits, centred in their cell: exactly representable, never 0 or 1.
+    uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return uniform.reshape(num_blocks, LANES)

@@ -1,0 +1,227 @@
+"""Contrastive entropy as a task of lm-eval: numbers by hand, and lm-eval's options."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+from lm_eval.utils import handle_non_serializable, make_table
+
+from lm_latent_eval.distortion.noise import NoiseChannel
+from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from tests import contrastive_tasks
+from tests.contrastive_tasks import (
+    GROUP,
+    LEVELS,
+    SENTENCES,
+    SUBSTITUTE,
+    TASK,
+    Unigrams,
+    load,
+)
+from tests.tiny_checkpoint import rolling
+
+
+@pytest.fixture
+def evaluate(tmp_path):
+    return partial(contrastive_tasks.evaluate, folder=tmp_path)
+
+
+def substituted(results, level, replicate=0, replicates=1, task=TASK) -> list[int]:
+    """How often the substitute stands in each sentence's copy."""
+    place = 1 + LEVELS.index(level) * replicates + replicate
+    counts = []
+    for sample in results["samples"][task]:
+        assert len(sample["arguments"]) == 1 + len(LEVELS) * replicates
+        assert sample["arguments"][0] == (sample["doc"]["text"],)
+        [copy] = sample["arguments"][place]
+        counts.append(copy.split().count(SUBSTITUTE))
+    return counts
+
+
+# -- numbers by hand -------------------------------------------------------------------
+
+
+def test_entropies_and_ratios_are_those_of_the_copies(evaluate):
+    """Every substitute costs 2 bits more than what it stands for."""
+    found = evaluate(Unigrams())
+    numbers = found["results"][TASK]
+    words = [6, 7, 1, 14]
+    assert numbers["words,none"] == sum(words)
+    bits = {level: [2 * n for n in substituted(found, level)] for level in LEVELS}
+    assert 0 < sum(bits[10]) < sum(bits[30]) < sum(bits[50]), "premise"
+    for level in LEVELS:
+        total = sum(bits[level])
+        rate, stderr = total / 28, spread(bits[level], words)
+        assert numbers[f"contrastive_entropy@{level}%,none"] == pytest.approx(rate)
+        assert numbers[f"contrastive_entropy@{level}%_stderr,none"] == pytest.approx(
+            stderr
+        )
+        each = f"contrastive_entropy_per_sentence@{level}%"
+        assert numbers[f"{each},none"] == pytest.approx(total / 4)
+        assert numbers[f"{each}_stderr,none"] == pytest.approx(
+            spread(bits[level], [1] * 4)
+        )
+    for level in (30, 50):
+        name = f"contrastive_entropy_ratio@{level}%/10%"
+        ratio, stderr = sum(bits[level]) / sum(bits[10]), spread(bits[level], bits[10])
+        for results in (numbers, found["groups"][GROUP]):
+            assert results[f"{name},none"] == pytest.approx(ratio)
+            assert results[f"{name}_stderr,none"] == pytest.approx(stderr)
+    assert "contrastive_entropy_ratio@10%/10%,none" not in numbers
+    assert "|contrastive_entropy_ratio@50%/10%|↑  |" in make_table(found, "groups")
+
+
+def spread(numerator, denominator):
+    """Standard error of a ratio of sums, by the delta method."""
+    ratio = sum(numerator) / sum(denominator)
+    residuals = [
+        (a - ratio * b) ** 2 for a, b in zip(numerator, denominator, strict=True)
+    ]
+    count = len(numerator)
+    return math.sqrt(sum(residuals) * count / (count - 1)) / sum(denominator)
+
+
+def test_replicates_are_averaged_and_their_spread_is_the_error(evaluate):
+    found = evaluate(Unigrams(), metadata={"noise_replicates": 3})
+    numbers = found["results"][TASK]
+    totals = {
+        level: [2 * sum(substituted(found, level, r, 3)) for r in range(3)]
+        for level in LEVELS
+    }
+    assert len(set(totals[10])) > 1, "premise"
+    for level in LEVELS:
+        name = f"contrastive_entropy@{level}%"
+        mean = sum(totals[level]) / 3 / 28
+        assert numbers[f"{name},none"] == pytest.approx(mean)
+        error = spread(totals[level], [1] * 3) / 28
+        assert numbers[f"{name}_stderr,none"] == pytest.approx(error)
+    ratio = "contrastive_entropy_ratio@50%/10%"
+    mean = sum(totals[50]) / sum(totals[10])
+    assert numbers[f"{ratio},none"] == pytest.approx(mean)
+    error = spread(totals[50], totals[10])
+    assert numbers[f"{ratio}_stderr,none"] == pytest.approx(error)
+
+
+def test_a_sentence_is_asked_once_with_all_its_copies(evaluate):
+    lm = Unigrams()
+    evaluate(lm)
+    [requests] = lm.calls
+    asked = [(r.doc_id, r.doc["distortion"]["level"]) for r in requests]
+    assert asked == [(n, level) for n in range(4) for level in (0, 0.1, 0.3, 0.5)]
+    clean = [r.args for r in requests if r.doc["distortion"]["level"] == 0]
+    assert clean == [(sentence,) for sentence in SENTENCES]
+
+
+def test_copies_are_the_channels(evaluate):
+    """Of the paper's channel at that level, from the sentence's number alone."""
+    found = evaluate(Unigrams(), metadata={"noise_seed": 3, "noise_replicates": 2})
+    for number, sample in enumerate(found["samples"][TASK]):
+        expected = [
+            NoiseChannel.preset(level / 100, [SUBSTITUTE]).distort(
+                SENTENCES[number].split(), seed=3, name=number, replicate=replicate
+            )
+            for level in LEVELS
+            for replicate in range(2)
+        ]
+        copies = [argument.split() for [argument] in sample["arguments"][1:]]
+        assert copies == expected
+
+
+# -- what lm-eval's own options do -----------------------------------------------------
+
+
+def test_a_limit_counts_sentences(evaluate):
+    found = evaluate(Unigrams(), limit=2)
+    assert found["results"][TASK]["words,none"] == 13
+    assert found["n-samples"][TASK] == {"original": 4, "effective": 2}
+    whole = evaluate(Unigrams())["samples"][TASK]
+    for sample, same in zip(found["samples"][TASK], whole[:2], strict=True):
+        assert sample["arguments"] == same["arguments"]
+
+
+def test_of_one_sentence_no_error_is_known(evaluate):
+    found = evaluate(Unigrams(), limit=1)["results"][TASK]
+    assert found["contrastive_entropy@50%_stderr,none"] == "N/A"
+
+
+def test_samples_are_json(evaluate):
+    for sample in evaluate(Unigrams())["samples"][TASK]:
+        read = json.loads(json.dumps(sample, default=handle_non_serializable))
+        contrast = read["contrastive_entropy@30%"]
+        scores = [response for [response] in read["resps"]]
+        assert contrast["clean"] == scores[0]
+        assert contrast["baseline"] == [scores[1]]
+        assert contrast["distorted"] == [scores[2]]
+        assert contrast["words"] == len(read["doc"]["text"].split())
+
+
+def test_results_say_what_the_numbers_are(evaluate, tmp_path):
+    metadata = {"noise_replicates": 2, "noise_seed": 7, "count_ends": True}
+    found = evaluate(Unigrams(), metadata=metadata)
+    said = json.loads(json.dumps(found["configs"][TASK]["metadata"]["noise"]))
+    assert said["levels"] == [0.1, 0.3, 0.5]
+    assert (said["replicates"], said["seed"]) == (2, 7)
+    assert said["units"] == "words at white space"
+    assert said["substitutes"] == f"1 of the words of {tmp_path / 'train.txt'}"
+    assert said["stderr"] == "over noise replicates"
+    assert said["entropy"] == "bits; words at white space, sentence ends counted"
+    assert found["results"][TASK]["words,none"] == 28 + 4
+
+
+def test_requests_are_never_taken_from_a_cache(evaluate, stock_data, caplog):
+    for sentence in ("the fox saw the fox . the saw", "saw saw saw saw"):
+        Path("other.txt").write_text(sentence)
+        found = evaluate(
+            Unigrams(), metadata={"text_file": "other.txt"}, cache_requests=True
+        )
+        assert found["samples"][TASK][0]["arguments"][0] == (sentence,)
+    assert "requests are not cached" in caplog.text
+
+
+def test_shares_of_processes_make_up_the_whole():
+    task = load(["the fox saw .", "saw the fox .", "the fox ."])
+    task.build_all_requests()
+    whole = {(i.doc_id, i.idx): i.args for i in task.instances}
+    shares = {}
+    for rank in range(2):
+        task.build_all_requests(rank=rank, world_size=2)
+        shares |= {(i.doc_id, i.idx): i.args for i in task.instances}
+    assert shares == whole
+    assert len(whole) == 3 * 4
+
+
+@pytest.mark.parametrize(
+    "backend, folder", [(LatentLSTM, "tiny_lstm"), (LatentKGLM, "tiny")]
+)
+def test_latent_models_and_their_cached_answers(
+    backend, folder, evaluate, request, tmp_path
+):
+    def opened():
+        return backend(pretrained=request.getfixturevalue(folder), num_samples=20)
+
+    answers = str(tmp_path / "answers")
+    first = evaluate(opened(), use_cache=answers)
+    silent = opened()
+    silent.loglikelihood_rolling = None
+    again = evaluate(silent, use_cache=answers)
+    assert first["results"] == again["results"]
+
+    # Of whole texts with their ends, each on its own.
+    lm, samples = opened(), first["samples"][TASK]
+    for number, sample in enumerate(samples):
+        for [text], [told] in zip(sample["arguments"], sample["resps"], strict=True):
+            [alone] = lm.loglikelihood_rolling(rolling(text, task=TASK, first=number))
+            assert float(told) == pytest.approx(float(alone), rel=1e-9)
+
+    scores = [[float(x) for [x] in sample["resps"]] for sample in samples]
+    clean, at_10, _, at_50 = map(sum, zip(*scores, strict=True))
+    numbers = first["results"][TASK]
+    bits = (clean - at_50) / 28 / math.log(2)
+    assert bits > 0.1, "premise"
+    assert numbers["contrastive_entropy@50%,none"] == pytest.approx(bits, rel=1e-9)
+    ratio = (clean - at_50) / (clean - at_10)
+    assert numbers["contrastive_entropy_ratio@50%/10%,none"] == pytest.approx(ratio)
