@@ -15,15 +15,17 @@ Example:
 TYPE_CHECKING = False  # typing's own constant would cost an import of typing
 if TYPE_CHECKING:
     from lm_latent_eval.estimators import Estimate
+    from lm_latent_eval.metric import metric_path
     from lm_latent_eval.scoring.model import LatentModel, load
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "LatentModel", "__version__", "load"]
+__all__ = ["Estimate", "LatentModel", "__version__", "load", "metric_path"]
 
 _LAZY = {
     "Estimate": "lm_latent_eval.estimators",
     "LatentModel": "lm_latent_eval.scoring.model",
     "load": "lm_latent_eval.scoring.model",
+    "metric_path": "lm_latent_eval.metric",
 }
 
 

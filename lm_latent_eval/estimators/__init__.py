@@ -1,7 +1,8 @@
-"""Estimators: log-weights in, numbers out.
+"""Estimators: log-weights and log-probabilities in, numbers out.
 
-Pure functions of log-weights (nats, shape ``(..., K)``) that know nothing of models,
-proposals or harnesses, and the record in which their numbers leave the library.
+Pure functions of log-weights (nats, shape ``(..., K)``) or log-probabilities that know
+nothing of models, proposals or harnesses, and the records in which their numbers leave
+the library.
 
 Example:
     >>> import torch
@@ -12,9 +13,24 @@ Example:
 """
 
 from lm_latent_eval.estimators.beam import log_mass
+from lm_latent_eval.estimators.bootstrap import bootstrap_interval
 from lm_latent_eval.estimators.certificate import (
     certified_log_likelihood,
     certified_perplexity,
+)
+from lm_latent_eval.estimators.contrastive import (
+    Verdict,
+    contrastive_entropy,
+    contrastive_ratio,
+    contrastive_ratio_stderr,
+    contrastive_stderr,
+    mean_stderr,
+    ratio_stderr,
+    verdict,
+)
+from lm_latent_eval.estimators.contrastive_levels import (
+    ContrastiveLevel,
+    contrastive_levels,
 )
 from lm_latent_eval.estimators.corpus import (
     Rate,
@@ -29,6 +45,17 @@ from lm_latent_eval.estimators.corpus import (
     stacked_weights,
     total_stderr,
 )
+from lm_latent_eval.estimators.corpus_estimate import (
+    CorpusEstimate,
+    filter_log_weights,
+)
+from lm_latent_eval.estimators.error_curve import (
+    Bins,
+    ErrorBin,
+    ErrorCurve,
+    JointHistogram,
+    estimation_error,
+)
 from lm_latent_eval.estimators.estimate import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
     checked_weights,
@@ -42,33 +69,61 @@ from lm_latent_eval.estimators.importance import (
     stderr,
 )
 from lm_latent_eval.estimators.pilot import required_num_samples
+from lm_latent_eval.estimators.rates import (
+    InformationRate,
+    branching_factor,
+    gambling_rate,
+    log_capital,
+)
 
 __all__ = [
+    "Bins",
     "Bound",
+    "ContrastiveLevel",
+    "CorpusEstimate",
+    "ErrorBin",
+    "ErrorCurve",
     "Estimate",
+    "InformationRate",
+    "JointHistogram",
     "MissedSupportError",
     "Rate",
+    "Verdict",
     "bits_per_byte",
+    "bootstrap_interval",
+    "branching_factor",
     "certified_log_likelihood",
     "certified_perplexity",
     "checked_log_evidences",
     "checked_weights",
+    "contrastive_entropy",
+    "contrastive_levels",
+    "contrastive_ratio",
+    "contrastive_ratio_stderr",
+    "contrastive_stderr",
     "corpus_effective_sample_size",
     "corpus_log_evidence",
     "corpus_perplexity",
     "corpus_stderr",
     "effective_sample_size",
+    "estimation_error",
+    "filter_log_weights",
+    "gambling_rate",
     "instance_perplexity",
+    "log_capital",
     "log_evidence",
     "log_grid",
     "log_mass",
     "log_ratio_stderr",
+    "mean_stderr",
     "pareto_k",
     "perplexity_per_unit",
+    "ratio_stderr",
     "relative_variance",
     "required_num_samples",
     "sample_size_curve",
     "stacked_weights",
     "stderr",
     "total_stderr",
+    "verdict",
 ]

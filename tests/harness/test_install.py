@@ -143,6 +143,13 @@ def test_wheel_holds_what_it_should(wheel):
         if path.suffix in {".py", ".json", ".safetensors"}
     }
     assert source <= names, "package data is missing"
+    metrics = {
+        f"lm_latent_eval/{path.relative_to(PROJECT)}"
+        for path in (PROJECT / "metrics").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert metrics == {n for n in names if n.startswith("lm_latent_eval/metrics/")}
+    assert len(metrics) == 4 * 5
 
 
 def test_get_model_resolves_every_entry_point(install):
@@ -158,6 +165,19 @@ for entry in ours:
     assert get_model(entry.name) is entry.load(), entry
 """
     install.run("-c", code)
+
+
+def test_evaluate_loads_every_metric_by_name(install):
+    code = """
+import evaluate
+import lm_latent_eval
+from lm_latent_eval.metric import METRICS
+names = [evaluate.load(lm_latent_eval.metric_path(name)).name for name in METRICS]
+assert names == list(METRICS), names
+print(lm_latent_eval.metric_path("information_rate"))
+"""
+    found = Path(install.run("-c", code, cwd=install.root).strip())
+    assert found.parent.parent in (install.imported_from(), PROJECT)
 
 
 def test_the_switch_leaves_lm_eval_as_it_was(install):

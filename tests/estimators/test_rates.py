@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy
+
+from lm_latent_eval.estimators import (
+    InformationRate,
+    branching_factor,
+    gambling_rate,
+    log_capital,
+)
+
+LN2 = math.log(2)
+
+
+def test_every_base_by_hand():
+    rate = InformationRate.of(-20 * LN2, num_units=10, stderr=5 * LN2)
+
+    assert rate.bits == pytest.approx(2)
+    assert rate.perplexity == pytest.approx(4)
+    assert rate.bits_stderr == pytest.approx(0.5)
+    assert rate.perplexity_stderr == pytest.approx(4 * 0.5 * LN2)
+
+
+@given(bits=st.floats(0.001, 100), units=st.floats(0.01, 100))
+def test_conversions_return(bits, units):
+    rate = InformationRate.of_bits(bits, stderr=0.1)
+
+    there = rate.per(units)
+    again = InformationRate.of_perplexity(
+        rate.perplexity, stderr=rate.perplexity_stderr
+    )
+
+    assert there.per(1 / units).nats == pytest.approx(rate.nats)
+    assert there.bits == pytest.approx(bits * units)
+    assert there.bits_stderr == pytest.approx(0.1 * units)
+    assert again.bits == pytest.approx(bits)
+    assert again.nats_stderr == pytest.approx(rate.nats_stderr)
+
+
+@given(
+    log_p=st.floats(-5000, -1),
+    counts=st.tuples(st.integers(1, 500), st.integers(1, 500)),
+)
+def test_units_share_one_total(log_p, counts):
+    words, characters = counts
+    by_word = InformationRate.of(log_p, words)
+    by_character = InformationRate.of(log_p, characters)
+
+    assert by_character.per(characters / words).nats == pytest.approx(by_word.nats)
+    assert by_word.nats * words == pytest.approx(-log_p)
+
+
+def test_perplexity_error_is_a_slope():
+    step = 1e-6
+    low, high = (InformationRate(1.5 + s).perplexity for s in (-step, step))
+    rate = InformationRate(1.5, nats_stderr=0.02)
+    assert rate.perplexity_stderr == pytest.approx(0.02 * (high - low) / (2 * step))
+
+
+def test_what_no_float_holds_is_infinite():
+    assert InformationRate(708.9).perplexity < math.inf
+    assert InformationRate(10_000.0).perplexity == math.inf
+    assert InformationRate(10_000.0).perplexity_stderr == 0
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
+def test_branching_factor_of_any_die(weights):
+    p = torch.tensor(weights, dtype=torch.float64)
+    p = p / p.sum()
+
+    found = branching_factor(p).item()
+
+    assert found == pytest.approx(math.exp(entropy(p.numpy())))
+    assert 1 - 1e-12 <= found <= len(weights) + 1e-9
+
+
+def test_branching_factor_of_certainty():
+    assert branching_factor(torch.tensor([[0.0, 1.0], [0.5, 0.5]])).tolist() == [1, 2]
+
+
+def test_capital_and_rate_are_inverse():
+    capital = log_capital(-250.0, num_symbols=100, alphabet_size=27)
+
+    assert capital == pytest.approx(100 * math.log(27) - 250)
+    assert gambling_rate(capital, 100, 27).nats == pytest.approx(2.5)
+    assert gambling_rate(0.0, 100, 27).bits == pytest.approx(math.log2(27))
+
+
+def test_errors_say_what_is_wrong():
+    with pytest.raises(ValueError, match="Is this a loss"):
+        InformationRate.of(3.0, 2)
+    with pytest.raises(ValueError, match="finite; got nan"):
+        InformationRate.of(math.nan, 2)
+    with pytest.raises(ValueError, match="num_units must be at least 1; got 0"):
+        InformationRate.of(-3.0, 0)
+    with pytest.raises(ValueError, match="stderr"):
+        InformationRate.of(-3.0, 1, stderr=-1)
+    with pytest.raises(ValueError, match=r"at least 1; got 0\.5"):
+        InformationRate.of_perplexity(0.5)
+    with pytest.raises(ValueError, match="above 0; got 0"):
+        InformationRate(1.0).per(0)
+    with pytest.raises(ValueError, match="must total 1"):
+        branching_factor(torch.tensor([0.5, 0.6]))
+    with pytest.raises(ValueError, match="at least 0"):
+        branching_factor(torch.tensor([1.5, -0.5]))
+    with pytest.raises(ValueError, match="a bet needs a symbol"):
+        log_capital(0.0, 0, 27)

@@ -1,0 +1,395 @@
+"""What each metric takes beside its columns, and what it refuses."""
+
+import math
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+
+import lm_latent_eval
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.distortion.noise import NoiseChannel
+from lm_latent_eval.estimators import ErrorCurve, InformationRate
+from lm_latent_eval.scoring.text_scores import score_copies, text_scorer
+from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
+
+pytestmark = pytest.mark.xdist_group("metrics")
+
+
+@pytest.fixture
+def metric(request, tmp_path):
+    path = lm_latent_eval.metric_path(request.param)
+    return evaluate.load(path, cache_dir=str(tmp_path))
+
+
+def of(name):
+    return pytest.mark.parametrize("metric", [name], indirect=True, ids=[name])
+
+
+# contrastive_entropy
+
+SCORES = {
+    "log_scores": [-10.0, -24.0, -7.5],
+    "num_words": [4, 9, 2],
+    "distorted": {
+        0.1: [[-12.0, -25.0, -9.0], [-12.5, -25.5, -9.5]],
+        0.5: [[-13.0, -32.0, -14.5], [-14.0, -33.0, -15.5]],
+    },
+}
+
+
+@of("contrastive_entropy")
+def test_contrastive_numbers_by_hand(metric):
+    found = metric.compute(**SCORES)
+
+    # differences total 4.5 and 6 at 10 %, 18 and 21 at 50 %, over 15 words
+    assert found["nats_per_word"] == pytest.approx({0.1: 0.35, 0.5: 1.3})
+    assert found["nats_per_sentence"] == pytest.approx({0.1: 1.75, 0.5: 6.5})
+    assert found["bits_per_word"][0.5] == pytest.approx(1.3 / math.log(2))
+    assert found["ratio"] == pytest.approx({0.1: 1, 0.5: 39 / 10.5})
+    assert found["nats_per_word_replicate_stderr"] == pytest.approx(
+        {0.1: 0.05, 0.5: 0.1}
+    )
+    # means of the replicates: 2.25, 1.25, 1.75 around 1.75, of three sentences
+    assert found["nats_per_sentence_stderr"][0.1] == pytest.approx(math.sqrt(0.25 / 3))
+    assert (found["num_sentences"], found["num_words"]) == (3, 15)
+    assert (found["replicates"], found["baseline"]) == (2, 0.1)
+
+
+@of("contrastive_entropy")
+def test_scores_in_any_container(metric):
+    expected = metric.compute(**SCORES)
+    for array in (np.array, torch.tensor):
+        found = metric.compute(
+            log_scores=array(SCORES["log_scores"]),
+            num_words=array(SCORES["num_words"]),
+            distorted={
+                level: array(scores) for level, scores in SCORES["distorted"].items()
+            },
+        )
+        assert found == expected
+
+
+@of("contrastive_entropy")
+def test_without_words_rates_are_per_sentence(metric):
+    expected = metric.compute(**SCORES)
+    inputs = {name: v for name, v in SCORES.items() if name != "num_words"}
+
+    found = metric.compute(**inputs, baseline=0.5)
+
+    assert found["num_words"] is None
+    assert not [name for name in found if "per_word" in name]
+    assert found["nats_per_sentence"] == expected["nats_per_sentence"]
+    assert found["ratio"] == pytest.approx({0.1: 10.5 / 39, 0.5: 1})
+
+
+@of("contrastive_entropy")
+@pytest.mark.parametrize(
+    ("power", "steeper", "expected"),
+    [
+        (2.0, 1.0, "superior"),  # higher, ratio the same
+        (4.0, 0.5, "scaling"),
+        (0.5, 1.5, "indeterminate"),
+        (0.5, 0.5, "inferior"),
+    ],
+)
+def test_verdicts(metric, power, steeper, expected):
+    """Scores to a power, with what 50 % adds to 10 % made more or less."""
+    first = metric.compute(**SCORES)
+    clean = torch.tensor(SCORES["log_scores"], dtype=torch.float64)
+    copies = {k: torch.tensor(v).double() for k, v in SCORES["distorted"].items()}
+    copies[0.5] = clean + steeper * (copies[0.5] - clean)
+
+    second = metric.compute(
+        log_scores=power * clean,
+        num_words=SCORES["num_words"],
+        distorted={level: power * scores for level, scores in copies.items()},
+        against=first,
+    )
+
+    assert second["verdict"] == {0.5: expected}
+
+
+@of("contrastive_entropy")
+def test_texts_are_scored_as_by_hand(metric):
+    texts = ["She studied in the town.", "The book was published in 1969."]
+    settings = {"num_samples": 20}
+    noise = {"levels": (0.1, 0.4), "replicates": 3, "seed": 5}
+    vocabulary = ["river", "plum", "she"]
+
+    found = metric.compute(
+        texts=texts,
+        scorer=str(CHECKPOINT),
+        settings=settings,
+        vocabulary=vocabulary,
+        **noise,
+    )
+
+    scored = score_copies(
+        texts, text_scorer(CHECKPOINT, **settings), vocabulary=vocabulary, **noise
+    )
+    expected = metric.compute(
+        log_scores=scored.log_scores,
+        num_words=scored.num_words,
+        distorted=scored.distorted,
+    )
+    assert found == {**expected, "seed": 5, "vocabulary_size": 3}
+    assert found["ratio"][0.4] > 1
+
+
+@of("contrastive_entropy")
+def test_a_function_scores_texts(metric):
+    """Four nats a word of nonsense: the entropy counts what the channel let in."""
+    texts = ["a b c d e f g h i j", "a b", "c d e"]
+
+    def scorer(batch):
+        return [-4.0 * text.split().count("X") for text in batch]
+
+    found = metric.compute(texts=texts, scorer=scorer, vocabulary=["X"], seed=3)
+
+    for level in (0.1, 0.3, 0.5):
+        channel = NoiseChannel.preset(level, ["X"])
+        nonsense = [
+            channel.distort(text.split(), seed=3, name=n, replicate=r).count("X")
+            for r in range(10)
+            for n, text in enumerate(texts)
+        ]
+        expected = 4 * sum(nonsense) / 10 / 15
+        assert found["nats_per_word"][level] == pytest.approx(expected)
+
+
+@of("contrastive_entropy")
+def test_contrastive_refusals(metric):
+    ok = {"log_scores": [-1.0, -2.0], "distorted": {0.1: [-2.0, -4.0]}}
+    metric.compute(**ok)
+    for changed, message in [
+        ({"distorted": {0.1: [-2.0], 0.3: [-2.0, -3.0]}}, "every level needs as many"),
+        ({"distorted": {0.1: [-2.0]}}, "Mismatch"),
+        ({"distorted": {0.1: [-2.0, -math.inf]}}, r"\[0, 1\] is -inf"),
+        ({"distorted": {0.1: [-1.0, -2.0]}}, "no ratio without a positive one"),
+        ({"distorted": {}}, "every level needs"),
+        ({"distorted": [[[-2.0]], [[-2.0]]]}, r"needs 3 lists, .* \[0.1, 0.3, 0.5\]"),
+        ({"distorted": [[[-2.0]], [[-2.0, -3.0]]], "levels": [1]}, "of one length"),
+        ({"num_words": [3, None]}, r"num_words\[1\] is missing"),
+        ({"baseline": 0.2}, "0.2 is no level"),
+        ({"against": {"ratio": {0.1: 1.0}}}, "another model on the same text"),
+        ({"texts": ["a"]}, "missing: scorer"),
+        ({"texts": ["a"], "scorer": len}, "leave out distorted, log_scores"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            metric.compute(**{**ok, **changed})
+
+
+# importance_perplexity
+
+
+@of("importance_perplexity")
+def test_token_level_by_hand(metric):
+    """Two texts: filters of 1/4 and 1/8 over three tokens; one of 1/2 over one."""
+    half = math.log(0.5)
+    increments = [[[half, half, 0.0], [half, 0.0, 2 * half]], [[half]]]
+
+    found = metric.compute(log_increments=increments)
+
+    p = 3 / 16 * 1 / 2
+    assert found["token_level_perplexity"] == pytest.approx(p ** (-1 / 4))
+    assert found["certified_perplexity"] == pytest.approx((p / 20) ** (-1 / 4))
+    assert found["num_tokens"] == 4
+    assert found["log_likelihood"] == pytest.approx(math.log(p))
+    assert found["effective_sample_sizes"] == pytest.approx([9 / 5, 1])
+    assert found["token_level_perplexity_stderr"] is None, "one filter: unknown"
+    assert not [name for name in found if "corpus" in name or "instance" in name]
+
+
+@of("importance_perplexity")
+def test_weights_of_filters_are_of_the_token_level(metric):
+    rows = {"log_weights": [[-4.0, -5.0]], "num_tokens": [2]}
+    instance, token = metric.compute(**rows), metric.compute(**rows, level="token")
+    assert token["token_level_perplexity"] == instance["instance_level_perplexity"]
+
+
+@of("importance_perplexity")
+def test_estimates_of_a_model(metric):
+    texts = ["She studied in the town.", "Falmere is a town in the north."]
+    estimates = lm_latent_eval.load(CHECKPOINT).log_likelihood(texts, num_samples=60)
+
+    found = metric.compute(
+        log_weights=[e.log_weights for e in estimates],
+        num_tokens=[e.num_tokens for e in estimates],
+        num_configurations=4,
+    )
+
+    total = sum(e.log_evidence for e in estimates)
+    tokens = sum(e.num_tokens for e in estimates)
+    assert found["instance_level_perplexity"] == pytest.approx(
+        math.exp(-total / tokens)
+    )
+    assert found["certified_perplexity"] == pytest.approx(
+        math.exp(-(total - math.log(4 / 0.05)) / tokens)
+    )
+    assert found["pareto_ks"] == pytest.approx([e.pareto_k for e in estimates])
+    assert found["stderrs"] == pytest.approx([e.stderr for e in estimates])
+
+
+@of("importance_perplexity")
+def test_importance_refusals(metric):
+    ok = {"log_weights": [[-1.0, -2.0]], "num_tokens": [2]}
+    metric.compute(**ok)
+    for changed, message in [
+        ({"log_weights": [[-math.inf]]}, "input 0: the proposal misses"),
+        ({"log_weights": [[math.nan]]}, "input 0: .* is nan"),
+        ({"log_weights": [[]]}, "input 0: .* K >= 1"),
+        ({"num_tokens": [0]}, "num_tokens must be at least 1"),
+        ({"num_tokens": [1, 2]}, "Mismatch"),
+        ({"confidence": 1.0}, "confidence must be between"),
+        ({"level": "corpus"}, "level must be instance or token"),
+        ({"log_increments": [[[0.0]]]}, "log_increments replace"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            metric.compute(**{**ok, **changed})
+    with pytest.raises(ValueError, match=r"log_increments\[0\]: every filter"):
+        metric.compute(log_increments=[[[-1.0], [-1.0, -1.0]]])
+
+
+# distortion_error
+
+
+@of("distortion_error")
+def test_settings_reach_the_curve(metric):
+    generator = torch.Generator().manual_seed(0)
+    true_log_p = -30 * torch.rand(400, generator=generator, dtype=torch.float64)
+    model_log_p = 1.2 * true_log_p
+    settings = {"num_bins": 5, "resamples": 100, "confidence": 0.5, "seed": 9}
+
+    for bins in ("width", "count"):
+        found = metric.compute(
+            true_log_p=true_log_p,
+            model_log_p=model_log_p,
+            bins=bins,
+            histogram_bins=3,
+            **settings,
+        )
+        curve = ErrorCurve.of(true_log_p, model_log_p, bins=bins, **settings)
+        assert [each["upper"] for each in found["bins"]] == [
+            each.upper for each in curve.bins
+        ]
+        assert np.array(found["histogram"]["counts"]).sum() == 400
+        assert len(found["histogram"]["edges"]) == 4
+
+
+@of("distortion_error")
+def test_distortion_refusals(metric):
+    ok = {
+        "true_log_p": [-1.0] * 11,
+        "model_log_p": [-2.0] * 11,
+        "resamples": 10,
+    }
+    metric.compute(**ok)
+    for changed, message in [
+        ({"model_log_p": [-2.0] * 10 + [-math.inf]}, r"model_log_p\[10\] is -inf"),
+        ({"true_log_p": [-2.0] * 10 + [-math.inf]}, r"true_log_p\[10\] is -inf"),
+        ({"true_log_p": [-2.0]}, "Mismatch"),
+        ({"true_log_p": [-2.0], "model_log_p": [-1.0]}, "none of 50 bins"),
+        ({"bins": "count", "num_bins": 12}, "11 sequences cannot fill 12 bins"),
+        ({"bins": "round"}, "'round' is not a valid Bins"),
+        ({"resamples": 0}, "0 resamples"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            metric.compute(**{**ok, **changed})
+
+
+# information_rate
+
+
+@of("information_rate")
+def test_errors_scale_with_their_rate(metric):
+    found = metric.compute(
+        log_likelihoods=[-60.0, -40.0], num_words=[15, 10], stderr=0.5
+    )
+    assert found["nats_per_word"] == 4
+    assert found["nats_per_word_stderr"] == 0.02
+    assert found["bits_per_word_stderr"] == pytest.approx(0.02 / math.log(2))
+    assert found["word_perplexity_stderr"] == pytest.approx(0.02 * math.exp(4))
+    plain = metric.compute(log_likelihoods=-100.0, num_words=25)
+    assert plain["word_perplexity"] == found["word_perplexity"]
+    assert not [name for name in plain if "stderr" in name]
+
+
+@of("information_rate")
+@pytest.mark.parametrize(
+    "published",
+    [
+        {"bits_per_character": 1.5},
+        {"nats_per_character": 1.5 * math.log(2)},
+        {"character_perplexity": 2**1.5},
+        {"bits_per_word": 8.4},
+        {"word_perplexity": 2**8.4},
+    ],
+)
+def test_published_rates_say_the_same(metric, published):
+    """5.6 characters a word, spaces counted."""
+    found = metric.compute(**published, num_characters=56, num_words=10)
+    assert found["bits_per_character"] == pytest.approx(1.5)
+    assert found["word_perplexity"] == pytest.approx(2 ** (5.6 * 1.5))
+
+
+@of("information_rate")
+def test_texts_are_counted(metric):
+    texts = ["To be, or not to be.", "That is the question. It was."]
+    found = metric.compute(
+        texts=texts, log_likelihoods=[-20.0, -30.0], num_tokens=[8, 9], max_order=2
+    )
+    assert (found["num_words"], found["num_sentences"]) == (12, 3)
+    assert found["num_characters"] == found["num_bytes"] == 49
+    assert found["nats_per_token"] == pytest.approx(50 / 17)
+    total = metric.compute(
+        texts=texts, log_likelihoods=-50.0, num_tokens=17, max_order=2
+    )
+    assert total == found
+
+    symbols = letters(" ".join(texts))
+    rates = [each.rate.nats for each in ngram_entropies(symbols, 2)]
+    assert [each["nats_per_symbol"] for each in found["ngram_entropies"]] == rates
+    won = gamble(symbols, max_order=2)
+    assert found["gambling"]["bits_per_symbol"] == won.rate.bits
+    assert found["gambling"]["log_capital"] == won.log_capital
+
+
+@of("information_rate")
+def test_a_text_needs_no_model(metric):
+    found = metric.compute(texts=["to be or not to be"])
+    assert found["num_words"] == 6 and len(found["ngram_entropies"]) == 6
+    assert not [name for name in found if name.startswith("nats_per")]
+    off = metric.compute(texts=["a"], max_order=0)
+    assert off["ngram_entropies"] == [] and off["gambling"] is None
+
+
+@of("information_rate")
+def test_a_rate_that_no_float_holds(metric):
+    found = metric.compute(log_likelihoods=-2000.0, num_sentences=1, num_words=400)
+    assert found["sentence_perplexity"] == math.inf
+    assert found["word_perplexity"] == pytest.approx(math.exp(5))
+    assert found["bits_per_sentence"] == InformationRate(2000.0).bits
+
+
+@of("information_rate")
+def test_rate_refusals(metric):
+    ok = {"log_likelihoods": [-1.0, -2.0], "num_words": [3, 4]}
+    metric.compute(**ok)
+    for changed, message in [
+        ({"log_likelihoods": [3.0, 1.0]}, "Is this a loss"),
+        ({"log_likelihoods": [-3.0, -math.inf]}, "finite"),
+        ({"log_likelihoods": [-3.0, None]}, "row 1 lacks"),
+        ({"num_words": [0, 0]}, "num_words must be at least 1"),
+        ({"num_words": 7}, "Mismatch"),
+        ({"num_words": None}, "missing: one of num_tokens"),
+        ({"bits_per_word": 3.0}, "say the same twice"),
+        ({"log_likelihoods": None, "bits_per_byte": 3.0}, "missing: num_bytes"),
+        ({"texts": ["a", "b"]}, "leave out num_words"),
+        ({"texts": ["a"], "num_words": None}, "1 texts, but 2 log_likelihoods"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            metric.compute(**{k: v for k, v in {**ok, **changed}.items() if v})
+    with pytest.raises(TypeError, match="not one string"):
+        metric.compute(texts="to be")

@@ -1,0 +1,157 @@
+"""Every module of ``metrics/`` as the hub and its users have it."""
+
+import doctest
+import importlib.util
+import json
+import math
+import re
+from pathlib import Path
+
+import evaluate
+import pytest
+import yaml
+
+import lm_latent_eval
+from lm_latent_eval.metric import METRICS
+
+PROJECT = Path(__file__).parents[2]
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+pytestmark = pytest.mark.xdist_group("metrics")  # they share evaluate's cache files
+
+
+@pytest.fixture(params=METRICS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load a metric that keeps its rows in a folder of its own."""
+    return lambda path: evaluate.load(path, cache_dir=str(tmp_path))
+
+
+def source(path):
+    """Import a file as it stands, without evaluate's copy of it."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def agrees(found, expected):
+    """Whether what is expected is there, numbers to rounding."""
+    if isinstance(expected, dict):
+        return all(k in found and agrees(found[k], v) for k, v in expected.items())
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(agrees, found, expected))
+    return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def test_no_module_is_left_out():
+    assert sorted(path.name for path in (PROJECT / "metrics").iterdir()) == [*METRICS]
+
+
+@pytest.mark.parametrize("path", ["metrics/{0}", "./metrics/{0}", "metrics/{0}/{0}.py"])
+def test_loads_from_a_checkout(name, path, load, monkeypatch):
+    monkeypatch.chdir(PROJECT)
+    metric = load(path.format(name))
+    assert metric.name == name
+    assert metric.description and metric.citation and metric.inputs_description
+
+
+def test_loads_by_name_from_anywhere(name, load, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load(lm_latent_eval.metric_path(name)).name == name
+
+
+def test_numbers_by_hand(name, load):
+    folder = PROJECT / "metrics" / name
+    metric = load(str(folder))
+    for case in source(folder / "tests.py").test_cases:
+        inputs = {key: value for key, value in case.items() if key != "result"}
+        found = metric.compute(**inputs)
+        assert agrees(found, case["result"]), found
+
+        metric.add_batch(**inputs)  # as rows that come one after the other
+        assert agrees(metric.compute(), case["result"])
+
+
+def test_failing_leaves_the_metric_usable(name, load):
+    folder = PROJECT / "metrics" / name
+    metric = load(str(folder))
+    case, *_ = source(folder / "tests.py").test_cases
+    inputs = {key: value for key, value in case.items() if key != "result"}
+
+    with pytest.raises(ValueError, match="missing: "):
+        metric.compute()
+    first, *others = metric.features
+    with pytest.raises(ValueError, match=r"missing|needs"):
+        metric.compute(**{first: inputs[first]})
+    with pytest.raises(TypeError, match="'nonsense'"):
+        metric.compute(**inputs, nonsense=1)
+
+    assert agrees(metric.compute(**inputs), case["result"])
+    assert others
+
+
+def test_examples_of_the_card_and_the_docstring(name):
+    folder = PROJECT / "metrics" / name
+    card = doctest.testfile(
+        str(folder / "README.md"), module_relative=False, optionflags=FLAGS
+    )
+    assert card.attempted > 3 and card.failed == 0
+
+    inputs = source(folder / f"{name}.py")._KWARGS_DESCRIPTION
+    test = doctest.DocTestParser().get_doctest(inputs, {}, name, None, 0)
+    usage = doctest.DocTestRunner(optionflags=FLAGS).run(test)
+    assert usage.attempted > 3 and usage.failed == 0
+
+
+def test_shape_of_the_hub(name):
+    folder = PROJECT / "metrics" / name
+    files = {path.name for path in folder.iterdir() if path.name != "__pycache__"}
+    assert files == {
+        f"{name}.py",
+        "README.md",
+        "app.py",
+        "requirements.txt",
+        "tests.py",
+    }
+
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    front = yaml.safe_load(re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)[1])
+    assert front["tags"] == ["evaluate", "metric"]
+    assert front["title"].lower().replace(" ", "_") == name
+    assert (front["sdk"], front["app_file"]) == ("gradio", "app.py")
+    assert front["pinned"] is False and front["description"]
+
+    assert "launch_gradio_widget" in (folder / "app.py").read_text(encoding="utf-8")
+    required = (folder / "requirements.txt").read_text(encoding="utf-8").split()
+    assert any(line.startswith("lm-latent-eval") for line in required)
+    for line in (folder / f"{name}.py").read_text(encoding="utf-8").splitlines():
+        assert not re.match(r"import .*,", line), "evaluate reads one import a line"
+
+
+def test_app_finds_its_module(name, monkeypatch):
+    """The widget itself needs gradio; what it is handed does not."""
+    launched = []
+    monkeypatch.setattr("evaluate.utils.launch_gradio_widget", launched.append)
+    source(PROJECT / "metrics" / name / "app.py")
+    assert [metric.name for metric in launched] == [name]
+
+
+def test_widget_can_hand_over_its_test_cases(name):
+    """The gradio table turns columns to JSON and back."""
+    from evaluate.utils.gradio import infer_gradio_input_types, parse_test_cases
+
+    folder = PROJECT / "metrics" / name
+    names, features = zip(*evaluate.load(str(folder)).features.items(), strict=True)
+    types = infer_gradio_input_types(features)
+    cases = source(folder / "tests.py").test_cases
+    tables = parse_test_cases(cases, names, types)
+    for table, case in zip(tables, cases, strict=True):
+        for row, *expected in zip(table, *(case[n] for n in names), strict=True):
+            cells = zip(row, types, strict=True)
+            read = [json.loads(c) if t == "json" else c for c, t in cells]
+            assert read == expected
