@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from lm_latent_eval.report.columns import Column, Curve
 
@@ -101,8 +100,10 @@ def _widest_beam(column: Column) -> str:
     )
 
 
-def _each(columns: Sequence[Column], say: Any) -> str:
-    return "; ".join(f"{column.title}: {say(column)}" for column in columns) + "."
+def _each(columns: Sequence[Column], say: Callable[[Column], str]) -> str:
+    """Say something of each column that has been drawn from at temperature 1."""
+    done = (column for column in columns if (column.proposal, 1.0) in column.curves)
+    return "; ".join(f"{column.title}: {say(column)}" for column in done) + "."
 
 
 def _signed(nats: float) -> str:

@@ -20,12 +20,14 @@ def report(studies: Sequence[Path], output: Path) -> str:
         output: A folder for ``tables.md`` and the figures as PNG and SVG.
 
     Raises:
-        ValueError: If a folder is not of a study.
+        ValueError: If a folder is not of a study, or none has a setting that is done.
         ModuleNotFoundError: If matplotlib is missing.
     """
     from lm_latent_eval.report.figures import draw
 
     columns = [column for study in studies for column in read_columns(study)]
+    if not columns:
+        raise ValueError("no setting of these studies is done yet: nothing to report")
     text = tables(columns)
     output.mkdir(parents=True, exist_ok=True)
     (output / TABLES_FILE).write_text(text, encoding="utf-8")

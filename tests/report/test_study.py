@@ -233,3 +233,18 @@ def test_models_without_latents_are_refused_at_once(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     assert main([*command, "--output", str(tmp_path / "out"), "--limit", "0"]) == 2
     assert "limit=0: expected a whole number" in capsys.readouterr().err
+
+
+def test_studies_under_way_are_reported_as_far_as_they_are(folder, tmp_path, capsys):
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / "settings.json").write_bytes(
+        (folder / "out" / "settings.json").read_bytes()
+    )
+    lines = (folder / "out" / "rows.jsonl").read_text("utf-8").splitlines(True)
+    (part / "rows.jsonl").write_text("".join(lines[:12]), encoding="utf-8")
+    assert main(["study", "--report", str(part), "--output", str(part)]) == 0
+    assert "| τ = 0.9 |" in capsys.readouterr().out
+    (part / "rows.jsonl").write_text("", encoding="utf-8")
+    assert main(["study", "--report", str(part), "--output", str(part)]) == 2
+    assert "no setting of these studies is done" in capsys.readouterr().err
