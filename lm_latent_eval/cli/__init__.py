@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lm_latent_eval.cli import convert, estimate, explain, study, train
+from lm_latent_eval.cli import convert, distort, estimate, explain, study, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
         print(
-            "\ninterrupted; `train`, `estimate --output` and `study` go on from here",
+            "\ninterrupted; `train`, `estimate --output`, `study` and `distort sample` "
+            "go on where they were",
             file=sys.stderr,
         )
         return 130
@@ -34,6 +35,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Latent language models: train, convert and score them.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (train, convert, estimate, study, explain):
+    for command in (train, convert, estimate, study, distort, explain):
         command.add_to(commands)
     return parser

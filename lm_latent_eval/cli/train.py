@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from lm_latent_eval.cli.arguments import Commands, add_fields, fields
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
     LSTMSize,
+    Margin,
     Options,
     RNNGSize,
+    RNNSize,
+    SRNNSize,
 )
 
 
@@ -36,13 +40,26 @@ def add_to(commands: Commands) -> None:
     entitynlm.set_defaults(run=_entitynlm)
 
     lstm = models.add_parser("lstm", help="a plain LSTM LM")
-    _add_data(lstm, "texts: JSON lines with tokens or text, or one text a line")
-    lstm.add_argument(
-        "--vocabulary", type=Path, help="checkpoint whose vocabulary to take over"
-    )
+    _add_data(lstm, _TEXTS)
+    _add_words(lstm)
     add_fields(lstm, LSTMSize)
     add_fields(lstm, Options)
     lstm.set_defaults(run=_lstm)
+
+    rnn = models.add_parser("rnn", help="a simple recurrent (Elman) LM")
+    _add_data(rnn, _TEXTS)
+    _add_words(rnn)
+    add_fields(rnn, RNNSize)
+    add_fields(rnn, Options)
+    rnn.set_defaults(run=_rnn)
+
+    srnn = models.add_parser("srnn", help="a sentence-level RNN, unnormalised")
+    _add_data(srnn, f"{_TEXTS}; every line of a text is a sentence")
+    _add_words(srnn)
+    add_fields(srnn, SRNNSize)
+    add_fields(srnn, Margin)
+    add_fields(srnn, Options(batch_size=64, epochs=10))
+    srnn.set_defaults(run=_srnn)
 
     rnng = models.add_parser("rnng", help="a recurrent neural network grammar")
     _add_data(rnng, "sentences: trees in brackets, or (unsupervised) one a line")
@@ -68,6 +85,20 @@ def add_to(commands: Commands) -> None:
         "--data", type=Path, required=True, help="the text it was trained on"
     )
     spelling.set_defaults(run=_spelling)
+
+
+_TEXTS = "texts: JSON lines with tokens or text, or one text a line"
+
+
+def _add_words(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--vocabulary", type=Path, help="checkpoint whose vocabulary to take over"
+    )
+    parser.add_argument(
+        "--already-cut",
+        action="store_true",
+        help="words stand between white space, cut by another program",
+    )
 
 
 def _add_data(parser: argparse.ArgumentParser, what: str) -> None:
@@ -113,20 +144,44 @@ def _entitynlm(args: argparse.Namespace) -> None:
 
 
 def _lstm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.checkpoint import load
     from lm_latent_eval.models.lstm.training import train
-    from lm_latent_eval.text.corpora import read_texts
+
+    train(**_texts(args), size=fields(LSTMSize, args), options=fields(Options, args))
+    print(f"wrote {args.output}")
+
+
+def _rnn(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.rnn.training import train
+
+    train(**_texts(args), size=fields(RNNSize, args), options=fields(Options, args))
+    print(f"wrote {args.output}")
+
+
+def _srnn(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.srnn.training import train
 
     train(
-        read_texts(args.data),
-        read_texts(args.dev),
-        args.output,
-        tokenizer=load(args.vocabulary).tokenizer if args.vocabulary else None,
-        min_count=args.min_count,
-        size=fields(LSTMSize, args),
+        **_texts(args),
+        size=fields(SRNNSize, args),
+        margin=fields(Margin, args),
         options=fields(Options, args),
     )
     print(f"wrote {args.output}")
+
+
+def _texts(args: argparse.Namespace) -> dict[str, Any]:
+    """Read what every model of plain texts is trained on."""
+    from lm_latent_eval.models.checkpoint import load_tokenizer
+    from lm_latent_eval.text.corpora import read_texts
+
+    return {
+        "texts": read_texts(args.data),
+        "dev": read_texts(args.dev),
+        "directory": args.output,
+        "tokenizer": load_tokenizer(args.vocabulary) if args.vocabulary else None,
+        "min_count": args.min_count,
+        "already_cut": args.already_cut,
+    }
 
 
 def _rnng(args: argparse.Namespace) -> None:

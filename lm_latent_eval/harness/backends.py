@@ -25,8 +25,9 @@ import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.harness.answers import ScoredFloat, digest
 from lm_latent_eval.harness.cache import guard_cache
+from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.latent import SentenceModel
+from lm_latent_eval.latent import Mass, SentenceModel
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import (
@@ -40,6 +41,12 @@ from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
 
 logger = logging.getLogger(__name__)
+
+UNITS = {
+    Mass.UNNORMALISED: "nats, up to one unknown constant a text",
+    Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
+}
+"""What a log-likelihood is where it is not that of a whole text, its end included."""
 
 
 class LatentLMBackend(LM):
@@ -139,7 +146,17 @@ class LatentLMBackend(LM):
     # -- lm-eval's interface ----------------------------------------------------------
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[ScoredFloat]:
-        """Return log p-hat of whole texts, their ends included, in nats."""
+        """Return log p-hat of whole texts, their ends included, in nats.
+
+        An unnormalised model has none, and answers only tasks that compare its scores
+        of a text with those of distorted copies.
+
+        Raises:
+            ValueError: If another task asks such a model.
+        """
+        if self.checkpoint.model.mass is Mass.UNNORMALISED:
+            for instance in requests:
+                self._refuse_unnormalised(instance)
         queries = [
             Query(number, name, *instance.args)
             for number, name, instance in _identified(requests)
@@ -192,6 +209,15 @@ class LatentLMBackend(LM):
             self.cache_hook.add_partial("generate_until", requests[i].args, text)
         return [texts[i] for i in range(len(requests))]
 
+    def _refuse_unnormalised(self, request: Instance) -> None:
+        if DISTORTION not in (request.doc or {}):
+            raise ValueError(
+                f"latent_{self.model_name} scores sentences without normalising, so "
+                f"{request.task_name or 'a request'} would read its scores as "
+                "log-probabilities, of which it has none: no perplexity, no rate. Use "
+                "the contrastive_entropy tasks"
+            )
+
     def _finished(
         self, requests: list[Instance], answers: dict[int, ScoredFloat]
     ) -> list[ScoredFloat]:
@@ -238,7 +264,9 @@ class LatentLMBackend(LM):
                 else "documents",
                 "vocabulary": f"{model.config.vocab_size} words to utter, "
                 f"{model.config.num_words - model.config.vocab_size} more to copy",
-                "units": "nats; sentence ends counted in rolling log-likelihoods",
+                "units": UNITS.get(
+                    model.mass, "nats; sentence ends counted in rolling log-likelihoods"
+                ),
                 **self.summary.as_dict(),
             },
         }
@@ -343,10 +371,22 @@ class LatentLSTM(LatentLMBackend):
     model_name = "lstm"
 
 
+class LatentRNN(LatentLMBackend):
+    """``latent_rnn``: a simple recurrent network, whose log-likelihoods are exact."""
+
+    model_name = "rnn"
+
+
 class LatentRNNG(LatentLMBackend):
     """``latent_rnng``: a recurrent neural network grammar; documents are sentences."""
 
     model_name = "rnng"
+
+
+class LatentSRNN(LatentLMBackend):
+    """``latent_srnn``: a sentence-level RNN, whose scores are not normalised."""
+
+    model_name = "srnn"
 
 
 __all__ = [
@@ -354,5 +394,7 @@ __all__ = [
     "LatentKGLM",
     "LatentLMBackend",
     "LatentLSTM",
+    "LatentRNN",
     "LatentRNNG",
+    "LatentSRNN",
 ]

@@ -19,6 +19,8 @@ FEW = 100
 """Samples up to which figure 2 goes."""
 PANEL = (3.6, 3.2)
 """Inches."""
+NARROW = 1.6
+"""Ratio of an axis' ends below which it is marked as if it were linear."""
 TICKS = (
     (8, (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)),
     (60, (1, 2, 5)),
@@ -110,9 +112,9 @@ def _density(ax: Any, column: Column) -> None:
     size = int(column.settings["replicate"])
     for curve in column.curves:
         found = [row for row in column.curve(curve) if row["num_samples"] == size]
-        if not found or not found[0].get("recombined"):
+        if not found or not found[0].get("predicted"):
             continue
-        values = np.log(_values(found, "recombined")[0])
+        values = np.log(_values(found, "predicted")[0])
         values = values[np.isfinite(values)]
         if len(values) < 2 or values.std() == 0:
             continue
@@ -170,11 +172,19 @@ def _values(rows: list[Any], name: str) -> Any:
 
 
 def _logarithmic(axis: Any, set_scale: Callable[[str], None]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import (
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+        StrMethodFormatter,
+    )
 
     set_scale("log")
     low, high = axis.get_view_interval()
-    subs = next(subs for most, subs in TICKS if high / low < most)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    if high / low < NARROW:
+        axis.set_major_locator(MaxNLocator(nbins=5))
+    else:
+        subs = next(subs for most, subs in TICKS if high / low < most)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=12))
     axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axis.set_minor_formatter(NullFormatter())

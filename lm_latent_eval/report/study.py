@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lm_latent_eval.report.claims import claims
 from lm_latent_eval.report.columns import Column, Curve, read_columns
+from lm_latent_eval.study.totals import FEWEST_REPLICATES
 
 TABLES_FILE = "tables.md"
 
@@ -40,20 +41,24 @@ def tables(columns: Sequence[Column]) -> str:
     samples = sorted({column.num_samples for column in columns})
     replicates = sorted({int(column.settings["replicate"]) for column in columns})
     studies = {id(column.rows): column for column in columns}
+    spreads = list(_spreads(columns))
     sections = [
         "\n".join(f"- {_what(column)}" for column in studies.values()),
         f"Token perplexity from {_numbers(samples)} samples a text (stochastic "
         "upper bounds), as the paper's table 1:",
         _table(columns, list(_perplexities(columns))),
         f"The instance level from {_numbers(replicates)} samples: perplexity of the "
-        "mean log-likelihood of replicates, and where 95 % of estimates lie:",
-        _table(columns, list(_spreads(columns))),
+        "mean log-likelihood of replicates, and where 95 % of fresh estimates lie:"
+        if any(any(cells) for _, cells in spreads)
+        else "The spread of estimates is not shown: it takes at least "
+        f"{FEWEST_REPLICATES} replicates, {FEWEST_REPLICATES} times as many samples.",
+        _table(columns, spreads) if any(any(cells) for _, cells in spreads) else "",
         "Beam marginalization (strict upper bounds), as the paper's table 2:",
         _table(columns, list(_beams(columns))),
         "The paper's claims on these numbers:",
         "\n".join(f"- {claim}" for claim in claims(columns)),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _what(column: Column) -> str:

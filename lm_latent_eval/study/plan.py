@@ -86,10 +86,13 @@ class Plan:
             raise ValueError(
                 "the temperatures must include 1, with which others compare"
             )
+        names = [setting.name for setting in plan.settings()]
         for setting in plan.settings():
             ScoringOptions.parse(
                 num_samples=setting.num_samples, temperature=setting.temperature
             )
+            if names.count(setting.name) > 1:
+                raise ValueError(f"the plan has {setting.name} twice: give it once")
         return plan
 
     def settings(self) -> list[Setting]:

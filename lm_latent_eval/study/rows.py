@@ -41,7 +41,7 @@ def drawn_rows(
             row |= _interval(totals, level)
         if size == replicate:
             row["replicates"] = _perplexities(totals, level.replicates)
-            row["recombined"] = _perplexities(totals, level.recombined)
+            row["predicted"] = _perplexities(totals, level.predicted())
         if size == totals.num_samples:
             row |= _diagnostics(totals)
         yield row
@@ -71,14 +71,16 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Read rows.
+    """Read rows; none if there is no file yet.
 
     Raises:
-        ValueError: If there is no such file, or it is not of a study.
+        ValueError: If the file is not of a study.
     """
+    if not path.exists():
+        return []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines]
+        rows = [_restored(json.loads(line)) for line in lines]
         for row in rows:
             row["perplexity"] = float(row["perplexity"])
     except (OSError, ValueError, KeyError, TypeError) as err:
@@ -118,8 +120,8 @@ def _estimates(totals: Totals, replicates: Tensor, num_configurations: int) -> R
 
 
 def _interval(totals: Totals, level: Level) -> Row:
-    """Return where 95 % of the estimates from k samples lie."""
-    ordered = sorted(_perplexities(totals, level.recombined), key=float)
+    """Return where 95 % of estimates from k fresh samples lie."""
+    ordered = sorted(_perplexities(totals, level.predicted()), key=float)
     edge = round(len(ordered) * (1 - CONFIDENCE) / 2)
     return {"low": ordered[edge], "high": ordered[-1 - edge]}
 
@@ -127,15 +129,24 @@ def _interval(totals: Totals, level: Level) -> Row:
 def _diagnostics(totals: Totals) -> Row:
     sizes = totals.sample_sizes
     return {
-        "stderr": _finite(math.sqrt(totals.variance)),
+        "log_likelihood_stderr": _finite(math.sqrt(totals.variance)),
         "effective_sample_size_median": statistics.median(sizes),
         "effective_sample_size_minimum": min(sizes),
-        "share_of_pareto_k_above_0.7": totals.unreliable / totals.num_texts,
+        "share_pareto_k_above_0.7": totals.unreliable / totals.num_texts,
     }
 
 
 def _perplexities(totals: Totals, log_p: Tensor) -> list[Any]:
     return [_finite(totals.perplexity(value)) for value in log_p.tolist()]
+
+
+def _restored(value: Any) -> Any:
+    """Undo ``_finite``, in rows and lists as well."""
+    if isinstance(value, dict):
+        return {name: _restored(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_restored(part) for part in value]
+    return float(value) if value in ("inf", "-inf") else value
 
 
 def _finite(value: float) -> float | str:

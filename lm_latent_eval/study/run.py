@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 import lm_latent_eval
@@ -25,6 +26,7 @@ from lm_latent_eval.text.corpora import stream_texts
 
 TEXTS_AT_ONCE = 1024
 """Texts read at a time, and sorted by length."""
+LOCK_FILE = ".lock"
 SETTINGS_FILE = "settings.json"
 ROWS_FILE = "rows.jsonl"
 
@@ -48,18 +50,29 @@ class Study:
         The rows of a setting are in ``rows.jsonl`` as soon as it is done.
 
         Raises:
-            ValueError: If the folder is of another study, the model has no latents, or
-                a text cannot be scored.
+            ValueError: If the folder is of another study or of one that is running, the
+                model has no latents, or a text cannot be scored.
         """
         if self.checkpoint.model.estimators[0] == "exact":
             raise ValueError(
                 f"{self.checkpoint.name} has no latents, so there is nothing to "
                 "study: its likelihoods are exact"
             )
-        digest, num_texts = self._fingerprint()
-        self._claim(digest)
-        found: list[rows.Row] = []
         settings = self.plan.settings()
+        # What cannot be scored is an error now, not after hours of drawing.
+        digest, num_texts = self._fingerprint(self._scorer(settings[0]))
+        self._claim(digest)
+        try:
+            with FileLock(self.output / LOCK_FILE, timeout=0):
+                return self._run(settings, num_texts)
+        except Timeout as err:
+            raise ValueError(
+                f"another run is writing into {self.output}: wait for it, or give "
+                "--output another folder"
+            ) from err
+
+    def _run(self, settings: list[Setting], num_texts: int) -> list[rows.Row]:
+        found: list[rows.Row] = []
         for number, setting in enumerate(settings, start=1):
             file = self._file(setting)
             title = f"{setting.name} ({number} of {len(settings)})"
@@ -73,18 +86,7 @@ class Study:
 
     def _draw(self, setting: Setting, file: DrawsFile, bar: Any) -> None:
         """Weigh the texts that the file lacks."""
-        options = ScoringOptions(
-            estimator=setting.estimator,
-            num_samples=setting.num_samples,
-            proposal=setting.proposal,
-            temperature=setting.temperature,
-            seed=self.plan.seed,
-            unk=self.plan.unk,
-        )
-        scorer = Scorer(
-            self.checkpoint, options, batch_size=self.batch_size, quiet=True
-        )
-        done = file.keys()
+        scorer, done = self._scorer(setting), file.keys()
         texts = self._texts()
         while queries := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             missing = [
@@ -100,6 +102,17 @@ class Study:
                 weighed = ((t, log_p.logsumexp(0, True)) for t, log_p in weighed)
             for text in file.append(weighed):
                 bar.update(text.sentence == last[text.query.index])
+
+    def _scorer(self, setting: Setting) -> Scorer:
+        options = ScoringOptions(
+            estimator=setting.estimator,
+            num_samples=setting.num_samples,
+            proposal=setting.proposal,
+            temperature=setting.temperature,
+            seed=self.plan.seed,
+            unk=self.plan.unk,
+        )
+        return Scorer(self.checkpoint, options, batch_size=self.batch_size, quiet=True)
 
     def _rows(self, setting: Setting, file: DrawsFile) -> list[rows.Row]:
         if setting.estimator == "beam":
@@ -123,10 +136,15 @@ class Study:
         texts = itertools.islice(stream_texts(self.data), self.limit)
         return (Query(n, f"text/{n}", text) for n, text in enumerate(texts))
 
-    def _fingerprint(self) -> tuple[str, int]:
-        """Return a digest of the texts, and how many they are."""
+    def _fingerprint(self, scorer: Scorer) -> tuple[str, int]:
+        """Return a digest of the texts, and how many they are.
+
+        Raises:
+            ValueError: If one of them cannot be scored.
+        """
         digest, number = hashlib.sha256(), 0
         for query in self._texts():
+            scorer.cut.whole(query)
             digest.update(json.dumps(query.text).encode())
             number += 1
         return digest.hexdigest()[:16], number
@@ -145,7 +163,9 @@ class Study:
         path = self.output / SETTINGS_FILE
         if not path.exists():
             (self.output / "draws").mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+            part = path.with_name(f"{path.name}.part")
+            part.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+            part.replace(path)
             return
         theirs = read_settings(self.output)
         different = [

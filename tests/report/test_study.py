@@ -15,7 +15,7 @@ from lm_latent_eval.report.claims import claims
 from lm_latent_eval.report.columns import Column
 from lm_latent_eval.report.figures import kernel_density
 from lm_latent_eval.report.study import tables
-from lm_latent_eval.study.rows import read
+from lm_latent_eval.study.rows import read, write
 from tests import tiny_checkpoint
 
 TEXTS = (
@@ -43,6 +43,7 @@ def test_the_command_leaves_rows_tables_and_figures(folder):
     out = folder / "out"
     assert {p.name for p in out.iterdir()} == {
         *FIGURES,
+        ".lock",
         "draws",
         "rows.jsonl",
         "settings.json",
@@ -188,10 +189,10 @@ def test_claims_that_hold():
     a, b, c, d, e = claims([column(falling, {1: 80.0, 100: 55.0})])
     assert "all 3 curves of the first k samples do" in a
     assert "3 of 3 times; the corpus level is 2 to 2 times" in b
-    assert "τ = 2 is best (45; τ = 1: 50)" in c
+    assert "τ = 2 is best (45), τ = 1 gives 50" in c
     assert "yes (50; nonpeeking 70)" in d
     nats = 10 * math.log(55 / 50)
-    assert f"k = 100 gives 55, 100 samples 50: the beam loses {nats:.3g} nats" in e
+    assert f"k = 100 gives 55, 100 samples 50 (the beam loses {nats:.3g} nats" in e
 
 
 def test_claims_that_fail():
@@ -206,6 +207,30 @@ def test_claims_that_fail():
     assert "no (66; nonpeeking 40)" in d
     assert "the beam gains" in e
     assert "∞" in tables([column(rising, {})])
+
+
+def test_claims_without_numbers_are_not_tested():
+    assert all("not tested" in claim for claim in claims([]))
+    one = {("peeking", 1.0): [90, 60, 50]}
+    a, b, c, d, e = claims([column(one, {})])
+    assert "all 1 curves" in a and "1 of 1 times" in b
+    assert all(claim.endswith("m, peeking: not tested.") for claim in (c, d, e))
+
+
+def test_claims_of_nothing_but_infinities(tmp_path):
+    """As rows come back from their file."""
+    endless = dict.fromkeys([("peeking", 1.0), ("nonpeeking", 1.0)], [math.inf] * 3)
+    made = rows(endless, {10: math.inf})
+    written = [{k: v if v != math.inf else "inf" for k, v in r.items()} for r in made]
+    written = [
+        {k: v if v != -math.inf else "-inf" for k, v in r.items()} for r in written
+    ]
+    write(tmp_path / "rows.jsonl", written)
+    found = read(tmp_path / "rows.jsonl")
+    assert found == made
+    text = tables([Column(SETTINGS, found, "peeking")])
+    assert "∞" in text
+    assert text.count("not tested") == 3, "levels, monotonicity and temperatures"
 
 
 def test_density_is_a_density():
@@ -245,6 +270,6 @@ def test_studies_under_way_are_reported_as_far_as_they_are(folder, tmp_path, cap
     (part / "rows.jsonl").write_text("".join(lines[:12]), encoding="utf-8")
     assert main(["study", "--report", str(part), "--output", str(part)]) == 0
     assert "| τ = 0.9 |" in capsys.readouterr().out
-    (part / "rows.jsonl").write_text("", encoding="utf-8")
+    (part / "rows.jsonl").unlink()
     assert main(["study", "--report", str(part), "--output", str(part)]) == 2
     assert "no setting of these studies is done" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from filelock import FileLock
 
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
 from lm_latent_eval.models.checkpoint import load, save
@@ -14,7 +15,7 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.study.draws import DrawsFile
 from lm_latent_eval.study.plan import Plan, Setting
 from lm_latent_eval.study.rows import read
-from lm_latent_eval.study.run import ROWS_FILE, Study
+from lm_latent_eval.study.run import LOCK_FILE, ROWS_FILE, Study
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
 
@@ -135,6 +136,31 @@ def test_other_settings_are_refused(checkpoint, data, tmp_path):
         study(checkpoint, data, output, limit=2).run()
 
 
+def test_two_runs_do_not_write_at_once(checkpoint, data, tmp_path):
+    running = study(checkpoint, data, tmp_path / "study")
+    running.run()
+    with (
+        FileLock(tmp_path / "study" / LOCK_FILE),
+        pytest.raises(ValueError, match="another run is writing into"),
+    ):
+        study(checkpoint, data, tmp_path / "study").run()
+
+
+@pytest.mark.parametrize("text", ["the fox .\nthe <unk> fox .\n"])
+def test_what_cannot_be_scored_claims_no_folder(tmp_path, text):
+    folder = tiny_checkpoint.write(
+        tmp_path / "kglm", tiny_checkpoint.kglm(), tiny_checkpoint.orthography()
+    )
+    checkpoint, data = load(folder), tmp_path / "texts.txt"
+    data.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"text/1 .*literal <unk>"):
+        study(checkpoint, data, tmp_path / "study").run()
+    with pytest.raises(ValueError, match="unk='nonsense'"):
+        study(checkpoint, data, tmp_path / "study", unk="nonsense").run()
+    assert not (tmp_path / "study").exists()
+    study(checkpoint, data, tmp_path / "study", unk="closed").run()
+
+
 def test_sentences_are_estimated_one_by_one(tmp_path):
     rnng = reference.tiny(vocab_size=tiny_checkpoint.tokenizer().vocab_size)
     folder = tmp_path / "rnng"
@@ -190,6 +216,7 @@ def test_a_plan_covers_the_paper():
         ({"temperatures": (0.5, 2.0)}, "must include 1"),
         ({"temperatures": (1.0, -1.0)}, "temperature=-1.0"),
         ({"num_samples": 0}, "a replicate of 100"),
+        ({"temperatures": (1.0, 1.0000001)}, "is-peeking-1 twice"),
         ({"beam_widths": (0,)}, "num_samples=0"),
     ],
 )

@@ -92,18 +92,25 @@ def test_a_recombination_takes_one_replicate_of_each_text(log_w):
     assert chi_square < 35 + 5 * math.sqrt(70)
 
 
-def test_recombinations_are_distributed_as_replicates_are():
-    """Their mean and variance are those of a sum of independent texts."""
-    generator = torch.Generator().manual_seed(1)
-    log_w = torch.randn(40, SAMPLES, generator=generator, dtype=torch.float64)
-    rows_ = Rows([(n, 0) for n in range(40)], torch.ones(40, dtype=torch.long), log_w)
-    level = summed([rows_], sizes=(5,)).instance[5]
-    parts = log_evidence(log_w.unflatten(1, (12, 5)))
-    variance = parts.var(1, correction=0).sum()
-    error = (variance / RECOMBINED).sqrt()
-    assert abs(level.recombined.mean() - parts.mean(1).sum()) < 5 * error
-    spread = level.recombined.var()
-    assert abs(spread / variance - 1) < 5 * math.sqrt(2 / RECOMBINED)
+@pytest.mark.parametrize("count", [5, 12])
+def test_fresh_estimates_are_where_they_are_predicted(count):
+    """Of 400 corpora each, 95 % have a fresh estimate inside the interval."""
+    generator = torch.Generator().manual_seed(count)
+    trials, texts, size = 400, 15, 4
+    inside = 0
+    for _ in range(trials):
+        shape = (texts, (count + 1) * size)
+        log_w = torch.randn(shape, generator=generator, dtype=torch.float64)
+        fresh = log_evidence(log_w[:, -size:]).sum()
+        found = Totals(count * size, (size,), seed=0)
+        keys = [(n, 0) for n in range(texts)]
+        tokens = torch.ones(texts, dtype=torch.long)
+        found.add(Rows(keys, tokens, log_w[:, :-size]))
+        predicted = found.instance[size].predicted()
+        low, high = predicted.quantile(torch.tensor([0.025, 0.975]).double())
+        inside += int(low <= fresh <= high)
+    error = math.sqrt(0.95 * 0.05 / trials)
+    assert abs(inside / trials - 0.95) < 4 * error
 
 
 def test_the_mean_over_nested_replicates_cannot_rise(some, log_w):
@@ -134,7 +141,7 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     certified = math.exp(-(log_p - math.log(24 / 0.05)) / 45)
     assert last["certified_perplexity"] == pytest.approx(certified, rel=1e-8)
     error = stderr(log_w).square().sum().sqrt().item()
-    assert last["stderr"] == pytest.approx(error, rel=1e-8)
+    assert last["log_likelihood_stderr"] == pytest.approx(error, rel=1e-8)
     sizes = effective_sample_size(log_w)
     assert last["effective_sample_size_minimum"] == pytest.approx(sizes.min().item())
     assert last["effective_sample_size_median"] == pytest.approx(sizes.median().item())
@@ -147,7 +154,7 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     )
     five = next(r for r in made if r["num_samples"] == 5 and r["level"] == "instance")
     assert len(five["replicates"]) == 12
-    inside = [five["low"] <= p <= five["high"] for p in five["recombined"]]
+    inside = [five["low"] <= p <= five["high"] for p in five["predicted"]]
     assert 0.94 < sum(inside) / RECOMBINED < 0.96
 
 

@@ -156,9 +156,9 @@ class GenerativeModel(nn.Module):
         if self.config.only_possible:
             scores[impossible, END] = -torch.inf
             return scores.log_softmax(-1)
-        log_p = scores.log_softmax(-1)
-        log_p[impossible, END] = -torch.inf
-        return log_p
+        (rows,) = impossible.nonzero(as_tuple=True)
+        nothing = scores.new_full((), -torch.inf)
+        return scores.log_softmax(-1).index_put((rows, rows * 0 + END), nothing)
 
     def log_word(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
         """Return log P(word | SHIFT) of one word a stack in nats, (R,) float64."""

@@ -53,3 +53,16 @@ def test_dropout_is_for_training_alone():
     rnng.train()
     torch.manual_seed(0)
     assert all((a != b).any() for a, b in zip(calm, log_probs(), strict=True))
+
+
+@pytest.mark.parametrize("only_possible", [True, False])
+def test_weights_of_either_kind_can_be_trained_further(only_possible):
+    rnng = reference.tiny(only_possible=only_possible)
+    trees = reference.trees([reference.every_tree(4)], "eos")
+    batch = reference.batch([[4, 5, 5, 4]], "eos")
+    for parameter in rnng.generative.parameters():
+        parameter.requires_grad_()
+    rnng.log_joint(rnng.encode(batch), trees).sum().backward()
+    slopes = [p.grad for p in rnng.generative.parameters() if p.grad is not None]
+    assert len(slopes) > 5
+    assert all(slope.isfinite().all() and slope.any() for slope in slopes)

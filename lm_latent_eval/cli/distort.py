@@ -1,0 +1,168 @@
+"""``lm-latent-eval distort``: languages whose probabilities are known."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lm_latent_eval.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    distort = commands.add_parser(
+        "distort",
+        help="draw artificial languages, to compare models with what is true",
+        description="Artificial languages, after LeBrun et al. (2022): text whose "
+        "probability is known exactly.",
+    )
+    steps = distort.add_subparsers(required=True, metavar="STEP")
+    _add_sample(steps)
+    _add_language(steps)
+    _add_tokenizer(steps)
+
+
+def _add_sample(steps: Commands) -> None:
+    sample = steps.add_parser(
+        "sample",
+        help="draw sequences with their log-probabilities",
+        description="Writes Arrow shards of token ids with their log-probabilities in "
+        "nats. An interrupted run goes on where it was.",
+    )
+    sample.add_argument(
+        "--language",
+        required=True,
+        help="a built-in one (agreement, weather), a JSON file, or a causal LM: a "
+        "directory or a repository of the hub",
+    )
+    sample.add_argument("--output", type=Path, required=True, help="folder of shards")
+    sample.add_argument("--num-sequences", type=int, required=True, metavar="N")
+    sample.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        metavar="I",
+        help="number of the first sequence: corpora of one seed that share no number "
+        "are independent (default: 0)",
+    )
+    sample.add_argument("--seed", type=int, default=0, help="default: 0")
+    sample.add_argument(
+        "--max-length",
+        type=int,
+        default=128,
+        metavar="TOKENS",
+        help="cut longer sequences; the end counts as a token (default: 128)",
+    )
+    sample.add_argument(
+        "--shard-size",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="sequences a file (default: 10000)",
+    )
+    causal = sample.add_argument_group("causal LMs")
+    causal.add_argument("--temperature", type=float, help="of the softmax (default: 1)")
+    causal.add_argument(
+        "--begin-id", type=int, help="token before a sequence (default: the model's)"
+    )
+    causal.add_argument(
+        "--end-id", type=int, help="token that ends one (default: the model's)"
+    )
+    causal.add_argument(
+        "--batch-size", type=int, help="sequences computed together (default: 64)"
+    )
+    causal.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    causal.add_argument("--dtype", help="float32 (default) or float64")
+    sample.set_defaults(run=_sample)
+
+
+def _add_language(steps: Commands) -> None:
+    language = steps.add_parser(
+        "language",
+        help="make up a random grammar or hidden Markov model",
+        description="Writes a JSON file for --language, with lopsided random "
+        "probabilities.",
+    )
+    language.add_argument("kind", choices=("pcfg", "hmm"))
+    language.add_argument("--output", type=Path, required=True, help="JSON file")
+    language.add_argument(
+        "--num-symbols", type=int, default=8, help="phrases, or states (default: 8)"
+    )
+    language.add_argument("--num-words", type=int, default=100, help="default: 100")
+    language.add_argument(
+        "--expected-length",
+        type=float,
+        default=10.0,
+        metavar="WORDS",
+        help="of a sequence (default: 10)",
+    )
+    language.add_argument("--seed", type=int, default=0, help="default: 0")
+    language.set_defaults(run=_language)
+
+
+def _add_tokenizer(steps: Commands) -> None:
+    tokenizer = steps.add_parser(
+        "tokenizer", help="train a byte-pair encoding for a causal LM"
+    )
+    tokenizer.add_argument(
+        "--data", type=Path, required=True, help="texts: JSON lines, or one text a line"
+    )
+    tokenizer.add_argument("--output", type=Path, required=True, help="folder")
+    tokenizer.add_argument(
+        "--vocab-size", type=int, default=50_257, help="default: 50257"
+    )
+    tokenizer.set_defaults(run=_tokenizer)
+
+
+def _sample(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.languages.catalog import load_language
+    from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.scoring.options import parse_device, parse_dtype
+
+    given = {
+        "temperature": args.temperature,
+        "begin_id": args.begin_id,
+        "end_id": args.end_id,
+        "batch_size": args.batch_size,
+        "device": args.device and parse_device(args.device),
+        "dtype": parse_dtype(args.dtype),
+    }
+    causal = {name: value for name, value in given.items() if value is not None}
+    language = load_language(args.language, **causal)
+    corpus = Corpus.draw(
+        language,
+        args.output,
+        args.num_sequences,
+        seed=args.seed,
+        first=args.first,
+        max_length=args.max_length,
+        shard_size=args.shard_size,
+    )
+    print(f"wrote {corpus.directory}")
+
+
+def _language(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.languages.random_languages import (
+        random_hmm,
+        random_pcfg,
+    )
+    from lm_latent_eval.distortion.languages.words import write_description
+
+    make = {"pcfg": random_pcfg, "hmm": random_hmm}[args.kind]
+    description = make(
+        args.num_symbols,
+        args.num_words,
+        expected_length=args.expected_length,
+        seed=args.seed,
+    )
+    write_description(description, args.output)
+    print(f"wrote {args.output}")
+
+
+def _tokenizer(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.languages.tokenizer import train_bpe
+    from lm_latent_eval.text.corpora import stream_texts
+
+    bpe = train_bpe(stream_texts(args.data), args.vocab_size)
+    bpe.save_pretrained(args.output)
+    print(f"wrote {args.output}")
