@@ -1,1 +1,1 @@
-"""Noise channels: texts made worse by a known amount."""
+"""Texts made worse by a known amount, and languages whose probabilities are known."""

@@ -1,0 +1,1 @@
+"""Artificial languages: distributions over sequences whose probabilities are known."""

@@ -1,0 +1,267 @@
+r"""A Hugging Face causal language model as a language, at any softmax temperature.
+
+    p(x_t | x_<t) = softmax(logits_t / T)     x_0 = BEGIN, the last x_t = END
+
+Every id of the vocabulary can be drawn, the begin of a sequence and the padding token
+not excepted: what the model gives them is part of the distribution.
+
+Source: LeBrun, Sordoni and O'Donnell (2022), section 3.1; T = 0.85 is theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lm_latent_eval.distortion.languages.language import (
+    Sample,
+    checked_length,
+    checked_sequences,
+    sequence_key,
+    step_uniforms,
+)
+
+
+@dataclass(frozen=True)
+class CausalLanguage:
+    """What a causal LM generates, drawn by inverting distribution functions.
+
+    In float32, a sum whose rounding depends on the size of a batch can move a draw that
+    lies on the edge between two tokens; a model in float64 draws the same everywhere.
+
+    Attributes:
+        model: Its ``past_key_values`` must be a ``Cache`` that can select sequences.
+        temperature: T.
+        begin_id: What sequences follow.
+        end_id: What they end with; may be the same id.
+        tokenizer: Saved beside what is drawn; None where there are no strings.
+        name: What to call it.
+        batch_size: Sequences computed together, which moves no number.
+    """
+
+    model: Any
+    temperature: float
+    begin_id: int
+    end_id: int
+    tokenizer: Any = None
+    name: str = "causal LM"
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature={self.temperature}: expected more than 0")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size={self.batch_size}: expected at least 1")
+        for name in ("begin_id", "end_id"):
+            token = getattr(self, name)
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(
+                    f"{name}={token}: expected an id of 0 .. {self.vocab_size - 1}"
+                )
+        self.model.eval()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        temperature: float = 1.0,
+        begin_id: int | None = None,
+        end_id: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        batch_size: int = 64,
+    ) -> Self:
+        """Load a directory or a repository of the hub.
+
+        Args:
+            path: Where it is.
+            temperature: T.
+            begin_id: None is the one that configuration and tokenizer agree on.
+            end_id: As ``begin_id``.
+            device: Where to compute; None is a GPU if there is one.
+            dtype: Of the model.
+            batch_size: Sequences computed together.
+
+        Raises:
+            ValueError: If there is no such model, or it leaves open
+                what begin and end are.
+        """
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        except OSError as err:
+            raise ValueError(f"{path} is not a causal language model ({err})") from err
+        tokenizer = _tokenizer(path)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        begin_id = _special(begin_id, "bos_token_id", model, tokenizer)
+        end_id = _special(end_id, "eos_token_id", model, tokenizer)
+        return cls(
+            model.to(device),
+            temperature,
+            begin_id,
+            end_id,
+            tokenizer,
+            name=str(path),
+            batch_size=batch_size,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """All ids of the model."""
+        return int(self.model.config.vocab_size)
+
+    @torch.inference_mode()
+    def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
+        """Draw token by token, one random number each, with a key-value cache."""
+        self._check_room(checked_length(max_length))
+        keys = [sequence_key(seed, index) for index in indices]
+        sequences: list[list[int]] = []
+        log_p = []
+        for start in range(0, len(keys), self.batch_size):
+            some = step_uniforms(keys[start : start + self.batch_size], max_length)
+            ids, each = self._draw(some.to(self.model.device))
+            sequences += ids
+            log_p.append(each)
+        return Sample(sequences, torch.cat([torch.zeros(0).double(), *log_p]))
+
+    @torch.inference_mode()
+    def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Score whole sequences, one pass each; see :meth:`Language.log_p`."""
+        checked = checked_sequences(sequences, self)
+        order = sorted(range(len(checked)), key=lambda place: len(checked[place]))
+        if order:
+            self._check_room(len(checked[order[-1]]))
+        found = torch.empty(len(checked), dtype=torch.float64)
+        for start in range(0, len(order), self.batch_size):
+            places = order[start : start + self.batch_size]
+            found[places] = self._score([checked[place] for place in places])
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """Return a digest of the weights, the temperature, and begin and end."""
+        return {
+            "kind": "causal",
+            "name": self.name,
+            "digest": _digest(self.model),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "temperature": self.temperature,
+            "begin_id": self.begin_id,
+            "end_id": self.end_id,
+        }
+
+    def save(self, directory: Path) -> None:
+        """Write the tokenizer; the model stays where it is."""
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(directory)
+
+    def _draw(self, uniforms: Tensor) -> tuple[list[list[int]], Tensor]:
+        """Draw sequences from (n, max_length) random numbers."""
+        num, max_length = uniforms.shape
+        device = uniforms.device
+        drawn = torch.full((num, max_length), self.end_id, device=device)
+        log_p = torch.zeros(num, dtype=torch.float64, device=device)
+        going = torch.arange(num, device=device)
+        last = torch.full((num, 1), self.begin_id, device=device)
+        cache = None
+        for t in range(max_length):
+            out = self.model(input_ids=last, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            log_probs = self._log_softmax(out.logits[:, -1])
+            chosen = _invert(log_probs.exp(), uniforms[going, t])
+            drawn[going, t] = chosen
+            log_p[going] += log_probs.gather(1, chosen[:, None])[:, 0]
+            on = (chosen != self.end_id).nonzero()[:, 0]
+            if not len(on):
+                break
+            if len(on) < len(going):
+                cache.batch_select_indices(on)
+            going, last = going[on], chosen[on, None]
+        return [_until_end(ids, self.end_id) for ids in drawn.tolist()], log_p.cpu()
+
+    def _score(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
+        """Score sequences of similar lengths; what follows the shorter is not seen."""
+        length = max(map(len, sequences))
+        padded = [[*s, *[self.end_id] * (length - len(s))] for s in sequences]
+        ids = torch.tensor(padded, device=self.model.device)
+        begin = torch.full_like(ids[:, :1], self.begin_id)
+        inputs = torch.cat([begin, ids[:, :-1]], 1)
+        logits = self.model(input_ids=inputs, use_cache=False).logits
+        found = []
+        for row, target, sequence in zip(logits, ids, sequences, strict=True):
+            log_probs = self._log_softmax(row[: len(sequence)])
+            found.append(log_probs.gather(1, target[: len(sequence), None]).sum())
+        return torch.stack(found).cpu()
+
+    def _log_softmax(self, logits: Tensor) -> Tensor:
+        log_probs = (logits.double() / self.temperature).log_softmax(-1)
+        if log_probs.isnan().any():
+            raise ValueError(f"{self.name} predicts NaN: the model is damaged")
+        return log_probs
+
+    def _check_room(self, length: int) -> None:
+        """Raise unless the model can read begin and all tokens but the last."""
+        room = getattr(self.model.config, "max_position_embeddings", None)
+        if room is not None and length > room:
+            raise ValueError(
+                f"{self.name} has {room} positions: a sequence has at most {room} "
+                f"tokens, not {length}"
+            )
+
+
+def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Return the first id whose distribution function exceeds a number below one."""
+    sums = probabilities.cumsum(-1)
+    sums = sums / sums[:, -1:]
+    return torch.searchsorted(sums, uniform[:, None], right=True)[:, 0]
+
+
+def _until_end(ids: list[int], end_id: int) -> list[int]:
+    return ids[: ids.index(end_id) + 1] if end_id in ids else ids
+
+
+def _tokenizer(path: str | Path) -> Any:
+    """Load a tokenizer; None if there is none."""
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError):
+        return None
+    # Where there are no files, transformers may make one up that has no words.
+    words = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
+    return tokenizer if words else None
+
+
+def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:
+    """Return the id of a special token, which nobody may contradict."""
+    if given is not None:
+        return given
+    sources = {"configuration": model.config, "tokenizer": tokenizer}
+    said = {where: getattr(source, name, None) for where, source in sources.items()}
+    found = {where: token for where, token in said.items() if isinstance(token, int)}
+    if len(set(found.values())) != 1:
+        raise ValueError(
+            f"there is no one {name} (configuration: {said['configuration']}, "
+            f"tokenizer: {said['tokenizer']}): say which"
+        )
+    return next(iter(found.values()))
+
+
+def _digest(model: Any) -> str:
+    """Return what tells weights from others, whatever device they are on."""
+    sha = hashlib.sha256()
+    for name, weights in _parameters(model):
+        sha.update(f"{name} {weights.dtype} {tuple(weights.shape)}\n".encode())
+        sha.update(weights.contiguous().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+def _parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
+    for name, weights in model.state_dict().items():
+        yield name, weights.detach().cpu().flatten()

@@ -1,0 +1,251 @@
+r"""A probabilistic context-free grammar as a language, with exact probabilities.
+
+Of words w_1..w_n, with rules A -> B C, A -> B and A -> w (``NormalForm``):
+
+    inside   b(i,j,A) = sum_B U*(A,B) [ p(B -> w_i), or over spans of two or more
+                        sum_{k, B -> C D} p(B -> C D) b(i,k,C) b(k+1,j,D) ]
+    prefix   f(i,A)   = sum_B L*(A,B) [ p(B -> w_n) at i = n, else
+                        sum_{k, B -> C D} p(B -> C D) b(i,k,C) f(k+1,D) ]
+
+b is the probability that A derives w_i..w_j and nothing else, f that it derives words
+that begin with w_i..w_n. U* = (I - U)^-1 sums the chains A -> B -> ..; L* does so for
+chains of first parts, L(A,B) = p(A -> B) + sum_C p(A -> B C), whose other parts derive
+anything (total one, as derivations end).
+
+Symbols: b -> ``inside``, by width and first word; f -> ``prefix``.
+Source: Baker (1979) for b; Jelinek and Lafferty (1991) for f.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lm_latent_eval.distortion.languages.grammar import Grammar, NormalForm
+from lm_latent_eval.distortion.languages.language import (
+    Sample,
+    checked_length,
+    checked_sequences,
+    cumulative,
+    endless_uniforms,
+    log_p_by_length,
+    sequence_key,
+)
+from lm_latent_eval.distortion.languages.words import (
+    BEGIN_ID,
+    END_ID,
+    FIRST_WORD,
+    digest,
+    word_tokenizer,
+    write_description,
+)
+
+_CELLS = 1 << 23
+"""Products of parts held at a time."""
+
+
+class PCFG:
+    """The language of a grammar.
+
+    Example:
+        >>> plums = PCFG({
+        ...     "kind": "pcfg",
+        ...     "start": "S",
+        ...     "words": ["plums", "grow", "quickly"],
+        ...     "rules": {"S": {"plums V": 1}, "V": {"grow": 0.75, "V quickly": 0.25}},
+        ... })
+        >>> sample = plums.sample(seed=0, indices=range(3), max_length=8)
+        >>> sample.sequences
+        [[2, 3, 1], [2, 3, 4, 4, 4, 1], [2, 3, 1]]
+        >>> sample.log_p.exp()
+        tensor([0.7500, 0.0117, 0.7500], dtype=torch.float64)
+        >>> plums.log_p([[2], [2, 3]]).exp()  # "plums ..", "plums grow .."
+        tensor([1., 1.], dtype=torch.float64)
+    """
+
+    begin_id, end_id = BEGIN_ID, END_ID
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        """Read a description.
+
+        Raises:
+            ValueError: As :meth:`Grammar.of`.
+        """
+        self.grammar = Grammar.of(description)
+        self._description = dict(description)
+        form = NormalForm.of(self.grammar)
+        self._start = form.start
+        self._first, self._second = torch.from_numpy(form.pairs.T.copy())
+        self._rules = torch.from_numpy(form.pair_rules)
+        # (V, A): neither begin nor end is a word.
+        self._emitted = torch.from_numpy(
+            np.pad(form.words.T, ((FIRST_WORD, 0), (0, 0)))
+        )
+        first_parts = form.unary.copy()
+        for (first, _), probability in zip(form.pairs, form.pair_rules, strict=True):
+            first_parts[:, first] += probability
+        self._chains = _closed(form.unary)
+        self._first_chains = _closed(first_parts)
+        self._choices = self._sampler()
+
+    @property
+    def vocab_size(self) -> int:
+        """Words, begin and end."""
+        return FIRST_WORD + len(self.grammar.words)
+
+    def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
+        """Rewrite from the left, one random number a rule."""
+        checked_length(max_length)
+        drawn = [self._derive(sequence_key(seed, i), max_length) for i in indices]
+        return Sample(drawn, self.log_p(drawn))
+
+    def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Sum over all derivations; see :meth:`Language.log_p`."""
+        return log_p_by_length(checked_sequences(sequences, self), self._log_p)
+
+    def settings(self) -> dict[str, Any]:
+        """Return kind and digest."""
+        return {"kind": "pcfg", "digest": digest(self._description)}
+
+    def save(self, directory: Path) -> None:
+        """Write ``language.json`` and the tokenizer."""
+        write_description(self._description, directory / "language.json")
+        word_tokenizer(self.grammar.words).save_pretrained(directory)
+
+    def _sampler(self) -> list[tuple[list[float], list[list[int]]]]:
+        """Return cumulative probabilities and right sides, a symbol; words are < 0."""
+        rules = self.grammar.rules
+        code = {symbol: number for number, symbol in enumerate(rules)}
+        code |= {word: -1 - place for place, word in enumerate(self.grammar.words)}
+        return [
+            (
+                cumulative(rights.values()),
+                [[code[part] for part in right][::-1] for right in rights],
+            )
+            for rights in rules.values()
+        ]
+
+    def _derive(self, key: int, max_length: int) -> list[int]:
+        uniform = endless_uniforms(key)
+        waiting = [list(self.grammar.rules).index(self.grammar.start)]
+        ids: list[int] = []
+        while waiting:
+            symbol = waiting.pop()
+            if symbol >= 0:
+                cumulative, rights = self._choices[symbol]
+                waiting += rights[bisect_right(cumulative, next(uniform))]
+                continue
+            ids.append(FIRST_WORD - 1 - symbol)
+            if len(ids) == max_length:
+                return ids
+        return [*ids, END_ID]
+
+    def _log_p(self, ids: Tensor) -> Tensor:
+        """Score sequences of one length, (n, length) -> (n,)."""
+        places = max(1, ids.shape[1] ** 2 // 4) * max(1, len(self._first))
+        found = []
+        for some in ids.split(max(1, _CELLS // places)):
+            ended = some[:, -1] == END_ID
+            log_p = torch.empty(len(some), dtype=torch.float64)
+            log_p[ended] = self._whole(some[ended, :-1])
+            log_p[~ended] = self._beginning(some[~ended])
+            found.append(log_p)
+        return torch.cat(found)
+
+    def _whole(self, ids: Tensor) -> Tensor:
+        """Return the log-probabilities of all words, without the end."""
+        if ids.numel() == 0:  # nothing to score, or only an end, which cannot be
+            return torch.full((len(ids),), -torch.inf, dtype=torch.float64)
+        return self._inside(ids, ids.shape[1])[-1].log_p(self._start)[:, 0]
+
+    def _beginning(self, ids: Tensor) -> Tensor:
+        """Return the log-probabilities that sequences begin like this."""
+        length = ids.shape[1]
+        inside = self._inside(ids, length - 1)
+        prefix = _Spans.of(self._emitted[ids[:, -1:]] @ self._first_chains)
+        for first in reversed(range(length - 1)):
+            # Some words from the first on as a whole, the others as a beginning.
+            whole = [spans.places(first, 1) for spans in inside[: length - 1 - first]]
+            found = self._joined(_Spans.stack(whole), prefix.each_as_split())
+            found = found.led_to(self._first_chains)
+            prefix = _Spans(
+                torch.cat([found.p, prefix.p], 1),
+                torch.cat([found.scale, prefix.scale], 1),
+            )
+        return prefix.log_p(self._start)[:, 0]
+
+    def _inside(self, ids: Tensor, widest: int) -> list[_Spans]:
+        """Return b of all spans, an entry for each width from 1 to ``widest``."""
+        inside = [_Spans.of(self._emitted[ids] @ self._chains)]
+        for width in range(2, widest + 1):
+            number = ids.shape[1] - width + 1
+            left = [inside[k - 1].places(0, number) for k in range(1, width)]
+            right = [inside[width - k - 1].places(k, number) for k in range(1, width)]
+            joined = self._joined(_Spans.stack(left), _Spans.stack(right))
+            inside.append(joined.led_to(self._chains))
+        return inside
+
+    def _joined(self, left: _Spans, right: _Spans) -> _Spans:
+        """Sum over splits and rules A -> B C; (n, places, splits) -> (n, places)."""
+        scale = left.scale + right.scale
+        highest = scale.amax(-1)
+        highest = highest.where(highest.isfinite(), 0)
+        weight = (scale - highest[..., None]).exp()
+        pairs = left.p[..., self._first] * right.p[..., self._second]
+        return _Spans((weight[..., None] * pairs).sum(-2) @ self._rules, highest)
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Probabilities of every symbol for some spans: exp(scale) p."""
+
+    p: Tensor
+    """(n, places, [splits,] A)"""
+    scale: Tensor
+    """(n, places, [splits])"""
+
+    @classmethod
+    def of(cls, p: Tensor) -> Self:
+        return cls(p, p.new_zeros(p.shape[:-1])).rescaled()
+
+    @classmethod
+    def stack(cls, splits: list[_Spans]) -> _Spans:
+        return cls(
+            torch.stack([each.p for each in splits], 2),
+            torch.stack([each.scale for each in splits], 2),
+        )
+
+    def places(self, first: int, number: int) -> _Spans:
+        some = slice(first, first + number)
+        return _Spans(self.p[:, some], self.scale[:, some])
+
+    def each_as_split(self) -> _Spans:
+        return _Spans(self.p[:, None], self.scale[:, None])
+
+    def led_to(self, chains: Tensor) -> _Spans:
+        """Sum over the chains of symbols that lead to these."""
+        return _Spans(self.p @ chains, self.scale).rescaled()
+
+    def rescaled(self) -> Self:
+        """Make the largest probability of a span one, so that none underflows."""
+        peak = self.p.amax(-1)
+        divisor = peak.where(peak > 0, 1)
+        return type(self)(self.p / divisor[..., None], self.scale + peak.log())
+
+    def log_p(self, symbol: int) -> Tensor:
+        """Return the log-probability of a symbol, (n, places)."""
+        return self.p[..., symbol].log() + self.scale
+
+
+def _closed(step: NDArray[np.float64]) -> Tensor:
+    """Return (I - step)^-1, transposed: probabilities of chains of any length."""
+    chains = np.linalg.inv(np.eye(len(step)) - step)
+    return torch.from_numpy(np.maximum(chains, 0).T.copy())

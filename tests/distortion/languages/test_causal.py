@@ -1,0 +1,134 @@
+"""A tiny GPT-2 as a language, against its own logits without batches or cache."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.words import word_tokenizer
+from tests.distortion.languages.tiny import causal, gpt2, records
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("end_id", [0, 1])
+def test_probabilities_are_products_of_tempered_predictions(temperature, end_id):
+    language, model = causal(temperature, end_id), gpt2().eval()
+    every = records(language, 4)
+    expected = []
+    with torch.inference_mode():
+        for ids in every:
+            p = 1.0
+            for t, token in enumerate(ids):
+                logits = model(torch.tensor([[0, *ids[:t]]])).logits[0, -1]
+                weights = (logits / temperature).exp()
+                p *= (weights[token] / weights.sum()).item()
+            expected.append(p)
+    found = language.log_p(every).exp()
+    torch.testing.assert_close(
+        found, torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=0
+    )
+
+
+@pytest.mark.parametrize("end_id", [0, 1])
+def test_draws_do_not_depend_on_the_batch(end_id):
+    """In float64, every sequence of 300; probabilities to rounding."""
+    whole = causal(end_id=end_id, batch_size=300).sample(5, range(300), 12)
+    assert len({len(ids) for ids in whole.sequences}) > 5, "premise: sequences leave"
+    for batch_size in (1, 7):
+        language = causal(end_id=end_id, batch_size=batch_size)
+        again = language.sample(5, range(299, -1, -1), 12)
+        assert again.sequences[::-1] == whole.sequences
+        torch.testing.assert_close(
+            again.log_p.flip(0), whole.log_p, rtol=1e-12, atol=1e-12
+        )
+
+
+def test_probabilities_are_float64_whatever_the_model():
+    """A float32 model's rounding is in its logits, not in sums over tokens."""
+    language = CausalLanguage(gpt2(torch.float32), 0.7, 0, 1)
+    every = records(language, 5)
+    found, exact = language.log_p(every), causal(0.7).log_p(every)
+    assert found.dtype == torch.float64
+    assert found.exp().sum().item() == pytest.approx(1, abs=1e-6)
+    assert 1e-9 < (found - exact).abs().max() < 1e-4, "premise: it does round"
+    # Of one sequence alone, so that the model sees the same batch.
+    [total] = language.log_p([[2, 3, 1]])
+    with torch.inference_mode():
+        logits = language.model(torch.tensor([[0, 2, 3]])).logits[0].double()
+    steps = (logits / 0.7).log_softmax(-1)[range(3), [2, 3, 1]]
+    assert total.item() == steps.sum().item()
+
+
+def test_load(tmp_path):
+    gpt2().save_pretrained(tmp_path / "ids")
+    language = load_language(
+        tmp_path / "ids", temperature=0.7, device="cpu", dtype=torch.float64
+    )
+    assert (language.begin_id, language.end_id, language.tokenizer) == (0, 1, None)
+    every = records(language, 3)
+    torch.testing.assert_close(language.log_p(every), causal(0.7).log_p(every))
+    settings = {**causal(0.7).settings(), "name": str(tmp_path / "ids")}
+    assert language.settings() == settings, "the same weights"
+
+    gpt2().save_pretrained(tmp_path / "words")
+    word_tokenizer(["a", "b"]).save_pretrained(tmp_path / "words")
+    language = load_language(tmp_path / "words", end_id=3, device="cpu")
+    assert (language.begin_id, language.end_id) == (0, 3)
+    language.save(tmp_path / "saved")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert tokenizer.decode([2, 3, 1]) == "a b </s>"
+
+
+def test_settings_tell_languages_apart():
+    other = gpt2()
+    with torch.no_grad():
+        other.transformer.h[1].ln_1.bias[3] += 1e-9
+    found = [
+        causal(0.7).settings(),
+        causal(0.8).settings(),
+        causal(0.7, end_id=2).settings(),
+        CausalLanguage(other, 0.7, 0, 1).settings(),
+        CausalLanguage(gpt2(torch.float32), 0.7, 0, 1).settings(),
+    ]
+    assert causal(0.7, batch_size=3).settings() == found[0]
+    assert all(found.count(settings) == 1 for settings in found)
+
+
+def test_bad_input(tmp_path):
+    for arguments, message in (
+        ((0.0, 0, 1), "temperature=0.0: expected more than 0"),
+        ((1.0, 4, 1), r"begin_id=4: expected an id of 0 .. 3"),
+        ((1.0, 0, -1), "end_id=-1"),
+        ((1.0, 0, 1, None, "x", 0), "batch_size=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CausalLanguage(gpt2(), *arguments)
+    for ask in (
+        lambda: causal().sample(0, [0], 13),
+        lambda: causal().log_p([[2] * 13]),
+    ):
+        with pytest.raises(ValueError, match=r"12 positions: .* not 13"):
+            ask()
+    with pytest.raises(ValueError, match="nowhere is not a causal language model"):
+        load_language(tmp_path / "nowhere")
+    model = gpt2()
+    model.config.eos_token_id = None
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(tmp_path / "endless")
+    with pytest.raises(
+        ValueError, match=r"no one eos_token_id \(configuration: None, tokenizer: None"
+    ):
+        load_language(tmp_path / "endless")
+    gpt2().save_pretrained(tmp_path / "two")
+    tokenizer = word_tokenizer(["a", "b"])
+    tokenizer.eos_token = "a"
+    tokenizer.save_pretrained(tmp_path / "two")
+    with pytest.raises(ValueError, match=r"\(configuration: 1, tokenizer: 2\): say"):
+        load_language(tmp_path / "two")
+    with torch.no_grad():
+        model.lm_head.weight[0] = torch.nan
+    with pytest.raises(ValueError, match="predicts NaN"):
+        CausalLanguage(model, 1.0, 0, 1).sample(0, [0], 3)

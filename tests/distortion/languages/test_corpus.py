@@ -1,0 +1,190 @@
+"""Corpora on disk: what is in them, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from datasets import Features, List, Value
+from transformers import AutoTokenizer
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.languages.language import Sample
+from tests.distortion.languages.tiny import causal, gpt2, pcfg
+
+SIZE = {"num_sequences": 25, "shard_size": 10, "max_length": 4, "quiet": True}
+
+
+def draw(language: Any, directory: Any, **changes: Any) -> Corpus:
+    settings = SIZE | changes
+    return Corpus.draw(language, directory, settings.pop("num_sequences"), **settings)
+
+
+def contents(directory: Any) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A language that is interrupted when it should draw a certain sequence."""
+
+    language: Any
+    stop: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.language, name)
+
+    def sample(self, seed: int, indices: Any, max_length: int) -> Sample:
+        if self.stop in indices:
+            raise KeyboardInterrupt
+        return self.language.sample(seed, indices, max_length)
+
+
+@pytest.mark.parametrize("make", [pcfg, causal])
+def test_rows(make, tmp_path):
+    language = make()
+    draw(language, tmp_path, seed=3, first=100)
+    rows = Corpus.open(tmp_path).dataset()
+    sample = language.sample(3, range(100, 125), 4)
+    assert rows["index"][:] == [*range(100, 125)]
+    assert rows["ids"][:] == sample.sequences
+    assert rows["ended"][:] == [ids[-1] == 1 for ids in sample.sequences]
+    assert len({*rows["ended"][:]}) == 2, "premise"
+    assert rows["log_p"][:] == pytest.approx(sample.log_p.tolist(), rel=1e-12)
+    assert rows.features == Features(
+        index=Value("int64"),
+        ids=List(Value("int32")),
+        ended=Value("bool"),
+        log_p=Value("float64"),
+    )
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    module = "lm_latent_eval.distortion.languages.corpus"
+    monkeypatch.setattr(f"{module}._ROWS_AT_ONCE", 4)
+    draw(pcfg(), tmp_path / "whole")
+    for stop in (0, 3, 9, 10, 17, 24):
+        folder = tmp_path / str(stop)
+        with pytest.raises(KeyboardInterrupt):
+            draw(Stopped(pcfg(), stop), folder)
+        with pytest.raises(ValueError, match=r"arrow is missing or cut short"):
+            Corpus.open(folder)
+        done = sorted(path.name for path in folder.rglob("*.arrow"))
+        assert done == ["00000.arrow", "00001.arrow"][: stop // 10]
+        # What is there is not drawn again.
+        draw(Stopped(pcfg(), 0) if done else pcfg(), folder)
+        assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_a_shard_cut_short_is_drawn_anew(tmp_path):
+    draw(pcfg(), tmp_path)
+    whole = contents(tmp_path)
+    path = tmp_path / "shards" / "00001.arrow"
+    data = path.read_bytes()
+    end_mark = 8
+    for size in {0, 1, 100, len(data) // 3, len(data) // 2, len(data) - end_mark - 1}:
+        path.write_bytes(data[:size])
+        with pytest.raises(ValueError, match=r"00001.arrow is missing or cut short"):
+            Corpus.open(tmp_path)
+        draw(Stopped(pcfg(), 0), tmp_path)
+        assert contents(tmp_path) == whole
+    # Another shard's rows in its place, and no Arrow at all.
+    for wrong in (whole["shards/00000.arrow"], b"nothing of the kind" * 50):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"00001.arrow is missing or cut short"):
+            Corpus.open(tmp_path)
+    draw(pcfg(), tmp_path)
+    assert contents(tmp_path) == whole
+
+
+def test_other_settings_are_refused(tmp_path):
+    draw(pcfg(), tmp_path)
+    whole = contents(tmp_path)
+    for change, message in (
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"first": 25}, "first is 0 there and 25 here"),
+        ({"num_sequences": 30}, "num_sequences is 25 there and 30 here"),
+        ({"max_length": 5}, "max_length is 4 there and 5 here"),
+        ({"shard_size": 5}, "shard_size is 10 there and 5 here"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            draw(pcfg(), tmp_path, **change)
+    with pytest.raises(ValueError, match=r"of another corpus \(language is"):
+        draw(load_language("agreement"), tmp_path)
+    for change in ({"num_sequences": 0}, {"first": -1}, {"shard_size": 0}):
+        with pytest.raises(ValueError, match="expected at least"):
+            draw(pcfg(), tmp_path / "new", **change)
+    assert contents(tmp_path) == whole
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match="not the settings of a corpus"):
+        Corpus.open(tmp_path)
+
+
+def test_shards_and_first_numbers_do_not_change_sequences(tmp_path):
+    draw(pcfg(), tmp_path / "one")
+    draw(pcfg(), tmp_path / "other", shard_size=7, first=20, num_sequences=5)
+    one, other = (Corpus.open(tmp_path / name).dataset() for name in ("one", "other"))
+    assert other["ids"][:] == one["ids"][20:]
+
+
+def test_impossible_draws_are_an_error(tmp_path):
+    class Wrong(Stopped):
+        def sample(self, seed: int, indices: Any, max_length: int) -> Sample:
+            found = self.language.sample(seed, indices, max_length)
+            found.log_p[3] = float("-inf")
+            return found
+
+    with pytest.raises(ValueError, match="sequence 3 was drawn, but its log-prob"):
+        draw(Wrong(pcfg(), 0), tmp_path)
+
+
+def test_command_line(tmp_path, capsys):
+    language, output = str(tmp_path / "random.json"), str(tmp_path / "corpus")
+    make = ["distort", "language", "pcfg", "--output", language, "--num-symbols", "3"]
+    assert main([*make, "--num-words", "9", "--expected-length", "5"]) == 0
+    sample = ["distort", "sample", "--output", output, "--num-sequences", "30"]
+    assert main([*sample, "--language", language, "--max-length", "20"]) == 0
+    assert capsys.readouterr().out == f"wrote {language}\nwrote {output}\n"
+    rows = Corpus.open(tmp_path / "corpus").dataset()
+    assert json.loads((tmp_path / "corpus/language.json").read_text()) == json.loads(
+        (tmp_path / "random.json").read_text()
+    )
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    text = tokenizer.decode(rows[0]["ids"], skip_special_tokens=True)
+    assert tokenizer(text).input_ids == [i for i in rows[0]["ids"] if i != 1]
+    assert main([*sample, "--language", "weather", "--max-length", "20"]) == 2
+    assert "of another corpus" in capsys.readouterr().err
+    assert main([*sample, "--language", "weather", "--temperature", "2"]) == 2
+    assert "weather is not a causal LM" in capsys.readouterr().err
+
+
+def test_command_line_of_a_causal_lm(tmp_path):
+    gpt2().save_pretrained(tmp_path / "gpt2")
+    run = ["distort", "sample", "--language", str(tmp_path / "gpt2"), "--device", "cpu"]
+    run += ["--output", str(tmp_path / "corpus"), "--num-sequences", "40"]
+    run += ["--temperature", "0.7", "--max-length", "6", "--batch-size", "9"]
+    assert main([*run, "--dtype", "float64"]) == 0
+    rows = Corpus.open(tmp_path / "corpus").dataset()
+    assert rows["ids"][:] == causal(0.7).sample(0, range(40), 6).sequences
+
+
+def test_tokenizer(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("two plums and two pears\n" * 3, "utf-8")
+    run = ["distort", "tokenizer", "--data", str(tmp_path / "text.txt")]
+    run += ["--output", str(tmp_path / "bpe")]
+    assert main([*run, "--vocab-size", "262"]) == 0
+    bpe = AutoTokenizer.from_pretrained(tmp_path / "bpe")
+    assert (len(bpe), bpe.bos_token_id, bpe.eos_token_id) == (262, 0, 1)
+    text = " Zwei  Pflaumen, größer\tals 梨"
+    assert bpe.decode(bpe(text).input_ids) == text
+    assert len(bpe(" two")) < len(" two"), "a merge"
+    capsys.readouterr()
+    assert main([*run, "--vocab-size", "257"]) == 2
+    assert "expected at least 258" in capsys.readouterr().err
+    assert main([*run, "--vocab-size", "5000"]) == 2
+    assert "give more text" in capsys.readouterr().err

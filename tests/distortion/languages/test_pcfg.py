@@ -1,0 +1,72 @@
+"""The inside and prefix algorithms against derivations listed one by one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.languages.hmm import HMM
+from lm_latent_eval.distortion.languages.pcfg import PCFG
+from tests.distortion.languages.tiny import WALK, derived, hmm_as_pcfg, pcfg, records
+
+
+def test_probabilities_are_those_of_all_derivations():
+    language = pcfg()
+    every = [ids for ids in records(language, 5) if not {0, 4} & {*ids} and ids != [1]]
+    found = language.log_p(every).exp()
+    expected = [derived(language, ids) for ids in every]
+    torch.testing.assert_close(
+        found, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-15
+    )
+    assert (found > 0).sum() > 50, "premise"
+
+
+def test_words_that_no_rule_has_and_the_begin_are_impossible():
+    language = pcfg()
+    impossible = [[4], [2, 4, 1], [0], [2, 0, 3], [1]]
+    assert language.log_p(impossible).tolist() == [-math.inf] * len(impossible)
+
+
+def test_a_hidden_markov_model_as_a_grammar():
+    """Long sequences too, with a p far below what float64 can hold."""
+    description = WALK | {
+        "emissions": WALK["emissions"] | {"z": {"b": 1 - 1e-9, "never": 1e-9}}
+    }
+    one, other = HMM(description), PCFG(hmm_as_pcfg(description))
+    sequences = one.sample(0, range(40), 20).sequences
+    long = [[2, 3, *[4] * 60, 1], [2, 3, *[4] * 60]]
+    expected = one.log_p(sequences + long)
+    assert (expected[-2:] < math.log(5e-324)).all(), "premise"
+    assert expected.isfinite().all()
+    torch.testing.assert_close(
+        other.log_p(sequences + long), expected, rtol=1e-12, atol=1e-12
+    )
+    assert other.grammar.expected_length == pytest.approx(one.expected_length, rel=1e-9)
+
+
+def test_the_example_agrees_by_hand():
+    language = load_language("agreement")
+    ids = {word: 2 + n for n, word in enumerate(language.grammar.words)}
+
+    def p(text: str) -> float:
+        return language.log_p([[*(ids[w] for w in text.split()), 1]]).exp().item()
+
+    assert p("the gardener sleeps") == pytest.approx(
+        0.55 * 0.72 * 0.62 * 0.5 * 0.22, rel=1e-12
+    )
+    assert p("the gardener sleep") == 0
+    assert p("two foxes that the judge sees wait") == pytest.approx(
+        0.33 * (0.08 * 0.17 * 0.28 * (0.72 * 0.62 * 0.24) * 0.7) * 0.21, rel=1e-12
+    )
+
+
+def test_expected_length():
+    language = pcfg()
+    sample = language.sample(0, range(3000), 100_000)
+    lengths = torch.tensor([len(ids) - 1.0 for ids in sample.sequences])
+    error = lengths.std() / math.sqrt(len(lengths))
+    assert error < 0.05 * language.grammar.expected_length, "premise"
+    assert abs(lengths.mean() - language.grammar.expected_length) < 4 * error

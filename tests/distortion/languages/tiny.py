@@ -1,0 +1,166 @@
+"""Languages small enough that every sequence can be listed, and their derivations."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.hmm import HMM
+from lm_latent_eval.distortion.languages.pcfg import PCFG
+
+AMBIGUOUS = {
+    "kind": "pcfg",
+    "start": "S",
+    "words": ["a", "b", "never"],
+    "rules": {
+        # Left, right and central recursion, chains and cycles of single symbols,
+        # words among symbols, and two ways to most sequences.
+        "S": {"S S": 0.2, "a S b": 0.15, "A": 0.3, "b": 0.25, "a": 0.1},
+        "A": {"B": 0.45, "A b": 0.3, "a B a b": 0.25},
+        "B": {"S": 0.2, "b b": 0.35, "a": 0.45},
+    },
+}
+WALK = {
+    "kind": "hmm",
+    "words": ["a", "b", "never"],
+    "initial": {"x": 0.7, "y": 0.3},
+    "transitions": {
+        "x": {"x": 0.5, "y": 0.3, "</s>": 0.2},
+        "y": {"x": 0.6, "z": 0.35, "</s>": 0.05},
+        "z": {"z": 0.8, "</s>": 0.2},
+    },
+    "emissions": {
+        "x": {"a": 0.9, "b": 0.1},
+        "y": {"a": 0.35, "b": 0.65},
+        "z": {"b": 1},
+    },
+}
+
+
+def pcfg() -> PCFG:
+    return PCFG(AMBIGUOUS)
+
+
+def hmm() -> HMM:
+    return HMM(WALK)
+
+
+def gpt2(dtype: torch.dtype = torch.float64, vocab_size: int = 4) -> GPT2LMHeadModel:
+    """A model with weights large enough that its predictions are lopsided."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=vocab_size,
+        n_positions=12,
+        n_embd=8,
+        n_layer=2,
+        n_head=2,
+        initializer_range=0.7,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    return GPT2LMHeadModel(config).to(dtype)
+
+
+def causal(temperature: float = 0.7, end_id: int = 1, **options: Any) -> CausalLanguage:
+    return CausalLanguage(gpt2(), temperature, 0, end_id, **options)
+
+
+LANGUAGES = {
+    "pcfg": pcfg,
+    "hmm": hmm,
+    "causal": causal,
+    "causal, one id for begin and end": lambda: causal(2.0, end_id=0),
+}
+
+
+def records(language: Any, max_length: int) -> list[list[int]]:
+    """All that can be drawn: sequences that end, and beginnings of that length."""
+    others = [id_ for id_ in range(language.vocab_size) if id_ != language.end_id]
+    ended = [
+        [*ids, language.end_id]
+        for length in range(max_length)
+        for ids in itertools.product(others, repeat=length)
+    ]
+    cut = [[*ids] for ids in itertools.product(others, repeat=max_length)]
+    return ended + cut
+
+
+def hmm_as_pcfg(description: dict[str, Any]) -> dict[str, Any]:
+    """The same language by rules Z -> w Z' and Z -> w."""
+    rules: dict[str, dict[str, float]] = {
+        state: {
+            f"{word} {after}".removesuffix(" </s>"): p * q
+            for word, p in description["emissions"][state].items()
+            for after, q in moves.items()
+        }
+        for state, moves in description["transitions"].items()
+    }
+    rules["first"] = dict(description["initial"])
+    words = description["words"]
+    return {"kind": "pcfg", "start": "first", "words": words, "rules": rules}
+
+
+def derived(language: PCFG, ids: list[int], rest: float = 1e-16) -> float:
+    """The probability of a sequence, or of its beginning, by rewriting from the left.
+
+    Every form that rewriting leads to has a probability, which its rules pass on until
+    less than ``rest`` is left of it. A form is the symbols that still have to give the
+    words from one place on; every symbol gives a word at least, so a form with more
+    symbols than words is impossible or, of a beginning, as good as its first ones.
+    """
+    grammar = language.grammar
+    ended = ids[-1] == language.end_id
+    words = [grammar.words[id_ - 2] for id_ in ids if id_ != language.end_id]
+    total = 0.0
+    forms: dict[tuple[tuple[str, ...], int], float] = {((grammar.start,), 0): 1.0}
+    while sum(forms.values()) > rest:
+        after: dict[tuple[tuple[str, ...], int], float] = defaultdict(float)
+        for (form, place), p in forms.items():
+            for right, probability in grammar.rules[form[0]].items():
+                longer, at = right + form[1:], place
+                while longer and at < len(words) and longer[0] == words[at]:
+                    longer, at = longer[1:], at + 1
+                left = len(words) - at
+                if left == 0:
+                    total += p * probability if not ended or not longer else 0.0
+                elif longer and longer[0] in grammar.rules:
+                    if not ended:
+                        longer = longer[:left]
+                    if len(longer) <= left:
+                        after[longer, at] += p * probability
+        forms = after
+    return total
+
+
+def walked(description: dict[str, Any], words: list[str], ended: bool) -> float:
+    """The probability of words, or of a beginning with them, over all state paths."""
+    total = 0.0
+    for path in itertools.product(description["transitions"], repeat=len(words)):
+        total += _path(description, path, words, ended)
+    return total
+
+
+def _path(
+    description: dict[str, Any], path: tuple[str, ...], words: list[str], ended: bool
+) -> float:
+    moves, said = description["transitions"], description["emissions"]
+    p = description["initial"].get(path[0], 0.0)
+    for before, after in itertools.pairwise(path):
+        p *= moves[before].get(after, 0.0)
+    for state, word in zip(path, words, strict=True):
+        p *= said[state].get(word, 0.0)
+    return p * (moves[path[-1]].get("</s>", 0.0) if ended else 1.0)
+
+
+def beginnings(language: Any, max_length: int) -> Iterator[list[int]]:
+    """All sequences without an end, shorter than a length."""
+    others = [id_ for id_ in range(language.vocab_size) if id_ != language.end_id]
+    for length in range(1, max_length):
+        for ids in itertools.product(others, repeat=length):
+            yield [*ids]
