@@ -28,8 +28,10 @@ TICKS = (
     (np.inf, (1,)),
 )
 """Up to which ratio of an axis' ends it is marked at which leading digits."""
-OTHERS = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
-"""Dashes of proposals that are not tempered."""
+OTHERS = {"nonpeeking": (0, (5, 1.5)), "prior": (0, (1, 1.2))}
+"""Dashes of proposals that are not tempered, the same in every panel."""
+FURTHER = (0, (6, 1.5, 1, 1.5))
+"""Dashes of those that some models have besides."""
 
 
 def draw(columns: Sequence[Column], output: Path) -> None:
@@ -151,12 +153,8 @@ def _style(column: Column, curve: Curve) -> dict[str, Any]:
 
     name, temperature = curve
     if name != column.proposal:
-        place = list(column.settings["others"]).index(name)
-        return {
-            "color": "0.35",
-            "linestyle": OTHERS[place % len(OTHERS)],
-            "label": f"{name}, τ = 1",
-        }
+        dashes = OTHERS.get(name, FURTHER)
+        return {"color": "0.35", "linestyle": dashes, "label": f"{name}, τ = 1"}
     temperatures = sorted(column.settings["temperatures"])
     share = temperatures.index(temperature) / max(1, len(temperatures) - 1)
     return {
