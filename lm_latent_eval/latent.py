@@ -46,6 +46,9 @@ class Mass(StrEnum):
     of the renormalised model."""
     BY_LENGTH = "no distribution over lengths"
     """Texts do not end: only those of one length compare."""
+    UNNORMALISED = "unnormalised"
+    """Scores, whose normaliser nobody knows: there is no perplexity, and only
+    differences between texts of one length mean something."""
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,32 @@ def test_train_and_load_both_models(folder, capsys):
         assert shown.count("\n") <= 2
 
 
+def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
+    texts = [json.loads(t) for t in (folder / "train.jsonl").read_text().splitlines()]
+    lines = [" ".join(text["tokens"]).replace(".", " <unk>") for text in texts]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text(
+            "\n".join(json.dumps({"text": line}) for line in lines)
+        )
+    cut = ["--already-cut", "--min-count", "1", "--epochs", "1", "--hidden-size", "7"]
+    rnn = ["--embedding-dim", "7", "--num-classes", "5"]
+    srnn = ["--distortion", "0.3", "--l2", "0.001"]
+    for model, options in (("rnn", rnn), ("srnn", srnn)):
+        assert train(tmp_path, model, model, *cut, *options) == 0
+        read = load(tmp_path / model, expected=model)
+        assert {*read.tokenizer.vocabulary} == {*" ".join(lines).split()} - {"<unk>"}
+        assert read.orthography is None, "their strings are lost"
+        assert log_p(read, lines[0]).isfinite().all()
+    # The vocabulary of one is that of the other.
+    words = ["--vocabulary", str(tmp_path / "srnn")]
+    assert train(tmp_path, "rnn", "same", *cut, *rnn, *words) == 0
+    same = load(tmp_path / "same").tokenizer.vocabulary
+    assert same == load(tmp_path / "srnn").tokenizer.vocabulary
+    capsys.readouterr()
+    assert train(tmp_path, "srnn", "never", *cut, "--distortion", "0.7") == 2
+    assert "distortion=0.7: expected" in capsys.readouterr().err
+
+
 def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
@@ -89,7 +115,7 @@ def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
     assert "go on where they were" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("model", ["kglm", "lstm"])
+@pytest.mark.parametrize("model", ["kglm", "lstm", "rnn", "srnn"])
 def test_help_is_quick(model):
     """It imports nothing heavy."""
     code = (
@@ -115,7 +141,7 @@ def test_a_missing_command_is_explained(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("model", ["kglm", "lstm"])
+@pytest.mark.parametrize("model", ["kglm", "lstm", "srnn"])
 @pytest.mark.parametrize(
     ("content", "message"),
     [

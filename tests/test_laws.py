@@ -26,7 +26,7 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.particles import Particles, next_token
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import LatentLM, LeftToRight, Proposal, WholeText
+from lm_latent_eval.latent import LatentLM, LeftToRight, Mass, Proposal, WholeText
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -106,6 +106,12 @@ TINY_MODELS = {
         (UNKNOWN, tiny_models.KNOWN),
         ("none",),
     ),
+    "rnn": Tiny(
+        tiny_models.rnn,
+        lambda model, text: 1,
+        (UNKNOWN, tiny_models.KNOWN),
+        ("none",),
+    ),
     "rnng": Tiny(
         tiny_rnng.tiny,
         lambda model, text: every_prefix(len(text), end=text[-1] == END),
@@ -113,7 +119,16 @@ TINY_MODELS = {
         ("crf", "lookahead", "prior"),
         goes_on=False,
     ),
+    "srnn": Tiny(
+        tiny_models.srnn,
+        lambda model, text: 1,
+        (UNKNOWN, tiny_models.KNOWN),
+        ("none",),
+    ),
 }
+UNNORMALISED = {"srnn"}
+"""Whose scores are no log-probabilities, but owe the rest."""
+WITHOUT_LATENTS = ("lstm", "rnn", "srnn")
 
 PAIRS = [
     (name, which) for name, tiny in TINY_MODELS.items() for which in tiny.proposals
@@ -126,7 +141,9 @@ def proposals(*but: str) -> Any:
     return pytest.mark.parametrize(("name", "which"), pairs)
 
 
-every_model = pytest.mark.parametrize("name", TINY_MODELS)
+every_normalised_model = pytest.mark.parametrize(
+    "name", [name for name in TINY_MODELS if name not in UNNORMALISED]
+)
 every_proposal = proposals()
 
 
@@ -171,14 +188,28 @@ def test_the_seam_is_offered(name, which):
     assert isinstance(proposal, LeftToRight) != _whole(proposal)
 
 
-@every_model
+@every_normalised_model
 def test_all_that_can_happen_totals_one(name):
     tiny, model, _ = opened(name)
     total = sum(tiny.log_p(model, text).exp() for text in tiny.outcomes(LENGTH))
     assert abs(total.item() - 1) < 1e-10
 
 
-@proposals("lstm")
+@pytest.mark.parametrize("name", UNNORMALISED)
+def test_an_unnormalised_model_says_so(name):
+    tiny, model, _ = opened(name)
+    assert model.mass is Mass.UNNORMALISED
+    total = sum(tiny.log_p(model, text).exp() for text in tiny.outcomes(LENGTH))
+    assert abs(total.item() - 1) > 0.1
+
+
+@every_normalised_model
+def test_a_normalised_model_says_so(name):
+    _, model, _ = opened(name)
+    assert model.mass in (Mass.ONE, Mass.LESS)
+
+
+@proposals(*WITHOUT_LATENTS)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_proposals_total_one_and_cover_the_model(name, which, temperature):
     tiny, model, proposal = opened(name, which, temperature)
@@ -267,7 +298,10 @@ def test_the_first_samples_are_those_of_fewer(name, which, monkeypatch):
 def test_pieces_are_scored_as_the_whole(name, which, monkeypatch):
     tiny, model, proposal = opened(name, which)
     # Left out are those that read to the end of a text, or of a piece.
-    texts = tiny.batch([[4, 5, 4, 5], [4], [5, 4]] if name != "lstm" else [[4] * 4])
+    known = [[4, 1, 4, 4], [4], [1, 4]]
+    texts = tiny.batch(
+        known if name in WITHOUT_LATENTS else [[4, 5, 4, 5], [4], [5, 4]]
+    )
     names = keys(len(texts.length))
     whole = ImportanceSampling(6).log_weights(model, proposal, texts, names)
     for module in (importance, particles):
@@ -276,7 +310,7 @@ def test_pieces_are_scored_as_the_whole(name, which, monkeypatch):
     torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-10)
 
 
-@every_model
+@every_normalised_model
 @pytest.mark.parametrize("context", [[], [4], [4, UNKNOWN]])
 def test_predictions_are_ratios_of_prefixes(name, context):
     tiny, model, proposal = opened(name)

@@ -7,6 +7,7 @@ import tomllib
 from importlib import import_module
 
 import pytest
+from lm_eval.api.model import LM
 
 from lm_latent_eval.models import MODELS, model_class
 from tests.conftest import PROJECT
@@ -16,11 +17,20 @@ ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"
 ]["lm_eval.models"]
 
 
+LATENT = [alias for alias in ENTRY_POINTS if alias.startswith("latent_")]
+
+
 def test_every_model_has_a_backend():
-    assert ENTRY_POINTS.keys() == {f"latent_{name}" for name in MODELS}
+    assert {*LATENT} == {f"latent_{name}" for name in MODELS}
+    assert ENTRY_POINTS.keys() - {*LATENT} == {"kenlm"}
 
 
-@pytest.mark.parametrize("alias", ENTRY_POINTS)
+def test_n_gram_models_have_a_backend():
+    module, _, name = ENTRY_POINTS["kenlm"].partition(":")
+    assert issubclass(getattr(import_module(module), name), LM)
+
+
+@pytest.mark.parametrize("alias", LATENT)
 def test_a_backend_is_found_and_names_its_model(alias):
     module, _, name = ENTRY_POINTS[alias].partition(":")
     backend = getattr(import_module(module), name)

@@ -13,6 +13,8 @@ from lm_latent_eval.models.kglm.data import AnnotatedText
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.models.rnn.modeling import RNNConfig, RNNLanguageModel
+from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 
@@ -83,6 +85,25 @@ def lstm(seed: int = 0) -> LSTMLanguageModel:
         num_unknown_types=7,
     )
     return randomised(LSTMLanguageModel(config).double(), seed, 1.0).eval()
+
+
+def rnn(seed: int = 0) -> RNNLanguageModel:
+    """A new RNN over the same words in two classes, in float64."""
+    config = RNNConfig(
+        vocab_size=COPIED,
+        num_words=COPIED + 1,
+        class_starts=[0, 3],
+        embedding_dim=3,
+        hidden_size=4,
+        num_unknown_types=7,
+    )
+    return randomised(RNNLanguageModel(config).double(), seed, 1.0).eval()
+
+
+def srnn(seed: int = 0) -> SentenceRNN:
+    """A new sentence-level RNN over the words but ``Ada``, in float64."""
+    config = SRNNConfig(vocab_size=COPIED, hidden_size=3)
+    return randomised(SentenceRNN(config).double(), seed, 1.0).eval()
 
 
 def randomised(model, seed: int, spread: float):

@@ -16,6 +16,7 @@ from lm_latent_eval.estimators.importance import (
     pareto_k,
     stderr,
 )
+from lm_latent_eval.estimators.rates import perplexity
 
 
 class MissedSupportError(ValueError):
@@ -41,6 +42,9 @@ class Bound(StrEnum):
 
     NONE = "none"
     """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
+
+    UNNORMALISED = "unnormalised score"
+    """No log p(x) at all, but log p(x) plus a constant that nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,16 @@ class Estimate:
         """This input's perplexity per predicted token.
 
         Raises:
-            ValueError: If no token is predicted.
+            ValueError: If no token is predicted, or the model is unnormalised.
         """
+        if self.bound is Bound.UNNORMALISED:
+            raise ValueError(
+                "an unnormalised score has no perplexity: compare it with those of "
+                "distorted copies (contrastive entropy)"
+            )
         if self.num_tokens == 0:
             raise ValueError("num_tokens is 0: no perplexity without predicted tokens")
-        return math.exp(-self.log_evidence / self.num_tokens)
+        return perplexity(self.log_evidence, self.num_tokens)
 
     @classmethod
     def from_log_weights(

@@ -13,7 +13,9 @@ MODELS = {
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
+    "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
+    "srnn": "lm_latent_eval.models.srnn.modeling:SentenceRNN",
 }
 """Name -> class. A new model joins with its folder and one line."""
 

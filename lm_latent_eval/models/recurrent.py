@@ -1,8 +1,10 @@
-"""LSTM layers that can stop after a piece of text and go on, and how they begin."""
+"""Recurrent layers that stop after a piece of text and go on, and how they begin."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -11,28 +13,64 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Carry:
-    """The recurrent state of B texts, one (hidden, cell) pair a layer, (B, size)."""
+    """The recurrent state of B texts: of each layer its tensors, (B, size)."""
 
-    layers: tuple[tuple[Tensor, Tensor], ...]
+    layers: tuple[tuple[Tensor, ...], ...]
+    """(hidden, cell) of an LSTM layer, (hidden,) of an Elman layer."""
 
     def select(self, index: Tensor) -> Carry:
         """Pick texts."""
-        return Carry(tuple((h[index], c[index]) for h, c in self.layers))
+        return Carry(tuple(tuple(s[index] for s in layer) for layer in self.layers))
 
     def resample(self, index: Tensor) -> Carry:
         """Return itself: all latents of a text share its recurrent state."""
         return self
 
 
-class LSTMStack(nn.Module):
-    """LSTM layers of possibly different sizes, batch first."""
+class Elman(nn.Module):
+    r"""A layer of Elman's network, batch first, called as ``nn.LSTM`` is.
 
-    def __init__(self, sizes: list[int], dropout: float = 0.0) -> None:
+    .. math:: h_t = \sigma(W x_t + U h_{t-1} + b)
+
+    torch has it for the hyperbolic tangent alone.
+    """
+
+    def __init__(self, inner: int, outer: int) -> None:
+        """Build it, ``inner`` to ``outer`` wide."""
+        super().__init__()
+        self.input = nn.Linear(inner, outer)
+        self.recurrent = nn.Linear(outer, outer, bias=False)
+
+    def forward(
+        self, value: Tensor, states: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over (B, T, inner) from (h_0,), each (1, B, outer)."""
+        (h,) = states[0]
+        outputs = []
+        for driven in self.input(value).unbind(1):
+            h = torch.sigmoid(driven + self.recurrent(h))
+            outputs.append(h)
+        return torch.stack(outputs, 1), (h[None],)
+
+
+LSTM = partial(nn.LSTM, batch_first=True)
+
+
+class RecurrentStack(nn.Module):
+    """Recurrent layers of possibly different sizes, batch first."""
+
+    def __init__(
+        self,
+        sizes: list[int],
+        dropout: float = 0.0,
+        cell: Callable[[int, int], nn.Module] = LSTM,
+    ) -> None:
         """Build ``len(sizes) - 1`` layers, from ``sizes[0]`` to ``sizes[-1]`` wide."""
         super().__init__()
         self.sizes = sizes[1:]
+        self.num_states = 2 if cell is LSTM else 1
         self.layers = nn.ModuleList(
-            nn.LSTM(inner, outer, batch_first=True) for inner, outer in pairwise(sizes)
+            cell(inner, outer) for inner, outer in pairwise(sizes)
         )
         self.dropout = nn.Dropout(dropout)
 
@@ -51,19 +89,19 @@ class LSTMStack(nn.Module):
         """
         if carry is None:
             zeros = [value.new_zeros(len(value), size) for size in self.sizes]
-            carry = Carry(tuple((z, z) for z in zeros))
+            carry = Carry(tuple((z,) * self.num_states for z in zeros))
         if value.shape[1] == 0:
             return value.new_zeros(len(value), 0, self.sizes[-1]), carry
         after = []
-        for layer, (h, c) in zip(self.layers, carry.layers, strict=True):
-            value, h, c = _run(layer, self.dropout(value), length, h, c)
-            after.append((h, c))
+        for layer, states in zip(self.layers, carry.layers, strict=True):
+            value, states = _run(layer, self.dropout(value), length, states)
+            after.append(states)
         return self.dropout(value), Carry(tuple(after))
 
 
 def _run(
-    layer: nn.Module, value: Tensor, length: Tensor, h: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    layer: nn.Module, value: Tensor, length: Tensor, states: tuple[Tensor, ...]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run one layer over texts of different lengths, each to its own end.
 
     All go together to the end of the shortest, the rest to the end of the next, and so
@@ -71,11 +109,10 @@ def _run(
     that is quadratic in the length.
 
     Args:
-        layer: An LSTM layer.
+        layer: A recurrent layer.
         value: (B, T, inner).
         length: Real places of each sequence, (B,).
-        h: Hidden state, (B, outer).
-        c: Cell state, (B, outer).
+        states: The layer's, each (B, outer).
 
     Returns:
         Outputs (B, T, outer), zero past the end, and the states at the ends.
@@ -84,14 +121,17 @@ def _run(
     parts, start = [], 0
     for end in length[length > 0].unique().tolist():
         (going_on,) = (length >= end).nonzero(as_tuple=True)
-        states = (h[going_on][None], c[going_on][None])
-        part, (h_n, c_n) = layer(value[going_on, start:end], states)
-        h, c = h.index_copy(0, going_on, h_n[0]), c.index_copy(0, going_on, c_n[0])
-        none = value.new_zeros(batch, end - start, h.shape[1])
+        before = tuple(state[going_on][None] for state in states)
+        part, after = layer(value[going_on, start:end], before)
+        states = tuple(
+            state.index_copy(0, going_on, new[0])
+            for state, new in zip(states, after, strict=True)
+        )
+        none = value.new_zeros(batch, end - start, part.shape[-1])
         parts.append(none.index_copy(0, going_on, part))
         start = end
-    parts.append(value.new_zeros(batch, num_tokens - start, h.shape[1]))
-    return torch.cat(parts, 1), h, c
+    parts.append(value.new_zeros(batch, num_tokens - start, states[0].shape[1]))
+    return torch.cat(parts, 1), states
 
 
 def initialise(module: nn.Module) -> None:

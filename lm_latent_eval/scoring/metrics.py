@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -206,7 +207,28 @@ def share_unreliable(items: Sequence[Scored]) -> float | str:
     )
 
 
-METRICS: dict[str, Callable[[Sequence[Scored]], float | str]] = {
+Metric: TypeAlias = Callable[[Sequence[Scored]], float | str]
+
+
+def of_probabilities(name: str, metric: Metric) -> Metric:
+    """Refuse a metric of log-probabilities where a model gave unnormalised scores."""
+
+    def checked(items: Sequence[Scored]) -> float | str:
+        if all(i.estimate.bound is not Bound.UNNORMALISED for i in items):
+            return metric(items)
+        if name.endswith("_stderr"):
+            return "N/A"
+        logger.warning(
+            "no %s: the model's scores are not normalised, so they are no "
+            "probabilities; use the contrastive_entropy tasks",
+            name,
+        )
+        return "refused: unnormalised scores"
+
+    return checked
+
+
+_OF_PROBABILITIES: dict[str, Metric] = {
     "word_perplexity": lambda items: word_rate(items).value,
     "word_perplexity_stderr": lambda items: word_rate(items).stderr,
     "byte_perplexity": of_strings(byte_rate, "value"),
@@ -222,6 +244,9 @@ METRICS: dict[str, Callable[[Sequence[Scored]], float | str]] = {
     "effective_samples_minimum": least_effective_samples,
     "effective_samples_corpus": corpus_effective_samples,
     "share_pareto_k_above_0.7": share_unreliable,
+}
+METRICS = {
+    name: of_probabilities(name, metric) for name, metric in _OF_PROBABILITIES.items()
 }
 """Name in a task's ``metric_list`` -> aggregation."""
 

@@ -1,7 +1,8 @@
-"""Where the sentences of a document begin, by Wikimedia's ``sentencex``."""
+"""Where the sentences of a document begin, by Wikimedia's ``sentencex`` or by lines."""
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 
 from sentencex import segment
@@ -26,3 +27,13 @@ def sentence_starts(text: str, language: str = "en") -> list[int]:
     parts = list(segment(language, encodable(text)))
     starts = accumulate(map(len, parts), initial=0)
     return [s for s, part in zip(starts, parts, strict=False) if part.strip()]
+
+
+def line_starts(text: str) -> list[int]:
+    r"""Return where each line that is not blank begins, in characters.
+
+    Example:
+        >>> line_starts("it rained\n\nhe said\n")
+        [0, 11]
+    """
+    return [line.start() for line in re.finditer(r"^.*\S", text, re.MULTILINE)]

@@ -76,7 +76,12 @@ class WordTokenizer:
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], *, min_count: int = 2, copied: Iterable[str] = ()
+        cls,
+        texts: Iterable[str],
+        *,
+        min_count: int = 2,
+        copied: Iterable[str] = (),
+        already_cut: bool = False,
     ) -> WordTokenizer:
         """Collect the words of a training text.
 
@@ -84,13 +89,15 @@ class WordTokenizer:
             texts: Strings.
             min_count: Rarer words are unknown.
             copied: Strings whose words are kept as words that can be copied.
+            already_cut: Cut at white space alone: another program cut the words.
         """
-        counts = Counter(word for text in texts for word in split(text))
+        pieces = WhitespaceSplit() if already_cut else _SPLIT
+        counts = Counter(word for text in texts for word in _cut(text, pieces))
         known = [w for w, n in counts.most_common() if n >= min_count]
         known = [w for w in known if w not in SPECIAL_WORDS]
         vocab = [*SPECIAL_WORDS, *sorted(known, key=lambda w: (-counts[w], w))]
-        more = {word for text in copied for word in split(text)} - set(vocab)
-        return cls(_word_level([*vocab, *sorted(more)], _SPLIT), len(vocab))
+        more = {word for text in copied for word in _cut(text, pieces)} - set(vocab)
+        return cls(_word_level([*vocab, *sorted(more)], pieces), len(vocab))
 
     @classmethod
     def at_white_space(
@@ -120,6 +127,10 @@ class WordTokenizer:
             [start for start, _ in encoding.offsets],
             [end for _, end in encoding.offsets],
         )
+
+    def cut(self, text: str) -> list[str]:
+        """Return the words of a string as they stand there, known or not."""
+        return _cut(text, self.tokenizer.pre_tokenizer)
 
     def count_unknown_types(self, words: Iterable[str]) -> int:
         """Count the distinct words that the model cannot utter."""
@@ -179,7 +190,11 @@ def split(text: str) -> list[str]:
         ['Anna', "'s", '3,000', 'books', '(', 'U.S.', 'edition', ')',
          "aren't", 'here', '.']
     """
-    return [word for word, _ in _SPLIT.pre_tokenize_str(encodable(text))]
+    return _cut(text, _SPLIT)
+
+
+def _cut(text: str, pieces: PreTokenizer) -> list[str]:
+    return [word for word, _ in pieces.pre_tokenize_str(encodable(text))]
 
 
 _SPLIT = Split(Regex(WORD), behavior="removed", invert=True)

@@ -60,6 +60,46 @@ class LSTMSize:
 
 
 @dataclass(frozen=True)
+class RNNSize:
+    """How large a simple RNN to build; see ``RNNConfig``."""
+
+    embedding_dim: int = 200
+    hidden_size: int = 200
+    num_layers: int = 1
+    num_classes: int = 50
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class SRNNSize:
+    """How large a sentence-level RNN to build; see ``SRNNConfig``."""
+
+    hidden_size: int = 75
+
+
+@dataclass(frozen=True)
+class Margin:
+    """What a sentence-level RNN learns to tell apart.
+
+    Attributes:
+        distortion: Level of the noise that sentences are told from, x_S = x_T.
+        l2: Weight of half the squared norm of all parameters, a sentence.
+    """
+
+    distortion: float = 0.1
+    l2: float = 1e-4
+
+    def __post_init__(self) -> None:
+        """Refuse what teaches nothing."""
+        if not 0 < self.distortion <= 0.5:
+            raise ValueError(
+                f"distortion={self.distortion}: expected more than 0 and at most 0.5"
+            )
+        if not self.l2 >= 0:
+            raise ValueError(f"l2={self.l2}: expected at least 0")
+
+
+@dataclass(frozen=True)
 class EntityNLMSize:
     """How large an EntityNLM to build; see ``EntityNLMConfig``."""
 

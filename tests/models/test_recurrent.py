@@ -5,26 +5,41 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.models.recurrent import LSTMStack
+from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
 
 LENGTHS = [[7, 3, 0, 7, 1], [4, 4, 4], [0, 0], [5]]
 EXACTLY = {"rtol": 0, "atol": 1e-12}
 
 
-@pytest.fixture(scope="module")
-def stack():
-    torch.manual_seed(0)
-    return LSTMStack([3, 5, 4]).double().eval()
-
-
 def one_by_one(stack, value):
     """One text of its full length through the layers as torch has them."""
     states = []
-    for layer in stack.layers:
-        value, (h, c) = layer(value[None])
+    for layer, size in zip(stack.layers, stack.sizes, strict=True):
+        zeros = (torch.zeros(1, 1, size, dtype=torch.float64),) * stack.num_states
+        value, after = layer(value[None], zeros)
         value = value[0]
-        states.append((h[0, 0], c[0, 0]))
+        states.append(tuple(state[0, 0] for state in after))
     return value, states
+
+
+@pytest.fixture(params=["lstm", "elman"])
+def stack(request):
+    torch.manual_seed(0)
+    cell = {"lstm": LSTM, "elman": Elman}[request.param]
+    return RecurrentStack([3, 5, 4], cell=cell).double().eval()
+
+
+def test_old_checkpoints_find_their_weights():
+    names = {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"}
+    layers = RecurrentStack([3, 5, 4]).state_dict().keys()
+    assert layers == {f"layers.{n}.{name}" for n in (0, 1) for name in names}
+    model = LSTMLanguageModel(LSTMConfig(vocab_size=5, embedding_dim=3, num_layers=1))
+    assert model.state_dict().keys() == {
+        "bias",
+        "embeddings.weight",
+        *(f"rnn.layers.0.{name}" for name in names),
+    }
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -35,13 +50,13 @@ def test_texts_run_to_their_own_ends(stack, lengths):
     for b, length in enumerate(lengths):
         assert (outputs[b, length:] == 0).all()
         if length == 0:
-            assert all((h[b] == 0).all() and (c[b] == 0).all() for h, c in carry.layers)
+            assert all((s[b] == 0).all() for states in carry.layers for s in states)
             continue
         wanted, states = one_by_one(stack, value[b, :length])
         torch.testing.assert_close(outputs[b, :length], wanted, **EXACTLY)
-        for (h, c), (h_one, c_one) in zip(carry.layers, states, strict=True):
-            torch.testing.assert_close(h[b], h_one, **EXACTLY)
-            torch.testing.assert_close(c[b], c_one, **EXACTLY)
+        for ours, alone in zip(carry.layers, states, strict=True):
+            for found, exact in zip(ours, alone, strict=True):
+                torch.testing.assert_close(found[b], exact, **EXACTLY)
 
 
 @pytest.mark.parametrize("cut", [1, 3, 5])

@@ -48,6 +48,20 @@ def test_a_minimum_count_of_one_keeps_every_word():
     assert words.num_words == words.vocab_size == max(ids) + 1
 
 
+def test_words_that_are_cut_already_are_not_cut_again():
+    texts = ["u.s. n't <unk> a-b,c", "a-b,c  n't \n'tis"]
+    words = WordTokenizer.train(texts, min_count=1, already_cut=True)
+    known = ["a-b,c", "n't", "'tis", "u.s."]  # twice each, then once each
+    assert words.vocabulary == known
+    assert words("'tis <unk> a-b,c u.s. n't other").ids == [
+        *(6, UNKNOWN, 4, 7, 5, UNKNOWN)
+    ]
+    text = "'tis other <unk>"
+    assert words.cut(text) == ["'tis", "other", "<unk>"]
+    assert WordTokenizer.train(texts).cut(text) == ["'", "tis", "other", "<unk>"]
+    assert words.count_unknown_types(words.cut(text)) == 1
+
+
 def test_special_words_in_a_text_are_not_special():
     words = WordTokenizer.train(["<s> <pad> </s>"] * 2)
     ids = words("<s> <pad> </s>").ids

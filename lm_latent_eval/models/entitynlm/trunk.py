@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.models.entitynlm.chain import Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
-from lm_latent_eval.models.recurrent import Carry, LSTMStack
+from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.words import UNKNOWN
 
 
@@ -22,7 +22,7 @@ class Trunk(nn.Module):
         dim = config.embedding_dim
         inner = [config.hidden_size] * (config.num_layers - 1)
         self.token_embeddings = nn.Embedding(config.vocab_size, dim)
-        self.rnn = LSTMStack([dim, *inner, dim], config.dropout)
+        self.rnn = RecurrentStack([dim, *inner, dim], config.dropout)
         self.mention = nn.Linear(dim, 2, bias=False)  # R
         self.slot = nn.Linear(dim, dim, bias=False)  # W_e
         self.gate = nn.Linear(dim, dim, bias=False)  # W_d

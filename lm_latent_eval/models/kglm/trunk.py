@@ -11,7 +11,7 @@ from lm_latent_eval.models.kglm.matching import AliasMatching
 from lm_latent_eval.models.kglm.scores import EntityScores, Scores
 from lm_latent_eval.models.kglm.walk import Mention
 from lm_latent_eval.models.kglm.words import UNKNOWN
-from lm_latent_eval.models.recurrent import Carry, LSTMStack
+from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 
 HIDDEN_WORDS, HIDDEN_ENTITIES = 0.15, 0.5
 """Shares of words and of entity scores hidden from a smoothing proposal in training: it
@@ -31,8 +31,8 @@ class Trunk(nn.Module):
         self.token_embeddings = nn.Embedding(config.vocab_size, dt)
         self.entity_embeddings = nn.Embedding(config.num_entities, de)
         self.relation_embeddings = nn.Embedding(config.num_relations, de)
-        self.rnn = LSTMStack(sizes, config.dropout)
-        self.backward_rnn = LSTMStack(sizes, config.dropout) if both_ways else None
+        self.rnn = RecurrentStack(sizes, config.dropout)
+        self.backward_rnn = RecurrentStack(sizes, config.dropout) if both_ways else None
         self.matching = AliasMatching() if both_ways else None
         self.mention = nn.Linear(dt, len(Mention))
         if not config.entity_shortlist:

@@ -3,13 +3,15 @@
     p(x) = prod_t p(x_t | x_<t)
 
 With nothing to sum over, one "sample" of weight p(x) is exact: every estimator, task
-and table that takes a latent LM takes this model beside it.
+and table that takes a latent LM takes this model beside it. What it shares with other
+recurrent language models is ``RecurrentLM``.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +19,18 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
-from lm_latent_eval.models.recurrent import Carry, LSTMStack, initialise
+from lm_latent_eval.models.recurrent import (
+    LSTM,
+    Carry,
+    RecurrentStack,
+    initialise,
+)
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 
 
-class LSTMConfig(PretrainedConfig):
-    """Configuration of an LSTM language model.
+class RecurrentConfig(PretrainedConfig):
+    """Configuration of a recurrent language model.
 
     Args:
         vocab_size: V, words the model can utter.
@@ -35,8 +42,6 @@ class LSTMConfig(PretrainedConfig):
         dropout: Training only.
         num_unknown_types: Distinct unknown words of the training text.
     """
-
-    model_type = "latent_eval_lstm"
 
     def __init__(
         self,
@@ -64,36 +69,49 @@ class LSTMConfig(PretrainedConfig):
         super().__init__(**kwargs)
 
 
+class LSTMConfig(RecurrentConfig):
+    """Configuration of an LSTM language model."""
+
+    model_type = "latent_eval_lstm"
+
+    # transformers gives a class without one of its own that of a dataclass.
+    def __init__(self, **fields: Any) -> None:
+        """Store the fields."""
+        super().__init__(**fields)
+
+
 @dataclass(frozen=True)
 class Encoded:
-    """Log-probabilities of every word at every position."""
+    """What every position is predicted from."""
 
     batch: TokenBatch
-    log_probs: Tensor
-    """(B, T, V), nats."""
+    hidden: Tensor
+    """(B, T, embedding_dim)."""
     carry: Carry
 
 
-class LSTMLanguageModel(PreTrainedModel):
-    """p(x) of a stack of LSTM layers; its own proposal, since z is always ()."""
+class RecurrentLM(PreTrainedModel, ABC):
+    """p(x) of a stack of recurrent layers; its own proposal, since z is always ()."""
 
-    config_class = LSTMConfig
-    base_model_prefix = "lstm"
+    cell: ClassVar[Any]
+    """What builds a layer of its sizes."""
+    base_model_prefix = "recurrent"
     main_input_name = "inputs"
     estimators = ("exact", "is", "beam")
     """What estimates its likelihoods, the default first."""
     name = "none"
     """Of the proposal that it is."""
-    config: LSTMConfig
+    proposal_names = ("none",)
+    """What ``proposal`` can return."""
+    config: RecurrentConfig
 
-    def __init__(self, config: LSTMConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         """Build the layers."""
         super().__init__(config)
         inner = [config.hidden_size] * (config.num_layers - 1)
         self.embeddings = nn.Embedding(config.vocab_size, config.embedding_dim)
-        self.rnn = LSTMStack(
-            [config.embedding_dim, *inner, config.embedding_dim], config.dropout
-        )
+        sizes = [config.embedding_dim, *inner, config.embedding_dim]
+        self.rnn = RecurrentStack(sizes, config.dropout, self.cell)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -107,16 +125,21 @@ class LSTMLanguageModel(PreTrainedModel):
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return Mass.ONE if excluded else Mass.LESS
 
+    @abstractmethod
+    def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """Return log p of one word after each state: (N, D), (N,) -> (N,) nats."""
+
+    @abstractmethod
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Return log p of every word after each state: (N, D) -> (N, V) nats."""
+
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        """Predict every token from those before it."""
+        """Read every token."""
         known = batch.inputs.masked_fill(
             batch.inputs >= self.config.vocab_size, UNKNOWN
         )
         hidden, carry = self.rnn(self.embeddings(known), batch.length, after)
-        scores = F.linear(hidden, self.embeddings.weight, self.bias)
-        never = torch.tensor(self.config.never_uttered, device=scores.device)
-        scores = scores.index_fill(-1, never, -torch.inf)
-        return Encoded(batch, scores.log_softmax(-1), carry)
+        return Encoded(batch, hidden, carry)
 
     def log_joint(self, encoded: Encoded, num_latents: int) -> Tensor:
         """Return log p(x) in nats, once for each of K empty latents, (B, K)."""
@@ -124,17 +147,20 @@ class LSTMLanguageModel(PreTrainedModel):
         known = batch.targets.masked_fill(
             batch.targets >= self.config.vocab_size, UNKNOWN
         )
-        log_p = encoded.log_probs.gather(-1, known[..., None])[..., 0].double()
-        log_p = log_p + batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        total = log_p.masked_fill(~batch.inside, 0.0).sum(-1)
+        inside = batch.inside
+        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
+        log_p = torch.zeros_like(cost).masked_scatter(
+            inside, self.log_prob(encoded.hidden[inside], known[inside]).double()
+        )
+        total = (log_p + cost).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, num_latents)
 
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[int]:
         """Draw the empty latent K times, with log q = 0."""
-        zeros = encoded.log_probs.new_zeros(
-            len(encoded.log_probs), num_samples, dtype=torch.float64
+        zeros = encoded.hidden.new_zeros(
+            len(encoded.hidden), num_samples, dtype=torch.float64
         )
         return Draws(num_samples, zeros)
 
@@ -142,8 +168,7 @@ class LSTMLanguageModel(PreTrainedModel):
         self, encoded: Encoded, width: int, log_q: Tensor | None = None
     ) -> Beam[int]:
         """Return the one latent there is."""
-        zeros = torch.zeros(len(encoded.log_probs), 1, dtype=torch.float64)
-        zeros = zeros.to(encoded.log_probs.device)
+        zeros = encoded.hidden.new_zeros(len(encoded.hidden), 1, dtype=torch.float64)
         return Beam(1, zeros, zeros.long())
 
     def advance(self, encoded: Encoded, num_latents: int) -> Carry:
@@ -152,12 +177,28 @@ class LSTMLanguageModel(PreTrainedModel):
 
     def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
-        first = encoded.log_probs[:, 0]
+        first = self.log_probs(encoded.hidden[:, 0])
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 
-    def proposal(
-        self, name: str | None = None, temperature: float = 1.0
-    ) -> LSTMLanguageModel:
+    def proposal(self, name: str | None = None, temperature: float = 1.0) -> Self:
         """Return the model itself: there is nothing to propose."""
         return self
+
+
+class LSTMLanguageModel(RecurrentLM):
+    """p(x) of a stack of LSTM layers, with a softmax over all words."""
+
+    config_class = LSTMConfig
+    cell = LSTM
+    config: LSTMConfig
+
+    def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """Return log p of one word after each state: (N, D), (N,) -> (N,) nats."""
+        return self.log_probs(hidden).gather(-1, words[:, None])[:, 0]
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Return log p of every word after each state: (N, D) -> (N, V) nats."""
+        scores = F.linear(hidden, self.embeddings.weight, self.bias)
+        never = torch.tensor(self.config.never_uttered, device=scores.device)
+        return scores.index_fill(-1, never, -torch.inf).log_softmax(-1)

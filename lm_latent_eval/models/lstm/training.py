@@ -1,4 +1,4 @@
-"""Training of a plain LSTM language model on text."""
+"""Training of recurrent language models, an LSTM's first of all, on text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.checkpoint import save
-from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.models.lstm.modeling import (
+    LSTMConfig,
+    LSTMLanguageModel,
+    RecurrentLM,
+)
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, WordTokenizer, split
+from lm_latent_eval.text.words import END, START, WordTokenizer
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import LSTMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer
@@ -24,6 +28,7 @@ def train(
     *,
     tokenizer: WordTokenizer | None = None,
     min_count: int = 2,
+    already_cut: bool = False,
     size: LSTMSize | None = None,
     options: Options | None = None,
 ) -> LSTMLanguageModel:
@@ -35,22 +40,39 @@ def train(
         directory: Where the checkpoint goes. An interrupted run there is resumed.
         tokenizer: A vocabulary to take over, so that two models compare.
         min_count: Without one: rarer words are unknown.
+        already_cut: The texts' words stand between white space, cut by another program.
+            Their strings are lost, so no spelling is learnt: only words are scored.
         size: How large the model is.
         options: How to train.
     """
     size, options = size or LSTMSize(), options or Options()
     if tokenizer is None:
-        tokenizer = WordTokenizer.train(texts, min_count=min_count)
+        tokenizer = WordTokenizer.train(
+            texts, min_count=min_count, already_cut=already_cut
+        )
+    torch.manual_seed(options.seed)
     config = LSTMConfig(
         vocab_size=tokenizer.vocab_size,
         num_words=tokenizer.num_words,
-        num_unknown_types=tokenizer.count_unknown_types(
-            word for text in texts for word in split(text)
-        ),
+        num_unknown_types=count_unknown_types(texts, tokenizer),
         **vars(size),
     )
-    torch.manual_seed(options.seed)
     model = LSTMLanguageModel(config)
+    fit(model, texts, dev, directory, tokenizer, options, spelled=not already_cut)
+    return model
+
+
+def fit(
+    model: RecurrentLM,
+    texts: Sequence[str],
+    dev: Sequence[str],
+    directory: Path,
+    tokenizer: WordTokenizer,
+    options: Options,
+    *,
+    spelled: bool,
+) -> None:
+    """Train a new model and write the checkpoint, with how its texts are spelled."""
 
     def loss(items: Sequence[list[int]]) -> Tensor:
         batch = TokenBatch.collate(items, first=START)
@@ -59,12 +81,17 @@ def train(
     trainer = Trainer(
         {"p": Part(model, loss)}, size=len, options=options, directory=directory
     )
-    words = tokenizer
     trainer.run(
-        [[*words(text).ids, END] for text in texts],
-        [[*words(text).ids, END] for text in dev],
+        [[*tokenizer(text).ids, END] for text in texts],
+        [[*tokenizer(text).ids, END] for text in dev],
     )
     model.eval()  # type: ignore[no-untyped-call]
-    writing = orthography.train(texts, tokenizer)
+    writing = orthography.train(texts, tokenizer) if spelled else None
     save(model, tokenizer, directory, model.state_dict(), writing)
-    return model
+
+
+def count_unknown_types(texts: Sequence[str], tokenizer: WordTokenizer) -> int:
+    """Count the distinct words of texts that a model cannot utter."""
+    return tokenizer.count_unknown_types(
+        word for text in texts for word in tokenizer.cut(text)
+    )

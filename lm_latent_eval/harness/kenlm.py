@@ -1,0 +1,251 @@
+"""N-gram models of KenLM as an lm-eval model: ``lm_eval --model kenlm``.
+
+    log p(document) = sum over its lines of
+        sum_i log p(w_i | <s> w_1 .. w_{i-1}) + log p(</s> | <s> w_1 .. w_n)
+
+A document is sentences, one a line; words are what stands between white space, and a
+line without words is no sentence. A word that the model does not know is its ``<unk>``,
+and so are the marks ``<s>``, ``</s>`` and ``<unk>`` where a text has them as words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lm_eval.models  # noqa: F401  (importing a backend must not half fill the registry)
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM, CacheHook
+
+import lm_latent_eval
+from lm_latent_eval.extras import require
+from lm_latent_eval.harness.cache import guard_cache
+
+END, UNKNOWN = "</s>", "<unk>"
+MARKS = ("<s>", END, UNKNOWN)
+NATS = math.log(10)
+"""KenLM counts in powers of ten."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A word, or a sentence end, after those before it."""
+
+    end: int
+    """Where it ends in its text, in characters; an end of a line is one."""
+    log_p: float
+    """Nats."""
+    known: bool
+    """Whether the model has it; sentence ends are known."""
+    before: Any
+    """KenLM's state."""
+    after: Any
+
+
+class KenLM(LM):
+    """Scores strings with an n-gram model.
+
+    Args:
+        pretrained: An ARPA file, or one of KenLM's binary files.
+        batch_size: Taken and not used: sentences are scored one by one.
+        max_batch_size: The same.
+        device: The same; n-grams are looked up by the CPU.
+
+    Raises:
+        ModuleNotFoundError: If ``kenlm`` is not installed; names the extra.
+        ValueError: If there is no such file, or KenLM cannot read it.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        device: Any = None,
+        **unknown: Any,
+    ) -> None:
+        """Load the model."""
+        super().__init__()
+        # --trust_remote_code is about data sets, but lm-eval tells models as well.
+        unknown.pop("trust_remote_code", None)
+        if unknown:
+            raise ValueError(
+                f"{next(iter(unknown))!r} is not an argument of kenlm; expected "
+                "pretrained"
+            )
+        if pretrained is None:
+            raise ValueError("kenlm needs --model_args pretrained=FILE.arpa")
+        self.path = Path(str(pretrained))
+        if not self.path.is_file():
+            raise ValueError(f"pretrained={pretrained}: no such file")
+        kenlm = require("kenlm", extra="ngram")
+        options = kenlm.Config()
+        options.show_progress = False
+        try:
+            self.model = kenlm.Model(str(self.path), options)
+        except (OSError, RuntimeError) as err:
+            raise ValueError(
+                f"{self.path} is no model that KenLM reads ({err}): expected an ARPA "
+                "file, or what build_binary made of one"
+            ) from err
+        self._state = kenlm.State
+        self.words = self.unknown = 0
+
+    # -- lm-eval's interface ----------------------------------------------------------
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Return log p of whole documents, every sentence with its end, in nats."""
+        answers = []
+        for request in requests:
+            (text,) = request.args
+            answer = self._total(list(self._steps(text, ended=True)))
+            answers.append(answer)
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
+        return answers
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Return log p of continuations in nats, and whether they are greedy.
+
+        A line end in a continuation ends a sentence; the last line may go on. A word
+        across the border belongs to the continuation. Greedy is a continuation if no
+        word, and no sentence end, is more probable than each of its words; unknown
+        words never are.
+        """
+        answers = []
+        for request in requests:
+            context, continuation = request.args
+            steps = [
+                step
+                for step in self._steps(context + continuation, ended=False)
+                if step.end > len(context)
+            ]
+            answer = (
+                self._total(steps),
+                all(self._is_greedy(step) for step in steps),
+            )
+            answers.append(answer)
+            self.cache_hook.add_partial("loglikelihood", request.args, answer)
+        return answers
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """Refuse: n-gram models are here to be compared, not to write.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("kenlm scores texts and generates none")
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Say what the numbers are: this goes into the results' ``config``."""
+        return {
+            "latent_eval_version": lm_latent_eval.__version__,
+            "checkpoint_digest": self.digest,
+            "kenlm": {
+                "order": self.model.order,
+                "words_scored": self.words,
+                "unknown_words_scored": self.unknown,
+                "log_prob_of_unknown_word_without_context": self._unigram(UNKNOWN),
+                "units": "nats; every line is a sentence, and its end is counted",
+            },
+        }
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuse a cache whose numbers another model made."""
+        fingerprint = {
+            "model": "kenlm",
+            "lm_latent_eval": lm_latent_eval.__version__,
+            "checkpoint": self.digest,
+        }
+        guard_cache(cache_hook, fingerprint)
+        super().set_cache_hook(cache_hook)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What tells this model's requests from others' in request caches."""
+        return f"kenlm-{self.digest}"
+
+    @cached_property
+    def digest(self) -> str:
+        """A short digest of the model's file."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+    # -- n-grams ----------------------------------------------------------------------
+
+    def _steps(self, text: str, *, ended: bool) -> Iterator[Step]:
+        """Yield the words and sentence ends of a text, left to right.
+
+        Args:
+            text: Sentences, one a line.
+            ended: Whether the last line is a whole sentence; the others are.
+        """
+        for line in re.finditer(r"[^\n]+", text):
+            words = list(re.finditer(r"\S+", line.group()))
+            state = self._state()
+            self.model.BeginSentenceWrite(state)
+            for word in words:
+                step = self._step(state, word.group(), line.start() + word.end())
+                state = step.after
+                yield step
+            if words and (ended or line.end() < len(text)):
+                yield self._step(state, END, line.end() + 1, is_end=True)
+
+    def _step(self, state: Any, word: str, end: int, *, is_end: bool = False) -> Step:
+        known = is_end or (word not in MARKS and word in self.model)
+        spoken, after = word if known else UNKNOWN, self._state()
+        log_p = NATS * self.model.BaseScore(state, spoken, after)
+        return Step(end, log_p, known, state, after)
+
+    def _total(self, steps: list[Step]) -> float:
+        self.words += len(steps)
+        self.unknown += sum(not step.known for step in steps)
+        return math.fsum(step.log_p for step in steps)
+
+    def _is_greedy(self, step: Step) -> bool:
+        if not step.known:
+            return False
+        scratch = self._state()
+        return not any(
+            NATS * self.model.BaseScore(step.before, word, scratch) > step.log_p
+            for word in self._vocabulary
+        )
+
+    @cached_property
+    def _vocabulary(self) -> list[str]:
+        """Every word and the sentence end, the most frequent first.
+
+        Raises:
+            ValueError: If the file does not list them.
+        """
+        words = [word for word in _words(self.path) if word not in ("<s>", UNKNOWN)]
+        if END not in words or not all(word in self.model for word in words):
+            raise ValueError(
+                f"{self.path} does not list its words, so nobody can tell whether one "
+                "is the most probable: give the ARPA file"
+            )
+        return sorted(words, key=self._unigram, reverse=True)
+
+    def _unigram(self, word: str) -> float:
+        """Return log p of a word after nothing, nats."""
+        nothing = self._state()
+        self.model.NullContextWrite(nothing)
+        return float(NATS * self.model.BaseScore(nothing, word, self._state()))
+
+
+def _words(path: Path) -> list[str]:
+    """Read the vocabulary of an ARPA file, or of a binary file, which ends in it."""
+    content = path.read_bytes()
+    if content.startswith(b"mmap lm"):
+        start = content.rfind(UNKNOWN.encode() + b"\0")
+        listed = content[start:].split(b"\0")[:-1] if start >= 0 else []
+    else:
+        _, _, section = content.partition(b"\\1-grams:\n")
+        unigrams = section.partition(b"\n\n")[0].splitlines()
+        listed = [line.split()[1] for line in unigrams if line.strip()]
+    return [word.decode("utf-8", "surrogateescape") for word in listed]

@@ -1,0 +1,1 @@
+"""The sentence-level RNN of the contrastive entropy paper: scores, no probabilities."""

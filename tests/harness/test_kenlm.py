@@ -1,0 +1,213 @@
+"""N-gram models through KenLM: every probability of a small ARPA file is known."""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import product
+
+import pytest
+from lm_eval.api.registry import get_model
+
+from lm_latent_eval.harness.cache import CacheMismatchError
+from tests.tiny_checkpoint import conditional, generation, rolling
+
+pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
+
+from lm_latent_eval.harness.kenlm import KenLM
+
+# Log10 probabilities and back-off weights; lopsided, so that none stands for another.
+UNIGRAMS = {
+    "<unk>": (-2.0, 0.0),
+    "<s>": (0.0, -0.30),
+    "</s>": (-0.9, 0.0),
+    "the": (-0.4, -0.25),
+    "fox": (-0.8, -0.15),
+    "saw": (-1.1, -0.05),
+}
+BIGRAMS = {
+    ("<s>", "the"): -0.2,
+    ("the", "fox"): -0.1,
+    ("fox", "saw"): -0.35,
+    ("fox", "</s>"): -0.5,
+    ("saw", "the"): -0.25,
+}
+WORDS = ("the", "fox", "saw")
+
+
+def arpa() -> str:
+    """The file, as SRILM and lmplz write it."""
+    lines = ["\\data\\", f"ngram 1={len(UNIGRAMS)}", f"ngram 2={len(BIGRAMS)}", ""]
+    lines += ["\\1-grams:", *(f"{p}\t{w}\t{b}" for w, (p, b) in UNIGRAMS.items()), ""]
+    lines += ["\\2-grams:", *(f"{p}\t{a} {b}" for (a, b), p in BIGRAMS.items()), ""]
+    return "\n".join([*lines, "\\end\\", ""])
+
+
+def log_p(word: str, last: str) -> float:
+    """By hand: the bigram, or the back-off weight and the unigram; nats."""
+    word = word if word in UNIGRAMS else "<unk>"
+    last = last if last in UNIGRAMS else "<unk>"
+    if (last, word) in BIGRAMS:
+        return BIGRAMS[last, word] * math.log(10)
+    return (UNIGRAMS[last][1] + UNIGRAMS[word][0]) * math.log(10)
+
+
+def log_p_all(words: list[str], last: str = "<s>") -> float:
+    pairs = zip([last, *words], words, strict=False)
+    return math.fsum(log_p(word, before) for before, word in pairs)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ngram") / "tiny.arpa"
+    path.write_text(arpa())
+    return path
+
+
+@pytest.fixture
+def model(path):
+    return KenLM(pretrained=str(path))
+
+
+def likelihood(model, context: str, continuation: str) -> tuple[float, bool]:
+    return model.loglikelihood(conditional((context, continuation)))[0]
+
+
+def test_lm_eval_finds_it(path):
+    assert get_model("kenlm") is KenLM
+    made = KenLM.create_from_arg_string(
+        f"pretrained={path}", {"batch_size": "auto", "device": "cuda:0"}
+    )
+    assert made.model.order == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("the fox saw", [["the", "fox", "saw"]]),
+        ("the fox\nsaw the fox", [["the", "fox"], ["saw", "the", "fox"]]),
+        ("\n the  fox\t\n\n \nsaw\n", [["the", "fox"], ["saw"]]),
+        ("the wolf saw", [["the", "wolf", "saw"]]),
+        ("", []),
+    ],
+)
+def test_documents_are_lines_with_their_ends(model, text, sentences):
+    (found,) = model.loglikelihood_rolling(rolling(text))
+    exact = sum(log_p_all([*words, "</s>"]) for words in sentences)
+    assert found == pytest.approx(exact, abs=1e-5)
+
+
+def test_every_short_sentence_of_the_list_has_its_probability(model):
+    texts = [" ".join(words) for words in product((*WORDS, "wolf"), repeat=3)]
+    found = model.loglikelihood_rolling(rolling(*texts))
+    for text, number in zip(texts, found, strict=True):
+        exact = log_p_all([*text.split(), "</s>"])
+        assert number == pytest.approx(exact, abs=1e-5), text
+
+
+@pytest.mark.parametrize(
+    ("context", "continuation", "last", "words"),
+    [
+        ("", "the fox", "<s>", ["the", "fox"]),
+        ("the", " fox saw", "the", ["fox", "saw"]),
+        ("the fo", "x saw", "the", ["fox", "saw"]),  # the word across the border
+        ("the fox\n", "the", "<s>", ["the"]),  # the end belongs to the context
+        ("the fox", "", "fox", []),
+    ],
+)
+def test_continuations_follow_their_contexts(model, context, continuation, last, words):
+    found, _ = likelihood(model, context, continuation)
+    assert found == pytest.approx(log_p_all(words, last), abs=1e-5)
+
+
+def test_a_line_end_in_a_continuation_ends_the_sentence(model):
+    found, _ = likelihood(model, "the", " fox\nsaw")
+    exact = log_p_all(["fox", "</s>"], "the") + log_p_all(["saw"])
+    assert found == pytest.approx(exact, abs=1e-5)
+
+
+@pytest.mark.parametrize("mark", ["<s>", "</s>", "<unk>", "wolf"])
+def test_marks_are_unknown_words(model, mark):
+    (found,) = model.loglikelihood_rolling(rolling(f"the {mark} saw"))
+    exact = log_p_all(["the", "<unk>", "saw", "</s>"])
+    assert found == pytest.approx(exact, abs=1e-5)
+
+
+def test_greedy_is_the_most_probable(model):
+    every = [w for w in UNIGRAMS if w not in ("<s>", "<unk>")]
+    seen = set()
+    for context in ("", "the", "fox", "saw"):
+        last = context or "<s>"
+        best = max(every, key=lambda word: log_p(word, last))
+        for word in (*WORDS, "wolf", "\n"):
+            text = word if word == "\n" else f" {word}"
+            _, greedy = likelihood(model, context, text)
+            if word == "\n" and not context:
+                continue  # a blank line is no sentence
+            assert greedy == ((word if word != "\n" else "</s>") == best)
+            seen.add(greedy)
+    assert seen == {True, False}, "premise"
+    assert likelihood(model, "", "the fox saw the fox")[1]
+    assert not likelihood(model, "", "the fox saw saw")[1]
+
+
+def test_unknown_words_are_counted(model):
+    model.loglikelihood_rolling(rolling("the wolf saw a fox", "the fox"))
+    info = model.get_model_info()["kenlm"]
+    assert (info["words_scored"], info["unknown_words_scored"]) == (6 + 3, 2)
+    model.loglikelihood(conditional(("a wolf", " saw"), ("the", " wolf")))
+    info = model.get_model_info()["kenlm"]
+    assert (info["words_scored"], info["unknown_words_scored"]) == (9 + 2, 3)
+    assert info["log_prob_of_unknown_word_without_context"] == pytest.approx(
+        -2 * math.log(10), abs=1e-6
+    )
+
+
+def test_nothing_is_generated(model):
+    with pytest.raises(NotImplementedError, match="generates none"):
+        model.generate_until(generation("the"))
+
+
+def test_answers_of_another_model_are_refused(model, path, tmp_path):
+    from lm_eval.api.model import CachingLM
+
+    cache = str(tmp_path / "cache.db")
+    (first,) = CachingLM(model, cache).loglikelihood_rolling(rolling("the fox"))
+    again = CachingLM(KenLM(pretrained=str(path)), cache)
+    assert again.loglikelihood_rolling(rolling("the fox")) == [first]
+    other = tmp_path / "other.arpa"
+    other.write_text(arpa().replace("-0.35", "-0.36"))
+    with pytest.raises(CacheMismatchError, match="checkpoint"):
+        CachingLM(KenLM(pretrained=str(other)), cache)
+
+
+def test_a_missing_package_names_the_extra(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kenlm", None)
+    with pytest.raises(ModuleNotFoundError, match=r"lm-latent-eval\[ngram\]"):
+        KenLM(pretrained=str(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "needs --model_args pretrained"),
+        ({"pretrained": "nowhere.arpa"}, "nowhere.arpa: no such file"),
+        ({"pretrained": __file__}, "no model that KenLM reads"),
+        ({"pretrained": "x", "num_samples": 3}, "'num_samples' is not an argument"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, reason):
+    with pytest.raises(ValueError, match=reason):
+        KenLM(**arguments)
+
+
+def test_the_words_of_a_binary_file_are_read(model, path, tmp_path):
+    """KenLM appends its words to a binary file, one after another."""
+    from lm_latent_eval.harness.kenlm import _words
+
+    listed = _words(path)
+    assert listed == list(UNIGRAMS)
+    tail = b"".join(word.encode() + b"\0" for word in listed)
+    binary = tmp_path / "tiny.bin"
+    binary.write_bytes(b"mmap lm http://kheafield.com/code\n\0\1\2<unk>" + tail)
+    assert _words(binary) == listed
