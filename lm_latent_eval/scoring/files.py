@@ -21,6 +21,7 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.metrics import Scored
 from lm_latent_eval.scoring.scorer import Answer, Scorer
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.settings import differences
 
 
 def score_file(
@@ -97,15 +98,10 @@ def _resume(path: Path, settings: dict[str, Any]) -> dict[int, Answer]:
         raise ValueError(
             f"{path} is not a file of estimates ({err}): give --output another path"
         ) from err
-    different = [
-        f"{key} is {theirs.get(key)} there and {settings.get(key)} here"
-        for key in sorted(theirs | settings)
-        if theirs.get(key) != settings.get(key)
-    ]
-    if different:
+    if different := differences(theirs, settings):
         raise ValueError(
-            f"{path} is of another run ({'; '.join(different)}): repeat its settings "
-            "to go on with it, or give --output another path"
+            f"{path} is of another run ({different}): repeat its settings to go on "
+            "with it, or give --output another path"
         )
     if len(complete) < len(lines):
         path.write_text("".join(complete), encoding="utf-8")

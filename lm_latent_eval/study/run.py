@@ -18,6 +18,7 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
+from lm_latent_eval.settings import Settings, claim, read
 from lm_latent_eval.study import rows
 from lm_latent_eval.study.draws import DrawsFile
 from lm_latent_eval.study.plan import Plan, Setting
@@ -26,8 +27,8 @@ from lm_latent_eval.text.corpora import stream_texts
 
 TEXTS_AT_ONCE = 1024
 """Texts read at a time, and sorted by length."""
+KIND = "study"
 LOCK_FILE = ".lock"
-SETTINGS_FILE = "settings.json"
 ROWS_FILE = "rows.jsonl"
 
 
@@ -159,41 +160,17 @@ class Study:
             "texts": digest,
             **asdict(self.plan),
         }
-        settings = json.loads(json.dumps(settings))
-        path = self.output / SETTINGS_FILE
-        if not path.exists():
-            (self.output / "draws").mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.part")
-            part.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-            part.replace(path)
-            return
-        theirs = read_settings(self.output)
-        different = [
-            f"{key} is {theirs.get(key)} there and {settings.get(key)} here"
-            for key in sorted(theirs | settings)
-            if theirs.get(key) != settings.get(key)
-        ]
-        if different:
-            raise ValueError(
-                f"{self.output} is of another study ({'; '.join(different)}): repeat "
-                "its settings to go on with it, or give --output another folder"
-            )
+        claim(self.output, settings, KIND)
+        (self.output / "draws").mkdir(exist_ok=True)
 
 
-def read_settings(directory: Path) -> dict[str, Any]:
+def read_settings(directory: Path) -> Settings:
     """Read what the numbers of a study depend on.
 
     Raises:
         ValueError: If the folder is not of a study.
     """
-    path = directory / SETTINGS_FILE
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict) or "checkpoint" not in settings:
-            raise ValueError("it names no checkpoint")
-    except (OSError, ValueError) as err:
-        raise ValueError(f"{path} is not the settings of a study ({err})") from err
-    return settings
+    return read(directory, KIND, having="checkpoint")
 
 
 def _last_sentences(texts: list[Text]) -> dict[int, int]:

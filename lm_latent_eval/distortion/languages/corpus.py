@@ -14,7 +14,6 @@ checked all the same: a shard that is cut short or of other rows is drawn anew.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +30,9 @@ from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
 )
+from lm_latent_eval.settings import claim, read
 
-SETTINGS_FILE = "settings.json"
+KIND = "corpus"
 SHARDS = "shards"
 SCHEMA = pa.schema(
     {
@@ -135,7 +135,10 @@ class Corpus:
             "max_length": max_length,
             "shard_size": shard_size,
         }
-        _claim(Path(directory), settings, language)
+        claim(Path(directory), settings, KIND)
+        if not (Path(directory) / SHARDS).exists():
+            language.save(Path(directory))
+            (Path(directory) / SHARDS).mkdir()
         corpus = cls(Path(directory), num_sequences, first, shard_size)
         with tqdm(total=num_sequences, unit=" sequences", disable=quiet) as bar:
             for shard in corpus.shards():
@@ -153,7 +156,7 @@ class Corpus:
             ValueError: If the folder is not of a corpus, or a shard is missing or cut
                 short.
         """
-        settings = read_settings(Path(directory))
+        settings = read(Path(directory), KIND, having="shard_size")
         names = ("num_sequences", "first", "shard_size")
         corpus = cls(Path(directory), *(settings[name] for name in names))
         for shard in corpus.shards():
@@ -182,22 +185,6 @@ class Corpus:
         return datasets.concatenate_datasets(parts)
 
 
-def read_settings(directory: Path) -> dict[str, Any]:
-    """Read what the sequences of a corpus depend on.
-
-    Raises:
-        ValueError: If the folder is not of a corpus.
-    """
-    path = directory / SETTINGS_FILE
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict) or "shard_size" not in settings:
-            raise ValueError("it names no shard_size")
-    except (OSError, ValueError) as err:
-        raise ValueError(f"{path} is not the settings of a corpus ({err})") from err
-    return settings
-
-
 def _rows(
     language: Language, seed: int, indices: range, max_length: int, bar: Any
 ) -> Iterator[pa.RecordBatch]:
@@ -222,25 +209,4 @@ def _check_possible(sample: Sample, indices: range) -> None:
         raise ValueError(
             f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
             f"{sample.log_p[wrong[0]].item()}"
-        )
-
-
-def _claim(directory: Path, settings: dict[str, Any], language: Language) -> None:
-    """Make the folder, or see that it is of the same corpus."""
-    path = directory / SETTINGS_FILE
-    if not path.exists():
-        (directory / SHARDS).mkdir(parents=True, exist_ok=True)
-        language.save(directory)
-        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        return
-    theirs = read_settings(directory)
-    different = [
-        f"{key} is {theirs.get(key)} there and {settings.get(key)} here"
-        for key in sorted(theirs | settings)
-        if theirs.get(key) != settings.get(key)
-    ]
-    if different:
-        raise ValueError(
-            f"{directory} is of another corpus ({'; '.join(different)}): repeat its "
-            "settings to go on with it, or give another folder"
         )
