@@ -81,7 +81,13 @@ def test_is_a_value():
 
 
 def test_bounds_are_their_words():
-    assert [*Bound] == ["stochastic lower", "strict lower", "exact", "none"]
+    assert [*Bound] == [
+        "stochastic lower",
+        "strict lower",
+        "exact",
+        "none",
+        "unnormalised score",
+    ]
 
 
 def test_name_and_bound_are_the_callers():
