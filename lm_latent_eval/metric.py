@@ -82,3 +82,55 @@ def complete(
         )
     rows = len(inputs[given[0]])
     return {**inputs, **{c: [None] * rows for c in columns if c not in given}}
+
+
+def present(values: Sequence[Any], name: str) -> Sequence[Any]:
+    """Return a column, a list or lists of lists, in which nothing is missing.
+
+    Raises:
+        ValueError: If there is a None in it.
+
+    Example:
+        >>> present([[-1.0], [-2.0, None]], "log_weights")
+        Traceback (most recent call last):
+        ...
+        ValueError: log_weights[1][1] is missing
+    """
+    for index, value in enumerate(values):
+        place = f"{name}[{index}]"
+        if value is None:
+            raise ValueError(f"{place} is missing")
+        if isinstance(value, list | tuple):
+            present(value, place)
+    return values
+
+
+def whole(counts: Sequence[float], name: str, *, least: int = 0) -> list[int]:
+    """Return a column of counts as integers.
+
+    ``evaluate`` would cut off what is behind the point of a column of integers, so
+    columns of counts are floating point, and checked here.
+
+    Args:
+        counts: One an input.
+        name: Of the column.
+        least: What each must be.
+
+    Raises:
+        ValueError: If one is missing, too small or no whole number.
+
+    Example:
+        >>> whole([2.0, 1.0], "num_tokens")
+        [2, 1]
+        >>> whole([2.0, 1.5], "num_tokens")
+        Traceback (most recent call last):
+        ...
+        ValueError: num_tokens[1] is 1.5; expected a whole number, at least 0
+    """
+    for index, count in enumerate(present(counts, name)):
+        if not (count >= least and float(count).is_integer()):
+            raise ValueError(
+                f"{name}[{index}] is {count:g}; expected a whole number, at least "
+                f"{least}"
+            )
+    return [int(count) for count in counts]

@@ -9,8 +9,8 @@ Symbols: x_S -> ``substitution``; x_T -> ``transposition``; the paper's "d %" is
 x_S = x_T = d.
 Departures: none known. The paper leaves open whether x_i may be its own v or partner,
 and whether later words see earlier changes. They may, and they do: with that, its
-ratios come out (Kneser-Ney 3-grams on its test set: 2.092 and 2.647, printed 2.096 and
-2.649; with partners other than x_i itself 2.060 and 2.590).
+ratios come out (Kneser-Ney 3-grams on its test set: 2.092 and 2.648, printed 2.096 and
+2.649; with partners other than x_i itself 2.064 and 2.599).
 Source: Arora and Rangarajan (2016), section 5.
 """
 

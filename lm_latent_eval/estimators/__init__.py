@@ -30,7 +30,10 @@ from lm_latent_eval.estimators.contrastive import (
 )
 from lm_latent_eval.estimators.contrastive_levels import (
     ContrastiveLevel,
+    ContrastiveMean,
     contrastive_levels,
+    mean_entropy,
+    mean_ratio,
 )
 from lm_latent_eval.estimators.corpus import (
     Rate,
@@ -74,12 +77,14 @@ from lm_latent_eval.estimators.rates import (
     branching_factor,
     gambling_rate,
     log_capital,
+    perplexity,
 )
 
 __all__ = [
     "Bins",
     "Bound",
     "ContrastiveLevel",
+    "ContrastiveMean",
     "CorpusEstimate",
     "ErrorBin",
     "ErrorCurve",
@@ -115,8 +120,11 @@ __all__ = [
     "log_grid",
     "log_mass",
     "log_ratio_stderr",
+    "mean_entropy",
+    "mean_ratio",
     "mean_stderr",
     "pareto_k",
+    "perplexity",
     "perplexity_per_unit",
     "ratio_stderr",
     "relative_variance",

@@ -35,8 +35,8 @@ def bootstrap_interval(
         are equal.
 
     Raises:
-        ValueError: If n is 0, ``resamples`` below 1 or ``confidence`` not between 0
-            and 1.
+        ValueError: If n is 0, ``resamples`` no whole number above 0 or
+            ``confidence`` not between 0 and 1.
 
     Example:
         >>> import torch
@@ -47,10 +47,11 @@ def bootstrap_interval(
         Efron and Tibshirani (1993), chapter 13.
     """
     count = len(values)
-    if count == 0 or resamples < 1 or not 0 < confidence < 1:
+    checked_count(resamples, "resamples")
+    if count == 0 or not 0 < confidence < 1:
         raise ValueError(
-            "a bootstrap needs values, resamples and a confidence between 0 and 1; got "
-            f"{count} values, {resamples} resamples, confidence {confidence}"
+            "a bootstrap needs values and a confidence between 0 and 1; got "
+            f"{count} values and confidence {confidence}"
         )
     known = values.double().cpu().numpy()
     generator = np.random.default_rng(seed)
@@ -63,3 +64,23 @@ def bootstrap_interval(
     tail = (1 - confidence) / 2
     lower, upper = np.quantile(means, [tail, 1 - tail])
     return float(lower), float(upper)
+
+
+def checked_count(value: object, name: str) -> None:
+    """Raise unless this is a whole number, at least 1.
+
+    Args:
+        value: What a caller gave.
+        name: What the caller calls it.
+
+    Raises:
+        ValueError: If it is anything else, 2.0 included.
+
+    Example:
+        >>> checked_count(2.0, "num_bins")
+        Traceback (most recent call last):
+        ...
+        ValueError: num_bins must be a whole number, at least 1; got 2.0
+    """
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a whole number, at least 1; got {value!r}")

@@ -16,6 +16,7 @@ import math
 from torch import Tensor
 
 from lm_latent_eval.estimators.corpus import checked_log_evidences, total_count
+from lm_latent_eval.estimators.rates import perplexity
 
 
 def certified_log_likelihood(
@@ -133,4 +134,4 @@ def certified_perplexity(
         multiplicity=multiplicity,
     )
     total = total_count(num_tokens, "num_tokens", len(log_evidences))
-    return math.exp(-certified / total)
+    return perplexity(certified, total)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from torch import Tensor
@@ -15,6 +15,104 @@ from lm_latent_eval.estimators.contrastive import (
     mean_stderr,
     ratio_stderr,
 )
+from lm_latent_eval.estimators.corpus import Rate
+
+
+@dataclass(frozen=True)
+class ContrastiveMean:
+    """A contrastive entropy or ratio of a text, with both its errors.
+
+    Example:
+        >>> ContrastiveMean(2.0, stderr=0.5, replicate_stderr=0.1).rate()
+        Rate(value=2.0, stderr=0.1)
+    """
+
+    value: float
+    """The mean of the replicates."""
+    stderr: float
+    """Over sentences: another text of the kind; ``inf`` for one."""
+    replicate_stderr: float
+    """Over replicates: this text, distorted again; ``inf`` for one."""
+
+    def bits(self) -> Self:
+        """Return an entropy in nats as one in bits."""
+        bit = math.log(2)
+        return type(self)(
+            self.value / bit, self.stderr / bit, self.replicate_stderr / bit
+        )
+
+    def rate(self) -> Rate:
+        """Return it with the error over replicates, or with one over sentences."""
+        several = math.isfinite(self.replicate_stderr)
+        return Rate(self.value, self.replicate_stderr if several else self.stderr)
+
+
+def mean_entropy(
+    log_scores: Tensor, copies: Tensor, num_units: int | Tensor
+) -> ContrastiveMean:
+    """Return a text's contrastive entropy against replicates of its distorted copy.
+
+    Args:
+        log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
+        copies: Those of the copies, shape ``(R, N)``.
+        num_units: In all, or a count a sentence, shape ``(N,)``.
+
+    Returns:
+        Nats per unit.
+
+    Raises:
+        TypeError: As :func:`contrastive_entropy`.
+        ValueError: As :func:`contrastive_entropy`.
+
+    Example:
+        >>> import torch
+        >>> log_scores = torch.tensor([-10.0, -20.0])
+        >>> copies = torch.tensor([[-11.0, -23.0], [-12.0, -24.0]])
+        >>> mean_entropy(log_scores, copies, num_units=4).value
+        1.25
+    """
+    entropies = contrastive_entropy(log_scores, copies, num_units)
+    over_sentences = contrastive_stderr(log_scores, copies.double().mean(0), num_units)
+    return ContrastiveMean(
+        entropies.mean().item(), over_sentences.item(), mean_stderr(entropies).item()
+    )
+
+
+def mean_ratio(log_scores: Tensor, copies: Tensor, baseline: Tensor) -> ContrastiveMean:
+    """Return a text's contrastive ratio: of the mean entropies of two levels.
+
+    In the error over replicates the r-th of both levels are a pair, as they must be
+    where levels share their random numbers.
+
+    Args:
+        log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
+        copies: Those of the copies, shape ``(R, N)``.
+        baseline: Those of the copies at the baseline level, shape ``(R, N)``.
+
+    Returns:
+        A pure number.
+
+    Raises:
+        TypeError: As :func:`contrastive_entropy`.
+        ValueError: As :func:`contrastive_entropy`, or if the baseline's entropy is not
+            positive.
+
+    Example:
+        >>> import torch
+        >>> log_scores = torch.tensor([-10.0, -20.0])
+        >>> copies = torch.tensor([[-14.0, -24.0]])
+        >>> mean_ratio(log_scores, copies, torch.tensor([[-11.0, -23.0]])).value
+        2.0
+    """
+    # Units cancel; per sentence, both.
+    entropies = contrastive_entropy(log_scores, copies, len(log_scores))
+    base = contrastive_entropy(log_scores, baseline, len(log_scores))
+    value = contrastive_ratio(entropies.mean(), base.mean())
+    over_sentences = contrastive_ratio_stderr(
+        log_scores, copies.double().mean(0), baseline.double().mean(0)
+    )
+    over_replicates = ratio_stderr(entropies, base)
+    return ContrastiveMean(value.item(), over_sentences.item(), over_replicates.item())
 
 
 @dataclass(frozen=True)
@@ -23,27 +121,11 @@ class ContrastiveLevel:
 
     level: float
     """Of distortion, as the caller calls it."""
-    entropy: float
-    """Mean contrastive entropy of the replicates, nats per unit."""
-    stderr: float
-    """Of ``entropy`` over sentences: another text of the kind; ``inf`` for one."""
-    replicate_stderr: float
-    """Of ``entropy`` over replicates: this text, distorted again; ``inf`` for one."""
-    ratio: float
-    """``entropy`` over the baseline level's; 1 at the baseline."""
-    ratio_stderr: float
-    """Of ``ratio`` over sentences."""
-    ratio_replicate_stderr: float
-    """Of ``ratio`` over replicates."""
-
-    def bits(self) -> Self:
-        """Return the same with entropies in bits."""
-        return replace(
-            self,
-            entropy=self.entropy / math.log(2),
-            stderr=self.stderr / math.log(2),
-            replicate_stderr=self.replicate_stderr / math.log(2),
-        )
+    entropy: ContrastiveMean
+    """Nats per unit."""
+    ratio: ContrastiveMean | None
+    """Over the baseline's entropy; None where that is not positive, and a model that
+    does not notice the mildest distortion has no scale to compare with."""
 
 
 def contrastive_levels(
@@ -54,9 +136,6 @@ def contrastive_levels(
     baseline: float | None = None,
 ) -> list[ContrastiveLevel]:
     """Compare a text's scores with those of its copies at every level.
-
-    In the ratio's error the r-th replicates of two levels are a pair, as they must be
-    where levels share their random numbers.
 
     Args:
         log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
@@ -71,7 +150,7 @@ def contrastive_levels(
     Raises:
         TypeError: If scores are not floating-point tensors.
         ValueError: If there is no level or the baseline is not one, a score is not
-            finite, shapes do not fit, or the baseline's entropy is not positive.
+            finite, or shapes do not fit.
 
     Example:
         >>> import torch
@@ -81,7 +160,7 @@ def contrastive_levels(
         ...     30: torch.tensor([-16.0, -22.0]),
         ... }
         >>> levels = contrastive_levels(log_scores, copies, num_units=4)
-        >>> [(found.level, found.entropy, found.ratio) for found in levels]
+        >>> [(found.level, found.entropy.value, found.ratio.value) for found in levels]
         [(10, 0.5, 1.0), (30, 2.0, 4.0)]
     """
     if not distorted:
@@ -95,30 +174,17 @@ def contrastive_levels(
         level: _replicates(scores, level) for level, scores in distorted.items()
     }
     base = replicates[baseline]
-    base_entropies = contrastive_entropy(log_scores, base, num_units)
+    has_ratio = mean_entropy(log_scores, base, num_units).value > 0
     found = []
-    for level in sorted(replicates):
-        copies = replicates[level]
+    for level, copies in sorted(replicates.items()):
         if len(copies) != len(base):
             raise ValueError(
                 f"level {level} has {len(copies)} replicates and the baseline "
                 f"{len(base)}: give as many at every level"
             )
-        entropies = contrastive_entropy(log_scores, copies, num_units)
-        mean = copies.mean(0)
-        found.append(
-            ContrastiveLevel(
-                level=level,
-                entropy=entropies.mean().item(),
-                stderr=contrastive_stderr(log_scores, mean, num_units).item(),
-                replicate_stderr=mean_stderr(entropies).item(),
-                ratio=contrastive_ratio(entropies.mean(), base_entropies.mean()).item(),
-                ratio_stderr=contrastive_ratio_stderr(
-                    log_scores, mean, base.mean(0)
-                ).item(),
-                ratio_replicate_stderr=ratio_stderr(entropies, base_entropies).item(),
-            )
-        )
+        entropy = mean_entropy(log_scores, copies, num_units)
+        ratio = mean_ratio(log_scores, copies, base) if has_ratio else None
+        found.append(ContrastiveLevel(level, entropy, ratio))
     return found
 
 

@@ -24,6 +24,7 @@ from lm_latent_eval.estimators.importance import (
     log_evidence,
     stderr,
 )
+from lm_latent_eval.estimators.rates import perplexity
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def instance_perplexity(log_evidences: Tensor, num_tokens: int | Tensor) -> floa
         Logan et al. (2020), section 3, equation 5; the aggregation they recommend.
     """
     total = checked_log_evidences(log_evidences).sum().item()
-    return math.exp(-total / total_count(num_tokens, "num_tokens", len(log_evidences)))
+    return perplexity(total, total_count(num_tokens, "num_tokens", len(log_evidences)))
 
 
 def corpus_log_evidence(log_w: Tensor | Sequence[Tensor]) -> Tensor:
@@ -300,7 +301,7 @@ def corpus_perplexity(
             f"all {len(log_w[0])} products of {len(log_w)} inputs' weights are zero: "
             "no corpus-level perplexity; draw more samples or aggregate by instance"
         )
-    return math.exp(-total / total_count(num_tokens, "num_tokens", len(log_w)))
+    return perplexity(total, total_count(num_tokens, "num_tokens", len(log_w)))
 
 
 def total_stderr(stderrs: Tensor) -> float:
@@ -406,8 +407,9 @@ def perplexity_per_unit(
     """
     total, total_se = _total(log_evidences, stderrs)
     num_units = total_count(num_units, "num_units", len(log_evidences))
-    perplexity = math.exp(-total / num_units)
-    return Rate(value=perplexity, stderr=perplexity * total_se / num_units)
+    value = perplexity(total, num_units)
+    # An infinite perplexity times no error at all is no error.
+    return Rate(value, value * total_se / num_units if total_se else 0.0)
 
 
 def _total(log_evidences: Tensor, stderrs: Tensor) -> tuple[float, float]:

@@ -25,6 +25,7 @@ from lm_latent_eval.estimators.importance import (
     log_grid,
     sample_size_curve,
 )
+from lm_latent_eval.estimators.rates import perplexity
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class CorpusEstimate:
             confidence=confidence,
             estimates=estimates,
             curve=tuple(
-                (k, None if log_p == -math.inf else math.exp(-log_p / total))
+                (k, None if log_p == -math.inf else perplexity(log_p, total))
                 for k, log_p in curve
             ),
         )
@@ -158,5 +159,6 @@ def _estimate(index: int, log_w: Tensor, num_tokens: int) -> Estimate:
 def _corpus_level(log_w: Tensor, total: int) -> Rate | None:
     if corpus_log_evidence(log_w) == -math.inf:
         return None
-    perplexity = corpus_perplexity(log_w, total)
-    return Rate(perplexity, perplexity * corpus_stderr(log_w).item() / total)
+    value = corpus_perplexity(log_w, total)
+    relative = corpus_stderr(log_w).item() / total
+    return Rate(value, value * relative if relative else 0.0)

@@ -24,6 +24,7 @@ from lm_latent_eval.estimators.bootstrap import (
     CONFIDENCE,
     RESAMPLES,
     bootstrap_interval,
+    checked_count,
 )
 from lm_latent_eval.estimators.importance import checked_floating
 
@@ -154,13 +155,12 @@ class ErrorCurve:
         Raises:
             TypeError: If an argument is not a floating-point tensor.
             ValueError: As :func:`estimation_error` and :func:`bootstrap_interval`; also
-                if ``num_bins`` is below 1, there are more bins of equal count than
-                sequences, or no bin of equal width has more than ten.
+                if ``num_bins`` is no whole number above 0, there are more bins of equal
+                count than sequences, or no bin of equal width has more than ten.
         """
         error = estimation_error(true_log_p, model_log_p)
         true_log_p = true_log_p.double()
-        if num_bins < 1:
-            raise ValueError(f"num_bins must be at least 1; got {num_bins}")
+        checked_count(num_bins, "num_bins")
         if Bins(bins) is Bins.WIDTH:
             groups = _equal_width(true_log_p, num_bins)
         else:
@@ -217,7 +217,8 @@ class JointHistogram:
 
         Raises:
             TypeError: As :func:`estimation_error`.
-            ValueError: As :func:`estimation_error`, or if ``num_bins`` is below 1.
+            ValueError: As :func:`estimation_error`, or if ``num_bins`` is no whole
+                number above 0.
 
         Example:
             >>> histogram = JointHistogram.of(
@@ -229,8 +230,7 @@ class JointHistogram:
             ((0, 0, 0), (0, 0, 0), (1, 0, 1))
         """
         estimation_error(true_log_p, model_log_p)
-        if num_bins < 1:
-            raise ValueError(f"num_bins must be at least 1; got {num_bins}")
+        checked_count(num_bins, "num_bins")
         both = torch.stack([true_log_p.double(), model_log_p.double()])
         edges = _edges(both, num_bins)
         row, column = _places(both, edges)

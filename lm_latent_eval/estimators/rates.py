@@ -19,8 +19,35 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.importance import checked_floating
 
-WIDEST = 709.0
-"""Nats whose exponential is still a float64."""
+
+def perplexity(log_p: float, num_tokens: int) -> float:
+    r"""Return the perplexity per token of a text.
+
+    .. math:: \exp\Bigl(-\frac{\log p(x)}{T}\Bigr)
+
+    Args:
+        log_p: Log p of the whole text, or an estimate of it, nats.
+        num_tokens: T, or how many there are of any other unit; at least 1.
+
+    Returns:
+        The weighted branching factor; ``inf`` above what float64 can hold, and where
+        ``log_p`` is ``-inf``.
+
+    Raises:
+        ValueError: If no token is predicted.
+
+    Example:
+        >>> round(perplexity(10 * math.log(1 / 6), num_tokens=10), 6)
+        6.0
+        >>> perplexity(-800.0, num_tokens=1)
+        inf
+    """
+    if num_tokens < 1:
+        raise ValueError("no token is predicted: no perplexity")
+    try:
+        return math.exp(-log_p / num_tokens)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -133,7 +160,7 @@ class InformationRate:
     @property
     def perplexity(self) -> float:
         """The weighted branching factor; ``inf`` above what float64 can hold."""
-        return math.exp(self.nats) if self.nats < WIDEST else math.inf
+        return perplexity(-self.nats, 1)
 
     @property
     def perplexity_stderr(self) -> float:

@@ -92,6 +92,9 @@ contrastive_entropy_ratio, contrastive_entropy_ratio_stderr = _registered(
     "contrastive_entropy_ratio", ratio
 )
 
+GROUPED = ("contrastive_entropy_ratio@30%/10%", "contrastive_entropy_ratio@50%/10%")
+"""What the task group repeats: in its file, names are fixed."""
+
 # -- options -------------------------------------------------------------------------
 
 
@@ -189,6 +192,7 @@ class ContrastiveEntropyTask(ConfigurableTask):
         metadata = self.config.metadata
         self.options = NoiseOptions.parse(metadata)
         self.metrics = self._at_every_level(self._aggregation_list)
+        self._warn_of_groups()
         units, vocabulary, source = self._vocabulary()
         self.noise = {
             level: TextNoise(
@@ -249,6 +253,18 @@ class ContrastiveEntropyTask(ConfigurableTask):
                 metrics[at] = level, aggregation
                 metrics[f"{at}_stderr"] = level, stderr
         return metrics
+
+    def _warn_of_groups(self) -> None:
+        """Say so where a group has nothing to repeat: lm-eval leaves its row empty."""
+        absent = [name for name in GROUPED if name not in self.metrics]
+        if absent and "contrastive_entropy_ratio" in self._aggregation_list:
+            logger.warning(
+                "%s: no %s with noise_levels %s, and none in the row of the group "
+                "contrastive_entropy; the task's own rows have the numbers",
+                self.config.task,
+                " and no ".join(absent),
+                list(self.options.levels),
+            )
 
     def _text(self, doc: Mapping[str, Any]) -> str:
         text = self.doc_to_target(doc)

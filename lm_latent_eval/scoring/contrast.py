@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Rate
-from lm_latent_eval.estimators.contrastive import (
-    contrastive_entropy,
-    contrastive_ratio,
-    contrastive_ratio_stderr,
-    contrastive_stderr,
-    mean_stderr,
-    ratio_stderr,
-)
+from lm_latent_eval.estimators import Rate, mean_entropy, mean_ratio
 
 
 class Contrast(TypedDict):
@@ -58,25 +49,12 @@ def ratio(contrasts: Sequence[Contrast]) -> Rate:
     """
     clean, distorted = _log_scores(contrasts, "distorted")
     _, baseline = _log_scores(contrasts, "baseline")
-    entropy = contrastive_entropy(clean, distorted, len(clean))
-    base = contrastive_entropy(clean, baseline, len(clean))
-    value = contrastive_ratio(entropy.mean(), base.mean())
-    if len(distorted) > 1:
-        error = ratio_stderr(entropy, base)
-    else:
-        error = contrastive_ratio_stderr(clean, distorted[0], baseline[0])
-    return Rate(value.item(), error.item())
+    return mean_ratio(clean, distorted, baseline).rate()
 
 
 def _bits(contrasts: Sequence[Contrast], units: Tensor) -> Rate:
     clean, distorted = _log_scores(contrasts, "distorted")
-    entropy = contrastive_entropy(clean, distorted, units)
-    if len(distorted) > 1:
-        error = mean_stderr(entropy)
-    else:
-        error = contrastive_stderr(clean, distorted[0], units)
-    bit = math.log(2)
-    return Rate(entropy.mean().item() / bit, error.item() / bit)
+    return mean_entropy(clean, distorted, units).bits().rate()
 
 
 def _log_scores(

@@ -179,8 +179,8 @@ def score_copies(
 
     Raises:
         TypeError: If ``texts`` is one string.
-        ValueError: If there is no text, level or replicate, a level is impossible, or
-            the scorer does not return one finite number a text.
+        ValueError: If there is no text, level or replicate, a text has no word, a level
+            is impossible, or the scorer does not return one finite number a text.
 
     Example:
         >>> scored = score_copies(
@@ -197,6 +197,11 @@ def score_copies(
             "there must be texts, levels and replicates; got "
             f"{len(texts)}, {len(levels)} and {replicates}"
         )
+    for index, text in enumerate(texts):
+        if not text.split():
+            raise ValueError(
+                f"texts[{index}] is {text!r}: no word to distort; leave it out"
+            )
     words = distinct_words(texts) if vocabulary is None else vocabulary
     batch = list(texts)
     for level in levels:
@@ -218,13 +223,16 @@ def score_copies(
     )
 
 
-def _checked_scores(scores: Sequence[float], texts: Sequence[str]) -> list[float]:
+def _checked_scores(
+    scores: Sequence[float | None], texts: Sequence[str]
+) -> list[float]:
     if len(scores) != len(texts):
         raise ValueError(f"the scorer gave {len(scores)} scores of {len(texts)} texts")
-    found = [float(score) for score in scores]
-    for score, text in zip(found, texts, strict=True):
-        if not math.isfinite(score):
+    found = []
+    for score, text in zip(scores, texts, strict=True):
+        if score is None or not math.isfinite(score):
             raise ValueError(f"the scorer gave {score} for {text[:60]!r}")
+        found.append(float(score))
     return found
 
 

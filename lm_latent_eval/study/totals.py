@@ -33,6 +33,7 @@ from lm_latent_eval.estimators import (
     log_evidence,
     log_grid,
     pareto_k,
+    perplexity,
     stderr,
 )
 from lm_latent_eval.inference.streams import stream_key
@@ -139,9 +140,4 @@ class Totals:
         Raises:
             ValueError: If no token is predicted.
         """
-        if not self.num_tokens:
-            raise ValueError("no token is predicted: no perplexity")
-        try:
-            return math.exp(-log_p / self.num_tokens)
-        except OverflowError:
-            return math.inf
+        return perplexity(log_p, self.num_tokens)

@@ -9,7 +9,7 @@ import evaluate
 import torch
 
 from lm_latent_eval.estimators import contrastive_levels, verdict
-from lm_latent_eval.metric import complete
+from lm_latent_eval.metric import complete, present, whole
 from lm_latent_eval.scoring.text_scores import score_copies, text_scorer
 
 _DESCRIPTION = """\
@@ -37,12 +37,14 @@ Args:
     distorted: Level -> log-scores of the distorted sentences: a list, or a list a
         replicate of the noise. As a column, for `add_batch`: a sentence's log-scores, a
         list a level.
-    num_words: Words of each sentence; without them rates are per sentence alone.
+    num_words: Words of each sentence, at least one; without them rates are per sentence
+        alone.
     levels: Which levels a column `distorted` holds, 0.1 for 10 %; with texts, at which
         levels to distort them. 0.1, 0.3 and 0.5 by default.
     baseline: The level that ratios are over; the lowest by default.
-    against: What `compute` returned for another model on the same text; adds a verdict.
-    texts: Sentences, in place of all scores.
+    against: What `compute` returned for another model on the same text, also read back
+        from JSON; adds a verdict.
+    texts: Sentences, in place of all scores; each has a word.
     scorer: A function from a list of texts to their log-scores in nats; a causal LM of
         transformers or its path; a latent LM of this package or its path.
     tokenizer: Of a causal LM; by default the one saved beside it.
@@ -56,7 +58,8 @@ Returns:
     bits_per_word, nats_per_word, bits_per_sentence, nats_per_sentence and ratio, each a
     dictionary level -> number. Beside each, its standard errors over sentences
     (`_stderr`) and over replicates (`_replicate_stderr`), None where one is all there
-    is. verdict, if there is another model to compare with: superior, scaling,
+    is. The ratio, its errors and the verdict are None where the baseline's entropy is
+    not positive. verdict, if there is another model to compare with: superior, scaling,
     indeterminate or inferior. num_sentences, num_words, replicates and baseline; of
     texts also vocabulary_size and seed.
 
@@ -73,12 +76,8 @@ Examples:
 """
 
 _LEVELS = (0.1, 0.3, 0.5)
-_ENTROPY = {"": "entropy", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
-_RATIO = {
-    "": "ratio",
-    "_stderr": "ratio_stderr",
-    "_replicate_stderr": "ratio_replicate_stderr",
-}
+_PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
+"""What is added to a number's name -> the part of it."""
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
@@ -95,7 +94,7 @@ class ContrastiveEntropy(evaluate.Metric):
                 {
                     "log_scores": number,
                     "distorted": datasets.Sequence(datasets.Sequence(number)),
-                    "num_words": datasets.Value("int64"),
+                    "num_words": number,
                 }
             ),
             reference_urls=["https://arxiv.org/abs/1601.00248"],
@@ -123,21 +122,16 @@ class ContrastiveEntropy(evaluate.Metric):
         baseline=None,
         against=None,
     ):
-        scores = torch.tensor(log_scores, dtype=torch.float64)
+        scores = torch.tensor(present(log_scores, "log_scores"), dtype=torch.float64)
         copies = _by_level(distorted, levels)
-        per_sentence = contrastive_levels(
-            scores, copies, len(log_scores), baseline=baseline
-        )
-        result = _rates(per_sentence, "sentence")
+        found = contrastive_levels(scores, copies, len(log_scores), baseline=baseline)
+        result = _entropies(found, "sentence")
         words = None
         if any(count is not None for count in num_words):
-            words = _words(num_words)
+            words = torch.tensor(whole(num_words, "num_words", least=1))
             per_word = contrastive_levels(scores, copies, words, baseline=baseline)
-            result = {**_rates(per_word, "word"), **result}
-        result |= {
-            f"ratio{error}": {f.level: _known(getattr(f, name)) for f in per_sentence}
-            for error, name in _RATIO.items()
-        }
+            result = {**_entropies(per_word, "word"), **result}
+        result |= _named("ratio", {each.level: each.ratio for each in found})
         result |= {
             "num_sentences": len(log_scores),
             "num_words": None if words is None else int(words.sum()),
@@ -165,6 +159,10 @@ def _scored(
         raise ValueError("missing: scorer (compute needs one to score texts)")
     if given := {"log_scores", "distorted", "num_words"} & set(inputs):
         raise ValueError(f"texts are scored here: leave out {', '.join(sorted(given))}")
+    if inputs.get("baseline") not in (None, *levels):  # known before all is scored
+        raise ValueError(
+            f"the baseline {inputs['baseline']} is no level; there is {sorted(levels)}"
+        )
     scored = score_copies(
         texts,
         text_scorer(scorer, tokenizer=tokenizer, **(settings or {})),
@@ -181,7 +179,12 @@ def _scored(
 def _columns(distorted):
     """Turn level -> scores into a row a sentence, (levels, replicates) in it."""
     levels = sorted(distorted)
-    rows = [torch.as_tensor(distorted[level], dtype=torch.float64) for level in levels]
+    rows = [
+        torch.as_tensor(
+            present(distorted[level], f"distorted[{level}]"), dtype=torch.float64
+        )
+        for level in levels
+    ]
     shapes = {tuple(row.shape) for row in rows}
     if len(shapes) != 1 or rows[0].ndim not in (1, 2):
         raise ValueError(
@@ -200,23 +203,25 @@ def _by_level(distorted, levels):
             f"distorted: every sentence needs {len(levels)} lists, one for each of the "
             f"levels {list(levels)}, of one length, the replicates"
         )
-    copies = torch.tensor(distorted, dtype=torch.float64)
+    copies = torch.tensor(present(distorted, "distorted"), dtype=torch.float64)
     return {level: copies[:, index].T for index, level in enumerate(levels)}
 
 
-def _words(num_words):
-    if None in num_words:
-        raise ValueError(f"num_words[{num_words.index(None)}] is missing")
-    return torch.tensor(num_words)
-
-
-def _rates(found, unit):
+def _entropies(found, unit):
     """Name entropies and their errors, in bits and in nats."""
-    bits = [each.bits() for each in found]
+    nats = {each.level: each.entropy for each in found}
+    bits = {level: entropy.bits() for level, entropy in nats.items()}
+    return _named(f"bits_per_{unit}", bits) | _named(f"nats_per_{unit}", nats)
+
+
+def _named(name, numbers):
+    """Name numbers of several levels and their errors; None stays None."""
     return {
-        f"{base}_per_{unit}{error}": {f.level: _known(getattr(f, name)) for f in rates}
-        for base, rates in (("bits", bits), ("nats", found))
-        for error, name in _ENTROPY.items()
+        f"{name}{suffix}": {
+            level: None if number is None else _known(getattr(number, part))
+            for level, number in numbers.items()
+        }
+        for suffix, part in _PARTS.items()
     }
 
 
@@ -226,23 +231,29 @@ def _known(number):
 
 def _verdicts(result, against):
     """Judge against another model at every level above the baseline."""
+    names = ("nats_per_sentence", "ratio")
     same = ("baseline", "num_sentences", "num_words")
-    levels = set(result["ratio"])
-    if set(against.get("ratio", ())) != levels or any(
+    ours, theirs = (
+        [_by_number(each, name) for name in names] for each in (result, against)
+    )
+    if [set(each) for each in ours] != [set(each) for each in theirs] or any(
         against.get(name) != result[name] for name in same
     ):
         raise ValueError(
             "against: expected what compute returned for another model on the same "
             "text, levels and baseline"
         )
-    return {
-        level: str(
-            verdict(
-                result["nats_per_sentence"][level],
-                result["ratio"][level],
-                against["nats_per_sentence"][level],
-                against["ratio"][level],
-            )
-        )
-        for level in sorted(levels - {result["baseline"]})
-    }
+    found = {}
+    for level in sorted(ours[0].keys() - {result["baseline"]}):
+        numbers = [each[level] for each in (*ours, *theirs)]
+        # Without a ratio there is nothing to judge.
+        found[level] = None if None in numbers else str(verdict(*numbers))
+    return found
+
+
+def _by_number(result, name):
+    """Return level -> number; in JSON, levels have become strings."""
+    try:
+        return {float(level): number for level, number in result[name].items()}
+    except (KeyError, ValueError):
+        return {}

@@ -7,7 +7,7 @@ import evaluate
 import torch
 
 from lm_latent_eval.estimators import ErrorCurve, JointHistogram
-from lm_latent_eval.metric import complete
+from lm_latent_eval.metric import complete, present
 
 _DESCRIPTION = """\
 Where the true probability of every sequence is known (an artificial language), the
@@ -87,9 +87,10 @@ class DistortionError(evaluate.Metric):
         return super().compute(**complete(inputs, needed, stored=len(self)))
 
     def _compute(self, true_log_p, model_log_p, histogram_bins=50, **settings):
+        given = {"true_log_p": true_log_p, "model_log_p": model_log_p}
         columns = [
-            torch.tensor(column, dtype=torch.float64)
-            for column in (true_log_p, model_log_p)
+            torch.tensor(present(column, name), dtype=torch.float64)
+            for name, column in given.items()
         ]
         curve = ErrorCurve.of(*columns, **settings)
         histogram = JointHistogram.of(*columns, num_bins=histogram_bins)

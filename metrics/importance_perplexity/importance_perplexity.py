@@ -8,7 +8,7 @@ import evaluate
 import torch
 
 from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
-from lm_latent_eval.metric import complete
+from lm_latent_eval.metric import complete, present, whole
 
 _DESCRIPTION = """\
 The likelihood of a latent language model is a sum over latents, and its perplexity an
@@ -45,7 +45,8 @@ Args:
 Returns:
     instance_level_perplexity and corpus_level_perplexity (None where every product of
         weights is zero); from filters token_level_perplexity instead. Beside each its
-        Monte Carlo standard error (`_stderr`), None if one draw is all there is.
+        Monte Carlo standard error (`_stderr`), None if one draw is all there is. A
+        perplexity is inf above what a float can hold.
     certified_perplexity: What the true perplexity is at most, at that confidence.
     bound: Which way the perplexities err: "stochastic upper".
     effective_sample_sizes, stderrs (nats), pareto_ks: Of each text; with
@@ -81,7 +82,7 @@ class ImportancePerplexity(evaluate.Metric):
             features=datasets.Features(
                 {
                     "log_weights": datasets.Sequence(datasets.Value("float64")),
-                    "num_tokens": datasets.Value("int64"),
+                    "num_tokens": datasets.Value("float64"),
                 }
             ),
             reference_urls=["https://aclanthology.org/2020.acl-main.196"],
@@ -97,8 +98,10 @@ class ImportancePerplexity(evaluate.Metric):
     def _compute(self, log_weights, num_tokens, level="instance", **settings):
         if level not in ("instance", "token"):
             raise ValueError(f"level must be instance or token; got {level!r}")
+        rows = present(log_weights, "log_weights")
+        num_tokens = whole(num_tokens, "num_tokens")
         found = CorpusEstimate.of(
-            [torch.tensor(row, dtype=torch.float64) for row in log_weights],
+            [torch.tensor(row, dtype=torch.float64) for row in rows],
             torch.tensor(num_tokens),
             **settings,
         )
@@ -130,7 +133,7 @@ def _of_filters(log_increments, **inputs):
         raise ValueError(
             f"log_increments replace {' and '.join(sorted(given))}: give one or other"
         )
-    for index, filters in enumerate(log_increments):
+    for index, filters in enumerate(present(log_increments, "log_increments")):
         if len({len(increments) for increments in filters}) != 1:
             raise ValueError(
                 f"log_increments[{index}]: every filter of a text reads all its tokens"

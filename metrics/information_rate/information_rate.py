@@ -8,7 +8,7 @@ import datasets
 import evaluate
 
 from lm_latent_eval.estimators import InformationRate as Rate
-from lm_latent_eval.metric import complete
+from lm_latent_eval.metric import complete, present, whole
 from lm_latent_eval.text.counts import Counts
 from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
 
@@ -49,8 +49,8 @@ Args:
     texts: In place of all counts but num_tokens: words are counted at white space,
         characters as code points with white space, bytes in UTF-8, and sentences as
         sentencex splits them.
-    max_order: With texts, the longest n-grams that are counted; 5 by default, 0 for
-        none.
+    max_order: With texts, the longest n-grams that are counted, at most as long as the
+        text; 5 by default, 0 for none.
     language: With texts, for the ends of sentences; "en" by default.
     bits_per_UNIT, nats_per_UNIT or UNIT_perplexity, for UNIT one of token, word,
         character, byte and sentence: A published rate, in place of log_likelihoods.
@@ -63,7 +63,8 @@ Returns:
         each order N from 0 the F_N in nats and bits per symbol and the share of symbols
         whose context occurs once (not small: F_N is far too low); gambling, with
         nats_per_symbol and bits_per_symbol, bounds of the entropy from above,
-        log_capital (nats), num_symbols and alphabet_size.
+        log_capital (nats), num_symbols and alphabet_size. No letter a to z, no such
+        numbers: an empty list, and None.
 
 Examples:
     >>> import evaluate, lm_latent_eval
@@ -102,16 +103,13 @@ class InformationRate(evaluate.Metric):
     """Rates and perplexities per unit."""
 
     def _info(self):
-        count = datasets.Value("int64")
+        number = datasets.Value("float64")
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
             features=datasets.Features(
-                {
-                    "log_likelihoods": datasets.Value("float64"),
-                    **dict.fromkeys(_UNITS.values(), count),
-                }
+                dict.fromkeys(("log_likelihoods", *_UNITS.values()), number)
             ),
             reference_urls=[
                 "https://doi.org/10.1002/j.1538-7305.1951.tb01366.x",
@@ -125,8 +123,8 @@ class InformationRate(evaluate.Metric):
         if inputs.get("texts") is not None:
             inputs, facts = _of_texts(**inputs)
         inputs = {
-            name: [value]
-            if isinstance(value, Real) and name in self.features
+            name: [float(value)]
+            if name in self.features and _is_total(value)
             else value
             for name, value in inputs.items()
         }
@@ -149,15 +147,20 @@ class InformationRate(evaluate.Metric):
         stderr=0.0,
     ):
         columns = (num_tokens, num_words, num_characters, num_bytes, num_sentences)
-        counts = dict(zip(_UNITS.values(), map(_total, columns), strict=True))
-        result = {name: count for name, count in counts.items() if count is not None}
+        counts = dict(zip(_UNITS.values(), columns, strict=True))
+        result = {
+            name: sum(whole(column, name))
+            for name, column in counts.items()
+            if any(count is not None for count in column)
+        }
         if empty := [name for name, count in result.items() if count < 1]:
             raise ValueError(
                 f"{empty[0]} must be at least 1 in all; got {result[empty[0]]}"
             )
-        log_likelihood = _total(log_likelihoods)
-        if log_likelihood is None:  # texts without a model
+        if all(log_p is None for log_p in log_likelihoods):  # texts without a model
             return result
+        log_likelihood = math.fsum(present(log_likelihoods, "log_likelihoods"))
+        stderr = float(stderr)
         if not result:
             raise ValueError(f"missing: one of {', '.join(counts)}")
         rates = {
@@ -183,13 +186,15 @@ def _of_texts(texts, max_order=5, language="en", **inputs):
         )
     for name in ("log_likelihoods", "num_tokens"):
         value = inputs.get(name)
-        if value is not None and not isinstance(value, Real):
+        if value is not None and not _is_total(value):
             if len(value) != len(texts):
                 raise ValueError(f"{len(texts)} texts, but {len(value)} {name}")
-            columns[name] = _total(list(value))
+            check = whole if name == "num_tokens" else present
+            columns[name] = math.fsum(check(value, name))
+    symbols = letters(" ".join(texts))
+    max_order = min(max_order, len(symbols))
     facts = {"ngram_entropies": [], "gambling": None}
     if max_order > 0:
-        symbols = letters(" ".join(texts))
         facts["ngram_entropies"] = [
             {
                 "order": found.order,
@@ -216,18 +221,13 @@ def _of_published(name, **inputs):
         raise ValueError(f"missing: {_UNITS[unit]} ({name} is a rate of so many)")
     if "log_likelihoods" in inputs:
         raise ValueError(f"log_likelihoods and {name} say the same twice: give one")
-    rate = read(inputs.pop(name))
+    rate = read(float(inputs.pop(name)))
     return {**inputs, "log_likelihoods": [-rate.nats * each for each in count]}
 
 
-def _total(column):
-    """Add up a column; None if all of it is missing."""
-    missing = [value is None for value in column]
-    if all(missing):
-        return None
-    if any(missing):
-        raise ValueError(f"row {missing.index(True)} lacks what others have")
-    return math.fsum(column) if isinstance(column[0], float) else sum(column)
+def _is_total(value):
+    """Whether it is one number, also that of an array without dimensions."""
+    return isinstance(value, Real) or getattr(value, "ndim", None) == 0
 
 
 def _named(unit, rate, *, error):

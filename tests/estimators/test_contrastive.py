@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.estimators import (
+    Rate,
     Verdict,
     contrastive_entropy,
     contrastive_levels,
     contrastive_ratio,
     contrastive_ratio_stderr,
     contrastive_stderr,
+    mean_entropy,
+    mean_ratio,
     mean_stderr,
     ratio_stderr,
     verdict,
@@ -214,27 +217,47 @@ def test_levels_agree_with_the_functions():
     low, high = contrastive_levels(CLEAN, copies, WORDS)
 
     assert (low.level, high.level) == (0.1, 0.5)
-    assert low.entropy == pytest.approx((4.5 + 6) / 2 / 15)
-    assert low.ratio == 1 and low.ratio_stderr == 0
-    assert low.ratio_replicate_stderr == pytest.approx(0, abs=1e-12)
-    assert high.entropy == pytest.approx((18 + 21) / 2 / 15)
-    assert high.ratio == pytest.approx(39 / 10.5)
-    assert high.stderr == pytest.approx(
+    assert low.entropy.value == pytest.approx((4.5 + 6) / 2 / 15)
+    assert low.ratio.value == 1 and low.ratio.stderr == 0
+    assert low.ratio.replicate_stderr == pytest.approx(0, abs=1e-12)
+    assert high.entropy.value == pytest.approx((18 + 21) / 2 / 15)
+    assert high.ratio.value == pytest.approx(39 / 10.5)
+    assert high.entropy.stderr == pytest.approx(
         contrastive_stderr(CLEAN, STRONG - 0.5, WORDS).item()
     )
     # replicates: 18/15 and 21/15, half their distance apart from the mean
-    assert high.replicate_stderr == pytest.approx(1.5 / 15)
+    assert high.entropy.replicate_stderr == pytest.approx(1.5 / 15)
     # residuals of the ratio: 18 - 4.5 R and 21 - 6 R, with R = 39/10.5
     off = 18 - 4.5 * 39 / 10.5
-    assert high.ratio_replicate_stderr == pytest.approx(2 * abs(off) / 10.5)
-    assert high.bits().entropy == pytest.approx(high.entropy / math.log(2))
-    assert high.bits().stderr == pytest.approx(high.stderr / math.log(2))
-    assert high.bits().ratio == high.ratio
+    assert high.ratio.replicate_stderr == pytest.approx(2 * abs(off) / 10.5)
+    nats, bits = high.entropy, high.entropy.bits()
+    assert bits.value == pytest.approx(nats.value / math.log(2))
+    assert bits.stderr == pytest.approx(nats.stderr / math.log(2))
+    assert bits.replicate_stderr == pytest.approx(nats.replicate_stderr / math.log(2))
 
 
 def test_another_baseline():
     found = contrastive_levels(CLEAN, {1: MILD, 2: STRONG}, 3, baseline=2)
-    assert [each.ratio for each in found] == [0.25, 1.0]
+    assert [each.ratio.value for each in found] == [0.25, 1.0]
+
+
+def test_no_ratio_over_a_baseline_that_is_not_worse():
+    """Entropies are what they are without it."""
+    ratios = contrastive_levels(CLEAN, {1: MILD, 2: STRONG}, WORDS)
+    for baseline in (CLEAN, CLEAN + 1):
+        found = contrastive_levels(CLEAN, {1: baseline, 2: STRONG}, WORDS)
+        assert [each.ratio for each in found] == [None, None]
+        assert found[1].entropy == ratios[1].entropy
+        with pytest.raises(ValueError, match="no ratio without a positive one"):
+            mean_ratio(CLEAN, STRONG[None], baseline[None])
+
+
+def test_the_error_of_a_rate_is_the_one_that_is_known():
+    one = mean_entropy(CLEAN, MILD[None], WORDS)
+    assert one.rate() == Rate(one.value, contrastive_stderr(CLEAN, MILD, WORDS).item())
+    two = mean_entropy(CLEAN, torch.stack([MILD, STRONG]), WORDS)
+    assert two.rate() == Rate(two.value, two.replicate_stderr)
+    assert two.replicate_stderr == pytest.approx((18 - 4.5) / 2 / 15)
 
 
 # Bad input

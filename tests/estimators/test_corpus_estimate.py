@@ -84,6 +84,17 @@ def test_products_may_all_be_zero():
     assert found.curve == ((1, None), (2, pytest.approx(2)))
 
 
+def test_a_perplexity_that_no_float_holds():
+    rare = torch.tensor([-800.0, -900.0], dtype=torch.float64)
+    found = CorpusEstimate.of([rare], torch.tensor([1]))
+    assert found.instance.value == found.corpus.value == math.inf
+    assert found.certified == found.estimates[0].perplexity == math.inf
+    assert found.curve == ((1, math.inf), (2, math.inf))
+    assert instance_perplexity(rare[:1], 1) == corpus_perplexity([rare], 1) == math.inf
+    sure = CorpusEstimate.of([rare[:1].expand(2)], torch.tensor([1]))
+    assert sure.instance.stderr == sure.corpus.stderr == 0
+
+
 def test_filters_sum_their_increments():
     increments = torch.tensor([[0.5, 0.2], [0.1, 0.0]]).log()
     assert filter_log_weights(increments).exp().tolist() == pytest.approx([0.1, 0.0])

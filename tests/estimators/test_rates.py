@@ -1,4 +1,5 @@
 import math
+import sys
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from lm_latent_eval.estimators import (
     branching_factor,
     gambling_rate,
     log_capital,
+    perplexity,
 )
 
 LN2 = math.log(2)
@@ -52,6 +54,18 @@ def test_units_share_one_total(log_p, counts):
 
     assert by_character.per(characters / words).nats == pytest.approx(by_word.nats)
     assert by_word.nats * words == pytest.approx(-log_p)
+
+
+def test_perplexities_of_every_size():
+    assert perplexity(-12.0, 8) == pytest.approx(math.exp(1.5), rel=1e-15)
+    assert perplexity(2.0, 4) == pytest.approx(math.exp(-0.5), rel=1e-15)
+    largest = math.log(sys.float_info.max)
+    assert perplexity(-3 * largest, 3) == pytest.approx(sys.float_info.max)
+    assert perplexity(-3 * (largest + 1e-9), 3) == math.inf
+    assert perplexity(-math.inf, 3) == math.inf
+    assert math.isnan(perplexity(math.nan, 3))
+    with pytest.raises(ValueError, match="no token is predicted"):
+        perplexity(-1.0, 0)
 
 
 def test_perplexity_error_is_a_slope():

@@ -166,6 +166,27 @@ def test_the_harness_own_models_are_asked_the_same_way(evaluate, tiny_gpt2):
     assert numbers["contrastive_entropy@30%,none"] == pytest.approx(bits)
 
 
+def test_other_levels_leave_the_group_empty_and_say_so(evaluate, caplog):
+    found = evaluate(Unigrams(), metadata={"noise_levels": [0.2, 0.5]})
+    assert "contrastive_entropy_ratio@50%/20%,none" in found["results"][TASK]
+    assert not [name for name in found["groups"][GROUP] if "@" in name]
+    [said] = [r.message for r in caplog.records if "row of the group" in r.message]
+    assert f"{TASK}: no contrastive_entropy_ratio@30%/10% and no" in said
+
+
+@pytest.mark.parametrize(
+    "metadata, metric",
+    [
+        ({}, "contrastive_entropy_ratio"),
+        ({"noise_levels": [0.1, 0.5, 0.2, 0.3]}, "contrastive_entropy_ratio"),
+        ({"noise_levels": [0.2]}, "contrastive_entropy"),  # no ratio was asked for
+    ],
+)
+def test_else_nothing_is_said_of_groups(metadata, metric, caplog):
+    load(["the fox"], metadata=metadata, metric_list=[{"metric": metric}])
+    assert "row of the group" not in caplog.text
+
+
 # -- what has no number ----------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """What each metric takes beside its columns, and what it refuses."""
 
+import json
 import math
 
 import evaluate
@@ -167,18 +168,88 @@ def test_contrastive_refusals(metric):
         ({"distorted": {0.1: [-2.0], 0.3: [-2.0, -3.0]}}, "every level needs as many"),
         ({"distorted": {0.1: [-2.0]}}, "Mismatch"),
         ({"distorted": {0.1: [-2.0, -math.inf]}}, r"\[0, 1\] is -inf"),
-        ({"distorted": {0.1: [-1.0, -2.0]}}, "no ratio without a positive one"),
         ({"distorted": {}}, "every level needs"),
         ({"distorted": [[[-2.0]], [[-2.0]]]}, r"needs 3 lists, .* \[0.1, 0.3, 0.5\]"),
         ({"distorted": [[[-2.0]], [[-2.0, -3.0]]], "levels": [1]}, "of one length"),
         ({"num_words": [3, None]}, r"num_words\[1\] is missing"),
+        ({"num_words": [3, 0]}, r"num_words\[1\] is 0; expected .* at least 1"),
+        ({"num_words": [3, 1.5]}, r"num_words\[1\] is 1.5; expected a whole number"),
+        ({"log_scores": [None, -2.0]}, r"log_scores\[0\] is missing"),
+        ({"distorted": {0.1: [-2.0, None]}}, r"distorted\[0.1\]\[1\] is missing"),
+        (
+            {"distorted": [[[-2.0]], [[None]]], "levels": [1]},
+            r"distorted\[1\]\[0\]\[0\] is missing",
+        ),
         ({"baseline": 0.2}, "0.2 is no level"),
         ({"against": {"ratio": {0.1: 1.0}}}, "another model on the same text"),
+        ({"against": {"ratio": {"low": 1.0}}}, "another model on the same text"),
         ({"texts": ["a"]}, "missing: scorer"),
         ({"texts": ["a"], "scorer": len}, "leave out distorted, log_scores"),
     ]:
         with pytest.raises(ValueError, match=message):
             metric.compute(**{**ok, **changed})
+
+
+@of("contrastive_entropy")
+def test_without_a_ratio_entropies_are_kept(metric):
+    """A model that prefers the mildest copies, judged and judging."""
+    contrary = {**SCORES, "distorted": {**SCORES["distorted"]}}
+    contrary["distorted"][0.1] = [[-9.0, -23.0, -7.0], [-9.5, -23.5, -6.0]]
+
+    found = metric.compute(**contrary, against=metric.compute(**SCORES))
+
+    expected = metric.compute(**SCORES)
+    for name in expected:
+        if "_per_" in name:
+            assert found[name][0.5] == expected[name][0.5]
+    assert found["nats_per_word"][0.1] == pytest.approx(-(2.5 + 2.5) / 2 / 15)
+    for name in ("ratio", "ratio_stderr", "ratio_replicate_stderr"):
+        assert found[name] == {0.1: None, 0.5: None}
+    assert found["verdict"] == {0.5: None}
+    assert metric.compute(**SCORES, against=found)["verdict"] == {0.5: None}
+
+
+@of("contrastive_entropy")
+def test_copies_that_are_no_worse_have_no_ratio(metric):
+    same = {0.1: [-1.0, -2.0], 0.3: [-2.0, -2.0]}
+    found = metric.compute(log_scores=[-1.0, -2.0], distorted=same)
+    assert found["nats_per_sentence"] == {0.1: 0, 0.3: 0.5}
+    assert found["ratio"] == {0.1: None, 0.3: None}
+
+
+@of("contrastive_entropy")
+def test_a_result_that_was_written_as_json(metric):
+    first = metric.compute(**SCORES)
+    read = json.loads(json.dumps(first))
+    assert set(read["ratio"]) == {"0.1", "0.5"}, "premise"
+    again = metric.compute(**SCORES, against=read)
+    assert again["verdict"] == metric.compute(**SCORES, against=first)["verdict"]
+
+
+@of("contrastive_entropy")
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_text_without_words_is_refused(metric, text):
+    """It would count as a sentence that no noise can touch."""
+    with pytest.raises(ValueError, match=r"texts\[1\] is .* no word to distort"):
+        metric.compute(texts=["a bb ccc", text], scorer=never)
+
+
+@of("contrastive_entropy")
+def test_nothing_is_scored_for_a_baseline_that_is_no_level(metric):
+    with pytest.raises(
+        ValueError, match=r"0.2 is no level; there is \[0.1, 0.3, 0.5\]"
+    ):
+        metric.compute(texts=["a b"], scorer=never, baseline=0.2)
+
+
+def never(texts):
+    raise AssertionError("nothing should have been scored")
+
+
+@of("contrastive_entropy")
+def test_a_scorer_that_gives_nothing(metric):
+    with pytest.raises(ValueError, match="the scorer gave None for 'a b'"):
+        metric.compute(texts=["a b"], scorer=lambda texts: [None] * len(texts))
 
 
 # importance_perplexity
@@ -233,6 +304,27 @@ def test_estimates_of_a_model(metric):
 
 
 @of("importance_perplexity")
+def test_a_perplexity_that_no_float_holds(metric):
+    found = metric.compute(log_weights=[[-800.0, -900.0]], num_tokens=[1])
+    for level in ("instance", "corpus"):
+        assert found[f"{level}_level_perplexity"] == math.inf
+        assert found[f"{level}_level_perplexity_stderr"] is None
+    assert found["certified_perplexity"] == math.inf
+    assert found["curve"] == {1: math.inf, 2: math.inf}
+    assert found["log_likelihood"] == pytest.approx(-800 - math.log(2))
+    sure = metric.compute(log_weights=[[-800.0, -800.0]], num_tokens=[1])
+    assert sure["instance_level_perplexity_stderr"] == 0
+    assert sure["corpus_level_perplexity_stderr"] == 0
+
+
+@of("importance_perplexity")
+def test_rows_that_came_one_by_one_are_checked_too(metric):
+    metric.add_batch(log_weights=[[-1.0]], num_tokens=[1.5])
+    with pytest.raises(ValueError, match=r"num_tokens\[0\] is 1.5"):
+        metric.compute()
+
+
+@of("importance_perplexity")
 def test_importance_refusals(metric):
     ok = {"log_weights": [[-1.0, -2.0]], "num_tokens": [2]}
     metric.compute(**ok)
@@ -242,12 +334,18 @@ def test_importance_refusals(metric):
         ({"log_weights": [[]]}, "input 0: .* K >= 1"),
         ({"num_tokens": [0]}, "num_tokens must be at least 1"),
         ({"num_tokens": [1, 2]}, "Mismatch"),
+        ({"num_tokens": [1.5]}, r"num_tokens\[0\] is 1.5; expected a whole number"),
+        ({"num_tokens": [math.nan]}, r"num_tokens\[0\] is nan"),
+        ({"num_tokens": [None]}, r"num_tokens\[0\] is missing"),
+        ({"log_weights": [[-1.0, None]]}, r"log_weights\[0\]\[1\] is missing"),
         ({"confidence": 1.0}, "confidence must be between"),
         ({"level": "corpus"}, "level must be instance or token"),
         ({"log_increments": [[[0.0]]]}, "log_increments replace"),
     ]:
         with pytest.raises(ValueError, match=message):
             metric.compute(**{**ok, **changed})
+    with pytest.raises(ValueError, match=r"log_increments\[0\]\[0\]\[1\] is missing"):
+        metric.compute(log_increments=[[[-1.0, None]]])
     with pytest.raises(ValueError, match=r"log_increments\[0\]: every filter"):
         metric.compute(log_increments=[[[-1.0], [-1.0, -1.0]]])
 
@@ -293,7 +391,11 @@ def test_distortion_refusals(metric):
         ({"true_log_p": [-2.0], "model_log_p": [-1.0]}, "none of 50 bins"),
         ({"bins": "count", "num_bins": 12}, "11 sequences cannot fill 12 bins"),
         ({"bins": "round"}, "'round' is not a valid Bins"),
-        ({"resamples": 0}, "0 resamples"),
+        ({"resamples": 0}, "resamples must be a whole number, at least 1; got 0"),
+        ({"resamples": 10.0}, "resamples must be a whole number"),
+        ({"num_bins": 2.0}, "num_bins must be a whole number, at least 1; got 2.0"),
+        ({"histogram_bins": 2.0}, "num_bins must be a whole number"),
+        ({"model_log_p": [-2.0] * 10 + [None]}, r"model_log_p\[10\] is missing"),
     ]:
         with pytest.raises(ValueError, match=message):
             metric.compute(**{**ok, **changed})
@@ -366,6 +468,37 @@ def test_a_text_needs_no_model(metric):
 
 
 @of("information_rate")
+@pytest.mark.parametrize(
+    ("text", "orders"),
+    [("Hi", [0, 1, 2]), ("a", [0, 1]), ("中文很好", []), ("1969", [])],
+)
+def test_texts_of_few_letters(metric, text, orders):
+    """Rates need no letters; what letters say is said as far as there are some."""
+    found = metric.compute(texts=[text], log_likelihoods=[-6.0])
+    assert found["nats_per_character"] == pytest.approx(6 / len(text))
+    assert found["nats_per_word"] == 6
+    assert [each["order"] for each in found["ngram_entropies"]] == orders
+    if orders:
+        won = gamble(letters(text), max_order=len(text))
+        assert found["gambling"]["nats_per_symbol"] == won.rate.nats
+    else:
+        assert found["gambling"] is None
+
+
+@of("information_rate")
+@pytest.mark.parametrize("scalar", [torch.tensor, np.array, np.float64])
+def test_totals_of_any_kind(metric, scalar):
+    expected = metric.compute(log_likelihoods=-100.0, num_words=25, stderr=0.5)
+    found = metric.compute(
+        log_likelihoods=scalar(-100.0), num_words=scalar(25), stderr=scalar(0.5)
+    )
+    assert found == expected
+    texts = {"texts": ["to be or not", "to be"], "num_tokens": scalar(8)}
+    of_texts = metric.compute(**texts, log_likelihoods=scalar(-100.0))
+    assert of_texts["nats_per_token"] == 100 / 8
+
+
+@of("information_rate")
 def test_a_rate_that_no_float_holds(metric):
     found = metric.compute(log_likelihoods=-2000.0, num_sentences=1, num_words=400)
     assert found["sentence_perplexity"] == math.inf
@@ -380,7 +513,10 @@ def test_rate_refusals(metric):
     for changed, message in [
         ({"log_likelihoods": [3.0, 1.0]}, "Is this a loss"),
         ({"log_likelihoods": [-3.0, -math.inf]}, "finite"),
-        ({"log_likelihoods": [-3.0, None]}, "row 1 lacks"),
+        ({"log_likelihoods": [-3.0, None]}, r"log_likelihoods\[1\] is missing"),
+        ({"num_words": [3, None]}, r"num_words\[1\] is missing"),
+        ({"num_words": [3, 4.5]}, r"num_words\[1\] is 4.5; expected a whole number"),
+        ({"num_words": [3, -4]}, r"num_words\[1\] is -4; expected .* at least 0"),
         ({"num_words": [0, 0]}, "num_words must be at least 1"),
         ({"num_words": 7}, "Mismatch"),
         ({"num_words": None}, "missing: one of num_tokens"),
