@@ -1,72 +1,15 @@
-"""An LSTM language model, seen through the seam as a latent LM whose z is always ().
-
-    p(x) = prod_t p(x_t | x_<t)
-
-With nothing to sum over, one "sample" of weight p(x) is exact: every estimator, task
-and table that takes a latent LM takes this model beside it. What it shares with other
-recurrent language models is ``RecurrentLM``.
-"""
+"""A plain LSTM language model, for comparison: no latents, p(x) in closed form."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from transformers import PretrainedConfig, PreTrainedModel
 
-from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
-from lm_latent_eval.models.recurrent import (
-    LSTM,
-    Carry,
-    RecurrentStack,
-    initialise,
-)
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
-
-
-class RecurrentConfig(PretrainedConfig):
-    """Configuration of a recurrent language model.
-
-    Args:
-        vocab_size: V, words the model can utter.
-        num_words: V plus words that are known but never uttered.
-        embedding_dim: Size of the embeddings, shared with the output layer.
-        hidden_size: Of the inner layers.
-        num_layers: Recurrent layers.
-        never_uttered: Words excluded from prediction (padding and start).
-        dropout: Training only.
-        num_unknown_types: Distinct unknown words of the training text.
-    """
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 4,
-        num_words: int | None = None,
-        embedding_dim: int = 128,
-        hidden_size: int = 256,
-        num_layers: int = 2,
-        never_uttered: list[int] | None = None,
-        dropout: float = 0.0,
-        num_unknown_types: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.num_words = vocab_size if num_words is None else num_words
-        self.embedding_dim = embedding_dim
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.never_uttered = [0, 2] if never_uttered is None else never_uttered
-        self.dropout = dropout
-        self.num_unknown_types = num_unknown_types
-        kwargs.setdefault("tie_word_embeddings", False)
-        super().__init__(**kwargs)
+from lm_latent_eval.models.recurrent import LSTM
+from lm_latent_eval.models.recurrent_lm import RecurrentConfig, RecurrentLM
 
 
 class LSTMConfig(RecurrentConfig):
@@ -78,112 +21,6 @@ class LSTMConfig(RecurrentConfig):
     def __init__(self, **fields: Any) -> None:
         """Store the fields."""
         super().__init__(**fields)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What every position is predicted from."""
-
-    batch: TokenBatch
-    hidden: Tensor
-    """(B, T, embedding_dim)."""
-    carry: Carry
-
-
-class RecurrentLM(PreTrainedModel, ABC):
-    """p(x) of a stack of recurrent layers; its own proposal, since z is always ()."""
-
-    cell: ClassVar[Any]
-    """What builds a layer of its sizes."""
-    base_model_prefix = "recurrent"
-    main_input_name = "inputs"
-    estimators = ("exact", "is", "beam")
-    """What estimates its likelihoods, the default first."""
-    name = "none"
-    """Of the proposal that it is."""
-    proposal_names = ("none",)
-    """What ``proposal`` can return."""
-    config: RecurrentConfig
-
-    def __init__(self, config: RecurrentConfig) -> None:
-        """Build the layers."""
-        super().__init__(config)
-        inner = [config.hidden_size] * (config.num_layers - 1)
-        self.embeddings = nn.Embedding(config.vocab_size, config.embedding_dim)
-        sizes = [config.embedding_dim, *inner, config.embedding_dim]
-        self.rnn = RecurrentStack(sizes, config.dropout, self.cell)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.post_init()  # type: ignore[no-untyped-call]
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
-        initialise(module)
-
-    @property
-    def mass(self) -> Mass:
-        """What its probabilities of all texts total."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if excluded else Mass.LESS
-
-    @abstractmethod
-    def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Return log p of one word after each state: (N, D), (N,) -> (N,) nats."""
-
-    @abstractmethod
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Return log p of every word after each state: (N, D) -> (N, V) nats."""
-
-    def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        """Read every token."""
-        known = batch.inputs.masked_fill(
-            batch.inputs >= self.config.vocab_size, UNKNOWN
-        )
-        hidden, carry = self.rnn(self.embeddings(known), batch.length, after)
-        return Encoded(batch, hidden, carry)
-
-    def log_joint(self, encoded: Encoded, num_latents: int) -> Tensor:
-        """Return log p(x) in nats, once for each of K empty latents, (B, K)."""
-        batch = encoded.batch
-        known = batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
-        inside = batch.inside
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        log_p = torch.zeros_like(cost).masked_scatter(
-            inside, self.log_prob(encoded.hidden[inside], known[inside]).double()
-        )
-        total = (log_p + cost).masked_fill(~inside, 0.0).sum(-1)
-        return total[:, None].expand(-1, num_latents)
-
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[int]:
-        """Draw the empty latent K times, with log q = 0."""
-        zeros = encoded.hidden.new_zeros(
-            len(encoded.hidden), num_samples, dtype=torch.float64
-        )
-        return Draws(num_samples, zeros)
-
-    def beam(
-        self, encoded: Encoded, width: int, log_q: Tensor | None = None
-    ) -> Beam[int]:
-        """Return the one latent there is."""
-        zeros = encoded.hidden.new_zeros(len(encoded.hidden), 1, dtype=torch.float64)
-        return Beam(1, zeros, zeros.long())
-
-    def advance(self, encoded: Encoded, num_latents: int) -> Carry:
-        """Return the recurrent state after the piece."""
-        return encoded.carry
-
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
-        """Predict the first token of an encoded piece, (B, num_words) nats."""
-        first = self.log_probs(encoded.hidden[:, 0])
-        rest = self.config.num_words - self.config.vocab_size
-        return F.pad(first, (0, rest), value=-torch.inf)
-
-    def proposal(self, name: str | None = None, temperature: float = 1.0) -> Self:
-        """Return the model itself: there is nothing to propose."""
-        return self
 
 
 class LSTMLanguageModel(RecurrentLM):

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.checkpoint import save
-from lm_latent_eval.models.lstm.modeling import (
-    LSTMConfig,
-    LSTMLanguageModel,
-    RecurrentLM,
-)
+from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer
 from lm_latent_eval.training import orthography

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.models.lstm.modeling import RecurrentConfig, RecurrentLM
 from lm_latent_eval.models.recurrent import Elman
+from lm_latent_eval.models.recurrent_lm import RecurrentConfig, RecurrentLM
 
 
 class RNNConfig(RecurrentConfig):
