@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,11 @@ class Processes:
             return cls()
         accelerate = require("accelerate", extra="distributed")
         accelerator = accelerate.Accelerator(cpu=not torch.cuda.is_available())
-        return cls(accelerator if accelerator.num_processes > 1 else None)
+        if accelerator.num_processes < 2:
+            return cls()
+        atexit.unregister(_leave)  # once, however many models a process makes
+        atexit.register(_leave)
+        return cls(accelerator)
 
     @property
     def rank(self) -> int:
@@ -68,3 +73,13 @@ class Processes:
         """Wait for every process."""
         if self.accelerator:
             self.accelerator.wait_for_everyone()
+
+
+def _leave() -> None:
+    """Leave the group before Python ends: its threads can abort a process that does not.
+
+    Seen once in many runs, as "terminate called without an active exception" after all
+    results were written, which failed the launch.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
