@@ -76,7 +76,7 @@ class Processes:
 
 
 def _leave() -> None:
-    """Leave the group before Python ends: its threads can abort a process that does not.
+    """Leave the group before Python ends, or its threads can abort the process.
 
     Seen once in many runs, as "terminate called without an active exception" after all
     results were written, which failed the launch.
