@@ -33,8 +33,7 @@ def _monotone(columns: Sequence[Column]) -> str:
     """
     rises = [
         (max(steps), column, curve)
-        for column in columns
-        for curve in column.curves
+        for column, curve in _curves(columns)
         if (steps := _steps(column, curve))
     ]
     if not rises:
@@ -50,6 +49,16 @@ def _monotone(columns: Sequence[Column]) -> str:
     )
 
 
+def _curves(columns: Sequence[Column]) -> list[tuple[Column, Curve]]:
+    """Return every curve once: columns of one study share those of other proposals."""
+    found = {
+        (id(column.rows), curve): (column, curve)
+        for column in columns
+        for curve in column.curves
+    }
+    return list(found.values())
+
+
 def _steps(column: Column, curve: Curve) -> list[float]:
     """Return the factors from one number of samples to the next."""
     values = [row["perplexity"] for row in column.curve(curve)]
@@ -59,8 +68,7 @@ def _steps(column: Column, curve: Curve) -> list[float]:
 def _levels(columns: Sequence[Column]) -> str:
     pairs = [
         (column.last(curve, "instance"), column.last(curve, "corpus"))
-        for column in columns
-        for curve in column.curves
+        for column, curve in _curves(columns)
         if column.num_samples > 1  # one sample has but one level
     ]
     ratios = [corpus / level for level, corpus in pairs if math.isfinite(level)]

@@ -12,7 +12,7 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.report.claims import claims
-from lm_latent_eval.report.columns import Column
+from lm_latent_eval.report.columns import Column, read_columns
 from lm_latent_eval.report.figures import kernel_density
 from lm_latent_eval.report.study import tables
 from lm_latent_eval.study.rows import read, write
@@ -193,6 +193,13 @@ def test_claims_that_hold():
     assert "yes (50; nonpeeking 70)" in d
     nats = 10 * math.log(55 / 50)
     assert f"k = 100 gives 55, 100 samples 50 (the beam loses {nats:.3g} nats" in e
+
+
+def test_curves_that_two_columns_share_count_once(folder):
+    [smoothing, peeking] = read_columns(folder / "out")
+    assert len(smoothing.curves) == len(peeking.curves) == 5, "premise: two are shared"
+    _, b, *_ = claims([smoothing, peeking])
+    assert " of 8 times" in b
 
 
 def test_claims_that_fail():
