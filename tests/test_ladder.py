@@ -21,7 +21,7 @@ LADDER = (
     "models",
     "demo",
     "scoring",
-    "study",
+    "studies",
     "metric",
     "harness",
     "report",

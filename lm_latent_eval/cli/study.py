@@ -63,7 +63,7 @@ def add_to(commands: Commands) -> None:
 
 def _study(args: argparse.Namespace) -> None:
     from lm_latent_eval.extras import require
-    from lm_latent_eval.report.study import report
+    from lm_latent_eval.report.importance.tables import report
 
     require("matplotlib", extra="plots")  # before hours of work, not after
     if args.report:
@@ -78,8 +78,8 @@ def _study(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.model import load
     from lm_latent_eval.scoring.options import parse_batch_size, whole
-    from lm_latent_eval.study.plan import Plan
-    from lm_latent_eval.study.run import Study
+    from lm_latent_eval.studies.importance.plan import Plan
+    from lm_latent_eval.studies.importance.run import Study
 
     given = {
         "temperatures": args.temperatures and tuple(args.temperatures),

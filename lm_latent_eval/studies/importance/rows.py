@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
-from lm_latent_eval.study.plan import Setting
-from lm_latent_eval.study.totals import Level, Totals
+from lm_latent_eval.studies.importance.plan import Setting
+from lm_latent_eval.studies.importance.totals import Level, Totals
 
 Row = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lm_latent_eval.extras import require
-from lm_latent_eval.report.columns import Column, Curve
+from lm_latent_eval.report.importance.columns import Column, Curve
 
 FEW = 100
 """Samples up to which figure 2 goes."""

@@ -19,10 +19,10 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.settings import Settings, claim, read
-from lm_latent_eval.study import rows
-from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Plan, Setting
-from lm_latent_eval.study.totals import Totals
+from lm_latent_eval.studies.importance import rows
+from lm_latent_eval.studies.importance.draws import DrawsFile
+from lm_latent_eval.studies.importance.plan import Plan, Setting
+from lm_latent_eval.studies.importance.totals import Totals
 from lm_latent_eval.text.corpora import stream_texts
 
 TEXTS_AT_ONCE = 1024

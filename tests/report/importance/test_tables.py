@@ -11,11 +11,11 @@ import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.report.claims import claims
-from lm_latent_eval.report.columns import Column, read_columns
-from lm_latent_eval.report.figures import kernel_density
-from lm_latent_eval.report.study import tables
-from lm_latent_eval.study.rows import read, write
+from lm_latent_eval.report.importance.claims import claims
+from lm_latent_eval.report.importance.columns import Column, read_columns
+from lm_latent_eval.report.importance.figures import kernel_density
+from lm_latent_eval.report.importance.tables import tables
+from lm_latent_eval.studies.importance.rows import read, write
 from tests import tiny_checkpoint
 
 TEXTS = (

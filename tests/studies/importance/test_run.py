@@ -12,10 +12,10 @@ from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
 from lm_latent_eval.models.checkpoint import load, save
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Plan, Setting
-from lm_latent_eval.study.rows import read
-from lm_latent_eval.study.run import LOCK_FILE, ROWS_FILE, Study
+from lm_latent_eval.studies.importance.draws import DrawsFile
+from lm_latent_eval.studies.importance.plan import Plan, Setting
+from lm_latent_eval.studies.importance.rows import read
+from lm_latent_eval.studies.importance.run import LOCK_FILE, ROWS_FILE, Study
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
 
@@ -88,7 +88,7 @@ def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, a
     study(checkpoint, data, whole).run()
     Stopped.left = after
     with monkeypatch.context() as patched:
-        patched.setattr("lm_latent_eval.study.run.Scorer", Stopped)
+        patched.setattr("lm_latent_eval.studies.importance.run.Scorer", Stopped)
         with pytest.raises(KeyboardInterrupt):
             study(checkpoint, data, cut).run()
     kept = sum(
@@ -187,8 +187,8 @@ def test_models_without_latents_have_nothing_to_study(data, tmp_path):
 
 def test_corpora_are_read_a_part_at_a_time(checkpoint, data, tmp_path, monkeypatch):
     study(checkpoint, data, tmp_path / "whole").run()
-    monkeypatch.setattr("lm_latent_eval.study.run.TEXTS_AT_ONCE", 2)
-    monkeypatch.setattr("lm_latent_eval.study.draws.ROWS_AT_ONCE", 50)
+    monkeypatch.setattr("lm_latent_eval.studies.importance.run.TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr("lm_latent_eval.studies.importance.draws.ROWS_AT_ONCE", 50)
     study(checkpoint, data, tmp_path / "parts").run()
     whole, parts = (read(tmp_path / name / ROWS_FILE) for name in ("whole", "parts"))
     for a, b in zip(whole, parts, strict=True):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.study.rows import Row, read
-from lm_latent_eval.study.run import ROWS_FILE, read_settings
+from lm_latent_eval.studies.importance.rows import Row, read
+from lm_latent_eval.studies.importance.run import ROWS_FILE, read_settings
 
 Curve = tuple[str, float]
 """A proposal and a temperature, whose estimates are a curve over sample sizes."""

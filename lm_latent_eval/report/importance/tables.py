@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lm_latent_eval.report.claims import claims
-from lm_latent_eval.report.columns import Column, Curve, read_columns
-from lm_latent_eval.study.totals import FEWEST_REPLICATES
+from lm_latent_eval.report.importance.claims import claims
+from lm_latent_eval.report.importance.columns import Column, Curve, read_columns
+from lm_latent_eval.studies.importance.totals import FEWEST_REPLICATES
 
 TABLES_FILE = "tables.md"
 
@@ -24,7 +24,7 @@ def report(studies: Sequence[Path], output: Path) -> str:
         ValueError: If a folder is not of a study, or none has a setting that is done.
         ModuleNotFoundError: If matplotlib is missing.
     """
-    from lm_latent_eval.report.figures import draw
+    from lm_latent_eval.report.importance.figures import draw
 
     columns = [column for study in studies for column in read_columns(study)]
     if not columns:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from lm_latent_eval.report.columns import Column, Curve
+from lm_latent_eval.report.importance.columns import Column, Curve
 
 WITHOUT_PEEKING = ("nonpeeking", "prior")
 NOT_TESTED = "not tested"

@@ -16,10 +16,14 @@ from lm_latent_eval.estimators import (
     log_evidence,
     stderr,
 )
-from lm_latent_eval.study import rows, totals
-from lm_latent_eval.study.draws import Rows
-from lm_latent_eval.study.plan import Setting
-from lm_latent_eval.study.totals import FEWEST_REPLICATES, RECOMBINED, Totals
+from lm_latent_eval.studies.importance import rows, totals
+from lm_latent_eval.studies.importance.draws import Rows
+from lm_latent_eval.studies.importance.plan import Setting
+from lm_latent_eval.studies.importance.totals import (
+    FEWEST_REPLICATES,
+    RECOMBINED,
+    Totals,
+)
 
 TEXTS, SAMPLES = 9, 60
 SETTING = Setting("is", "prior", 1.0, SAMPLES)

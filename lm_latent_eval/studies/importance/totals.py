@@ -38,7 +38,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.scoring.summary import UNRELIABLE_PARETO_K
-from lm_latent_eval.study.draws import Key, Rows
+from lm_latent_eval.studies.importance.draws import Key, Rows
 
 RECOMBINED = 500
 """Corpus estimates put together from the texts' replicates."""

@@ -1,0 +1,1 @@
+"""Importance-sampled likelihoods, as Logan et al. (2020) report them."""

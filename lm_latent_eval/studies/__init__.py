@@ -1,0 +1,1 @@
+"""Experiments of papers, for any model: what they draw, keep and conclude."""
