@@ -21,6 +21,7 @@ LADDER = (
     "models",
     "demo",
     "scoring",
+    "learners",
     "studies",
     "metric",
     "harness",

@@ -7,9 +7,6 @@ saves (tokenizer, grammar) and ``shards/00000.arrow``, ..., with a row a sequenc
     ids     list of int32  its tokens, the end included
     ended   bool           whether it has one; else it was cut at the maximum length
     log_p   float64        nats under the language; of a cut one, that of its beginning
-
-Every shard is written under another name and renamed when it is whole. What is there is
-checked all the same: a shard that is cut short or of other rows is drawn anew.
 """
 
 from __future__ import annotations
@@ -19,21 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import datasets
 import pyarrow as pa
+import torch
 from datasets import Dataset
-from tqdm import tqdm
+from torch import Tensor
 
 import lm_latent_eval
+from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
     checked_length,
 )
-from lm_latent_eval.settings import claim, read
+from lm_latent_eval.distortion.shards import SHARDS, Shards
+from lm_latent_eval.settings import Settings, claim, differences, read
 
 KIND = "corpus"
-SHARDS = "shards"
 SCHEMA = pa.schema(
     {
         "index": pa.int64(),
@@ -47,37 +45,6 @@ _ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Shard:
-    """Consecutive sequences and their file."""
-
-    path: Path
-    indices: range
-
-    def is_whole(self) -> bool:
-        """Whether every row is there and can be read."""
-        try:
-            with pa.memory_map(str(self.path)) as file:
-                table = pa.ipc.open_stream(file).read_all()
-                if not table.schema.equals(SCHEMA):
-                    return False
-                found: list[int] = table["index"].to_pylist()
-                return found == list(self.indices)
-        except (OSError, pa.ArrowInvalid):
-            return False
-
-    def write(self, rows: Iterator[pa.RecordBatch]) -> None:
-        """Write rows as they come; the file has its name when all are there."""
-        partial = self.path.with_suffix(".partial")
-        with (
-            pa.OSFile(str(partial), "wb") as file,
-            pa.ipc.new_stream(file, SCHEMA) as stream,
-        ):
-            for batch in rows:
-                stream.write_batch(batch)
-        partial.replace(self.path)
-
-
-@dataclass(frozen=True)
 class Corpus:
     """Sequences ``first`` .. ``first + num_sequences - 1`` of a seed.
 
@@ -86,9 +53,8 @@ class Corpus:
     """
 
     directory: Path
-    num_sequences: int
-    first: int
-    shard_size: int
+    settings: Settings
+    """All that the sequences depend on, as ``settings.json`` has it."""
 
     @classmethod
     def draw(
@@ -129,6 +95,9 @@ class Corpus:
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
             "language": language.settings(),
+            "begin_id": language.begin_id,
+            "end_id": language.end_id,
+            "vocab_size": language.vocab_size,
             "seed": seed,
             "first": first,
             "num_sequences": num_sequences,
@@ -138,14 +107,12 @@ class Corpus:
         claim(Path(directory), settings, KIND)
         if not (Path(directory) / SHARDS).exists():
             language.save(Path(directory))
-            (Path(directory) / SHARDS).mkdir()
-        corpus = cls(Path(directory), num_sequences, first, shard_size)
-        with tqdm(total=num_sequences, unit=" sequences", disable=quiet) as bar:
-            for shard in corpus.shards():
-                if shard.is_whole():
-                    bar.update(len(shard.indices))
-                    continue
-                shard.write(_rows(language, seed, shard.indices, max_length, bar))
+        corpus = cls(Path(directory), settings)
+
+        def rows(indices: range) -> pa.RecordBatch:
+            return _rows(language, seed, indices, max_length)
+
+        corpus.shards().fill(rows, _ROWS_AT_ONCE, quiet=quiet)
         return corpus
 
     @classmethod
@@ -157,49 +124,95 @@ class Corpus:
                 short.
         """
         settings = read(Path(directory), KIND, having="shard_size")
-        names = ("num_sequences", "first", "shard_size")
-        corpus = cls(Path(directory), *(settings[name] for name in names))
-        for shard in corpus.shards():
-            if not shard.is_whole():
-                raise ValueError(
-                    f"{shard.path} is missing or cut short: draw the corpus again with "
-                    "the same settings, which goes on where it was"
-                )
+        corpus = cls(Path(directory), settings)
+        corpus.shards().check(
+            "draw the corpus again with the same settings, which goes on where it was"
+        )
         return corpus
 
-    def shards(self) -> list[Shard]:
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences there are."""
+        return int(self.settings["num_sequences"])
+
+    @property
+    def end_id(self) -> int:
+        """What a sequence ends with."""
+        return int(self.settings["end_id"])
+
+    @property
+    def indices(self) -> range:
+        """The numbers of the sequences."""
+        first = int(self.settings["first"])
+        return range(first, first + self.num_sequences)
+
+    def shards(self) -> Shards:
         """Return which file has which sequences."""
-        indices = range(self.first, self.first + self.num_sequences)
-        starts = range(0, self.num_sequences, self.shard_size)
-        return [
-            Shard(
-                self.directory / SHARDS / f"{number:05}.arrow",
-                indices[start : start + self.shard_size],
+        size = int(self.settings["shard_size"])
+        return Shards(self.directory, SCHEMA, self.indices, size)
+
+    def language(self, path: str | Path | None = None, **causal: Any) -> Language:
+        """Load the language that the corpus was drawn from.
+
+        Args:
+            path: Where it is now; None is where it was.
+            causal: ``device`` and ``batch_size`` of a causal LM.
+
+        Raises:
+            ValueError: If it is not there, or is another one.
+        """
+        theirs = self.settings["language"]
+        if theirs["kind"] == "causal":
+            names = ("temperature", "begin_id", "end_id")
+            causal |= {name: theirs[name] for name in names}
+            causal["dtype"] = getattr(torch, theirs["dtype"])
+            found = load_language(path or theirs["name"], **causal)
+        else:
+            found = load_language(path or self.directory / "language.json")
+        ours = found.settings() | {"name": theirs.get("name")}
+        if different := differences({"name": None} | theirs, ours):
+            raise ValueError(
+                f"{self.directory} was not drawn from this language ({different})"
             )
-            for number, start in enumerate(starts)
-        ]
+        return found
 
     def dataset(self) -> Dataset:
         """Return all rows, memory-mapped."""
-        parts = [Dataset.from_file(str(shard.path)) for shard in self.shards()]
-        return datasets.concatenate_datasets(parts)
+        return self.shards().dataset()
+
+    def batches(self) -> Iterator[Sequences]:
+        """Read the sequences, about a thousand at a time."""
+        for batch in self.shards().batches():
+            yield Sequences(
+                indices=batch["index"].to_pylist(),
+                ids=batch["ids"].to_pylist(),
+                ended=torch.tensor(batch["ended"].to_pylist(), dtype=torch.bool),
+                log_p=torch.tensor(batch["log_p"].to_numpy()),
+            )
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Some sequences of a corpus."""
+
+    indices: list[int]
+    ids: list[list[int]]
+    ended: Tensor
+    log_p: Tensor
 
 
 def _rows(
-    language: Language, seed: int, indices: range, max_length: int, bar: Any
-) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(indices), _ROWS_AT_ONCE):
-        some = indices[start : start + _ROWS_AT_ONCE]
-        sample = language.sample(seed, some, max_length)
-        _check_possible(sample, some)
-        columns = {
-            "index": list(some),
-            "ids": sample.sequences,
-            "ended": [ids[-1] == language.end_id for ids in sample.sequences],
-            "log_p": sample.log_p.tolist(),
-        }
-        yield pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
-        bar.update(len(some))
+    language: Language, seed: int, indices: range, max_length: int
+) -> pa.RecordBatch:
+    sample = language.sample(seed, indices, max_length)
+    _check_possible(sample, indices)
+    columns = {
+        "index": list(indices),
+        "ids": sample.sequences,
+        "ended": [ids[-1] == language.end_id for ids in sample.sequences],
+        "log_p": sample.log_p.tolist(),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
 def _check_possible(sample: Sample, indices: range) -> None:

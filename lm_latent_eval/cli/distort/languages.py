@@ -1,4 +1,4 @@
-"""``lm-latent-eval distort``: languages whose probabilities are known."""
+"""Languages whose probabilities are known: drawn, made up, and cut into tokens."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ from pathlib import Path
 from lm_latent_eval.cli.arguments import Commands
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    distort = commands.add_parser(
-        "distort",
-        help="draw artificial languages, to compare models with what is true",
-        description="Artificial languages, after LeBrun et al. (2022): text whose "
-        "probability is known exactly.",
-    )
-    steps = distort.add_subparsers(required=True, metavar="STEP")
+def add_to(steps: Commands) -> None:
+    """Add ``sample``, ``language`` and ``tokenizer``."""
     _add_sample(steps)
     _add_language(steps)
     _add_tokenizer(steps)

@@ -1,0 +1,20 @@
+"""``lm-latent-eval distort``: models of languages whose probabilities are known."""
+
+from __future__ import annotations
+
+from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.distort import languages
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    distort = commands.add_parser(
+        "distort",
+        help="compare models with artificial languages whose probabilities are known",
+        description="Artificial languages and models of them, after LeBrun et al. "
+        "(2022): text whose probability is known exactly, and what a model makes of "
+        "it.",
+    )
+    steps = distort.add_subparsers(required=True, metavar="STEP")
+    for step in (languages,):
+        step.add_to(steps)

@@ -1,0 +1,250 @@
+"""Columns of log-probabilities: all that a measurement needs of a language and a model.
+
+A folder of scores holds ``settings.json`` (what was scored, with which model) and
+``shards/00000.arrow``, ..., with a row a sequence:
+
+    index        int64    number of the sequence in its corpus
+    edits        int16    how often it was perturbed
+    num_tokens   int32    its tokens, the end included
+    ended        bool     whether it has an end; else both are of a beginning
+    true_log_p   float64  nats under the language; -inf is a probability of zero
+    model_log_p  float64  nats under the model, exact or estimated
+    stderr       float64  Monte Carlo standard error of model_log_p; 0 is exact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+import lm_latent_eval
+from lm_latent_eval.distortion.shards import Shard, Shards
+from lm_latent_eval.settings import Settings, claim, read
+
+KIND = "scores"
+SCHEMA = pa.schema(
+    {
+        "index": pa.int64(),
+        "edits": pa.int16(),
+        "num_tokens": pa.int32(),
+        "ended": pa.bool_(),
+        "true_log_p": pa.float64(),
+        "model_log_p": pa.float64(),
+        "stderr": pa.float64(),
+    }
+)
+EPOCHS = "epochs"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Scored sequences; every column has the shape (N,)."""
+
+    index: Tensor
+    edits: Tensor
+    num_tokens: Tensor
+    ended: Tensor
+    true_log_p: Tensor
+    model_log_p: Tensor
+    stderr: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse columns of different lengths.
+
+        Raises:
+            ValueError: If there are such.
+        """
+        lengths = {each.name: len(getattr(self, each.name)) for each in fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"the columns differ in length: {lengths}")
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.index)
+
+    def __getitem__(self, which: Tensor) -> Columns:
+        """Return some rows, by a mask or by their places."""
+        return Columns(*(getattr(self, each.name)[which] for each in fields(self)))
+
+    @property
+    def impossible(self) -> Tensor:
+        """Sequences that the language never utters, (N,): no error is defined there."""
+        return self.true_log_p == -torch.inf
+
+    @classmethod
+    def cat(cls, parts: Sequence[Columns]) -> Self:
+        """Join rows."""
+        return cls(
+            *(torch.cat([getattr(p, each.name) for p in parts]) for each in fields(cls))
+        )
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch | pa.Table) -> Self:
+        """Read rows of an Arrow file."""
+        return cls(
+            *(
+                torch.from_numpy(batch[name].to_numpy(zero_copy_only=False).copy())
+                if isinstance(batch, pa.RecordBatch)
+                else torch.from_numpy(batch[name].to_numpy().copy())
+                for name in SCHEMA.names
+            )
+        )
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the rows as an Arrow file takes them."""
+        columns = {name: getattr(self, name).numpy() for name in SCHEMA.names}
+        return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A folder of scored sequences."""
+
+    directory: Path
+    settings: Settings
+
+    @classmethod
+    def fill(
+        cls,
+        directory: Path,
+        settings: Settings,
+        columns: Callable[[range], Columns],
+        *,
+        at_once: int = 1024,
+        quiet: bool = False,
+    ) -> Self:
+        """Score sequences, or those that are still missing.
+
+        Args:
+            directory: Made if it is not there.
+            settings: What the numbers depend on; ``first``, ``num_sequences``,
+                ``rows_each`` and ``shard_size`` among it.
+            columns: The scores of sequences, by their numbers.
+            at_once: Sequences asked for together.
+            quiet: Show no progress bar.
+
+        Raises:
+            ValueError: If the directory is of other settings.
+        """
+        settings = {"lm_latent_eval": lm_latent_eval.__version__, **settings}
+        claim(Path(directory), settings, KIND)
+        scores = cls(Path(directory), settings)
+        scores.shards().fill(lambda some: columns(some).batch(), at_once, quiet=quiet)
+        return scores
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open a folder whose files are all there.
+
+        Raises:
+            ValueError: If it is no folder of scores, or a file is missing or cut short.
+        """
+        scores = cls(Path(directory), read(Path(directory), KIND, having="rows_each"))
+        scores.shards().check(
+            "score again with the same settings, which goes on where it was"
+        )
+        return scores
+
+    def shards(self) -> Shards:
+        """Return which file has which sequences."""
+        first, number = int(self.settings["first"]), int(self.settings["num_sequences"])
+        return Shards(
+            self.directory,
+            SCHEMA,
+            range(first, first + number),
+            int(self.settings["shard_size"]),
+            int(self.settings["rows_each"]),
+        )
+
+    def batches(self) -> Iterator[Columns]:
+        """Read the rows piece by piece: memory does not grow with their number."""
+        return map(Columns.of, self.shards().batches())
+
+    def columns(self) -> Columns:
+        """Read all rows."""
+        return Columns.cat([*self.batches()])
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A folder of the same sequences, scored after every epoch of training.
+
+    It holds ``settings.json`` and ``epochs/00001.arrow``, ... with the rows of scores.
+    """
+
+    directory: Path
+    settings: Settings
+
+    @classmethod
+    def begin(
+        cls, directory: Path, indices: range, sequences_an_epoch: int, **about: Any
+    ) -> Self:
+        """Make a folder, or go on with one.
+
+        Args:
+            directory: Where.
+            indices: The numbers of the sequences in their corpus.
+            sequences_an_epoch: Sequences of training between two scores.
+            about: What else the numbers depend on.
+
+        Raises:
+            ValueError: If the directory is of other settings.
+        """
+        settings = {
+            "lm_latent_eval": lm_latent_eval.__version__,
+            "first": indices.start,
+            "num_sequences": len(indices),
+            "sequences_an_epoch": sequences_an_epoch,
+            **about,
+        }
+        claim(Path(directory), settings, "trajectory")
+        (Path(directory) / EPOCHS).mkdir(exist_ok=True)
+        return cls(Path(directory), settings)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open a folder.
+
+        Raises:
+            ValueError: If it is no folder of a trajectory.
+        """
+        directory = Path(directory)
+        return cls(
+            directory, read(directory, "trajectory", having="sequences_an_epoch")
+        )
+
+    def write(self, epoch: int, columns: Columns) -> None:
+        """Write the scores after an epoch, counted from 1."""
+        self._shard(epoch).write([columns.batch()])
+
+    def epochs(self) -> list[Columns]:
+        """Return the scores after each epoch, from the first on.
+
+        Raises:
+            ValueError: If there is none, one is missing in between, or is cut short.
+        """
+        files = sorted((self.directory / EPOCHS).glob("*.arrow"))
+        if not files:
+            raise ValueError(f"{self.directory} has no epochs: train first")
+        found = []
+        for epoch in range(1, int(files[-1].stem) + 1):
+            shard = self._shard(epoch)
+            if not shard.is_whole():
+                raise ValueError(
+                    f"{shard.path} is missing or cut short: resume the training from "
+                    "an earlier checkpoint, or start it anew"
+                )
+            with pa.memory_map(str(shard.path)) as file:
+                found.append(Columns.of(pa.ipc.open_stream(file).read_all()))
+        return found
+
+    def _shard(self, epoch: int) -> Shard:
+        first, number = int(self.settings["first"]), int(self.settings["num_sequences"])
+        path = self.directory / EPOCHS / f"{epoch:05}.arrow"
+        return Shard(path, range(first, first + number), SCHEMA)

@@ -1,0 +1,1 @@
+"""Models that learn an artificial language, and how well they know it."""
