@@ -13,6 +13,7 @@ Example:
 """
 
 from lm_latent_eval.estimators.beam import log_mass
+from lm_latent_eval.estimators.bins import Bins
 from lm_latent_eval.estimators.bootstrap import bootstrap_interval
 from lm_latent_eval.estimators.certificate import (
     certified_log_likelihood,
@@ -53,12 +54,12 @@ from lm_latent_eval.estimators.corpus_estimate import (
     filter_log_weights,
 )
 from lm_latent_eval.estimators.error_curve import (
-    Bins,
     ErrorBin,
     ErrorCurve,
-    JointHistogram,
     estimation_error,
 )
+from lm_latent_eval.estimators.error_map import ErrorCell, ErrorMap, ErrorRow
+from lm_latent_eval.estimators.error_trajectory import ErrorTrajectory
 from lm_latent_eval.estimators.estimate import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
     checked_weights,
@@ -71,7 +72,15 @@ from lm_latent_eval.estimators.importance import (
     sample_size_curve,
     stderr,
 )
+from lm_latent_eval.estimators.joint_histogram import JointHistogram
+from lm_latent_eval.estimators.length_error import LengthError, LengthErrors
 from lm_latent_eval.estimators.pilot import required_num_samples
+from lm_latent_eval.estimators.productivity import (
+    ProductivityCurve,
+    good_turing,
+    potential_productivity,
+    productivity_stderr,
+)
 from lm_latent_eval.estimators.rates import (
     InformationRate,
     branching_factor,
@@ -79,6 +88,7 @@ from lm_latent_eval.estimators.rates import (
     log_capital,
     perplexity,
 )
+from lm_latent_eval.estimators.sentence_perplexity import mean_sentence_perplexity
 
 __all__ = [
     "Bins",
@@ -87,11 +97,18 @@ __all__ = [
     "ContrastiveMean",
     "CorpusEstimate",
     "ErrorBin",
+    "ErrorCell",
     "ErrorCurve",
+    "ErrorMap",
+    "ErrorRow",
+    "ErrorTrajectory",
     "Estimate",
     "InformationRate",
     "JointHistogram",
+    "LengthError",
+    "LengthErrors",
     "MissedSupportError",
+    "ProductivityCurve",
     "Rate",
     "Verdict",
     "bits_per_byte",
@@ -114,6 +131,7 @@ __all__ = [
     "estimation_error",
     "filter_log_weights",
     "gambling_rate",
+    "good_turing",
     "instance_perplexity",
     "log_capital",
     "log_evidence",
@@ -122,10 +140,13 @@ __all__ = [
     "log_ratio_stderr",
     "mean_entropy",
     "mean_ratio",
+    "mean_sentence_perplexity",
     "mean_stderr",
     "pareto_k",
     "perplexity",
     "perplexity_per_unit",
+    "potential_productivity",
+    "productivity_stderr",
     "ratio_stderr",
     "relative_variance",
     "required_num_samples",

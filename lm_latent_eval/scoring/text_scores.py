@@ -53,7 +53,7 @@ def text_scorer(
         ValueError: If there is no model at that path.
     """
     if isinstance(scorer, str | Path):
-        if _is_latent(scorer):
+        if is_latent(scorer):
             scorer = load(scorer)
         else:
             tokenizer = tokenizer or AutoTokenizer.from_pretrained(scorer)
@@ -236,7 +236,7 @@ def _checked_scores(
     return found
 
 
-def _is_latent(path: str | Path) -> bool:
+def is_latent(path: str | Path) -> bool:
     """Whether one of our models is there, rather than one of transformers' own."""
     try:
         config, _ = PreTrainedConfig.get_config_dict(str(path))

@@ -31,6 +31,8 @@ Args:
     true_log_p: Log-probability of each sequence under the language, nats.
     model_log_p: Under the model, nats. Both finite: the mean error of a sequence
         that the model rules out is -inf; count such sequences and leave them out.
+    stderr: Monte Carlo standard error of each model_log_p, nats, where those are
+        estimates (a latent model's); 0 is exact, as all are without it.
     bins: "width" (equal ranges of true log-probability; bins of ten sequences and fewer
         are not reported) or "count" (equal numbers of sequences).
     num_bins: How many bins, 50 by default.
@@ -45,7 +47,11 @@ Returns:
     share_underestimated: Share of sequences with an error below 0.
     share_stderr: Its binomial standard error.
     bins: From the least to the most probable sequences, each with lowest, highest and
-        mean_true_log_p, count, mean_error and the interval from lower to upper.
+        mean_true_log_p, count, mean_error and the interval from lower to upper;
+        monte_carlo_stderr and estimator_bias of the mean error, 0 without stderr; and
+        underestimates, whether upper less estimator_bias is below 0.
+    monte_carlo_stderr, estimator_bias: The same of mean_error. The bias is that of
+        log p-hat to second order, at most 0.
     left_out: Sequences in bins too small to be reported.
     histogram: edges of both axes, and counts[true bin][model bin].
 
@@ -86,12 +92,23 @@ class DistortionError(evaluate.Metric):
         needed = ["true_log_p", "model_log_p"]
         return super().compute(**complete(inputs, needed, stored=len(self)))
 
-    def _compute(self, true_log_p, model_log_p, histogram_bins=50, **settings):
-        given = {"true_log_p": true_log_p, "model_log_p": model_log_p}
-        columns = [
-            torch.tensor(present(column, name), dtype=torch.float64)
-            for name, column in given.items()
-        ]
+    def _compute(
+        self, true_log_p, model_log_p, stderr=None, histogram_bins=50, **settings
+    ):
+        columns = _column(true_log_p, "true_log_p"), _column(model_log_p, "model_log_p")
+        if stderr is not None:
+            settings["stderr"] = _column(stderr, "stderr")
         curve = ErrorCurve.of(*columns, **settings)
         histogram = JointHistogram.of(*columns, num_bins=histogram_bins)
-        return {**asdict(curve), "histogram": asdict(histogram)}
+        return {
+            **asdict(curve),
+            "bins": [
+                {**asdict(found), "underestimates": found.underestimates}
+                for found in curve.bins
+            ],
+            "histogram": asdict(histogram),
+        }
+
+
+def _column(values, name):
+    return torch.as_tensor(present(values, name), dtype=torch.float64)

@@ -13,7 +13,9 @@ from lm_latent_eval.estimators import (
     bootstrap,
     bootstrap_interval,
     estimation_error,
+    log_evidence,
 )
+from lm_latent_eval.estimators import stderr as importance_stderr
 
 
 def doubles(*values):
@@ -272,3 +274,148 @@ def test_errors_say_what_is_wrong():
         JointHistogram.of(ok, ok, num_bins=0)
     with pytest.raises(ValueError, match="tall"):
         ErrorCurve.of(ok, ok, bins="tall")
+
+
+# Estimated log p_M
+
+
+def estimates(error, stderr, seed=0):
+    """Estimate log p_M by a lognormal p-hat: unbiased, log p-hat se^2 / 2 too low."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(error.shape, generator=generator, dtype=torch.float64)
+    true_log_p = torch.full_like(error, -100)
+    return true_log_p, true_log_p + error - stderr**2 / 2 + stderr * noise
+
+
+def test_monte_carlo_errors_by_hand():
+    true_log_p = doubles(-4.0, -3.0, -2.0, -1.0)
+    stderr = doubles(0.3, 0.4, 0.0, 0.2)
+
+    curve = ErrorCurve.of(
+        true_log_p, true_log_p - 1, stderr=stderr, bins="count", num_bins=2
+    )
+
+    low, high = curve.bins
+    assert low.monte_carlo_stderr == pytest.approx(0.25)  # sqrt(0.09 + 0.16) / 2
+    assert low.estimator_bias == pytest.approx(-0.0625)  # (0.09 + 0.16) / 2 / 2
+    assert high.monte_carlo_stderr == pytest.approx(0.1)
+    assert high.estimator_bias == pytest.approx(-0.01)
+    assert curve.monte_carlo_stderr == pytest.approx(math.sqrt(0.29) / 4)
+    assert curve.estimator_bias == pytest.approx(-0.29 / 8)
+
+
+def test_standard_errors_move_nothing_else():
+    true_log_p, model_log_p = language(300)
+    settings = {"num_bins": 12, "resamples": 50}
+    plain = ErrorCurve.of(true_log_p, model_log_p, **settings)
+    zero = torch.zeros(300)
+    assert ErrorCurve.of(true_log_p, model_log_p, stderr=zero, **settings) == plain
+    for each in (plain, *plain.bins):
+        assert (each.monte_carlo_stderr, str(each.estimator_bias)) == (0, "0.0")
+
+    noisy = ErrorCurve.of(true_log_p, model_log_p, stderr=zero + 0.5, **settings)
+    assert noisy.mean_error == plain.mean_error
+    for one, other in zip(noisy.bins, plain.bins, strict=True):
+        assert (one.mean_error, one.lower, one.upper) == (
+            other.mean_error,
+            other.lower,
+            other.upper,
+        )
+
+
+def test_bias_and_error_of_importance_sampling():
+    """A model without errors of its own: all that is seen is the estimator's."""
+    generator = torch.Generator().manual_seed(0)
+    log_w = torch.empty(60_000, 50, dtype=torch.float64)
+    log_w.normal_(-(0.5**2) / 2, 0.5, generator=generator)  # weights of mean 1
+    true_log_p = torch.full((60_000,), -70.0, dtype=torch.float64)
+
+    curve = ErrorCurve.of(
+        true_log_p,
+        true_log_p + log_evidence(log_w),
+        stderr=importance_stderr(log_w),
+        bins="count",
+        num_bins=1,
+        resamples=500,
+    )
+
+    tolerance = 4 * curve.monte_carlo_stderr
+    assert curve.estimator_bias < -2 * tolerance, "premise: a bias that would be missed"
+    assert abs(curve.mean_error - curve.estimator_bias) < tolerance
+    (only,) = curve.bins
+    width = (only.upper - only.lower) / (2 * 1.96)  # holds the Monte Carlo error, once
+    assert width / only.monte_carlo_stderr == pytest.approx(1, abs=0.12)
+    assert only.upper < 0 and not only.underestimates
+
+
+@pytest.mark.parametrize(
+    ("spread", "bias", "claimed"),
+    [(1, -0.007, -0.008), (2, -0.112, -0.059), (3, -0.650, -0.138)],
+)
+def test_uneven_weights_have_more_bias_than_the_second_order(spread, bias, claimed):
+    """The bound holds; the correction falls short, as the documentation says."""
+    generator = torch.Generator().manual_seed(0)
+    log_w = torch.empty(10_000, 100, dtype=torch.float64)
+    log_w.normal_(-(spread**2) / 2, spread, generator=generator)
+    true_log_p = torch.full((10_000,), -70.0, dtype=torch.float64)
+    stderr = importance_stderr(log_w)
+
+    curve = ErrorCurve.of(
+        true_log_p,
+        true_log_p + log_evidence(log_w),
+        stderr=stderr,
+        bins="count",
+        num_bins=1,
+        resamples=2,
+    )
+
+    error = log_evidence(log_w).std().item() / math.sqrt(10_000)
+    assert curve.mean_error == pytest.approx(bias, abs=4 * error + 0.0005)
+    error = (stderr**2 / 2).std().item() / math.sqrt(10_000)
+    assert curve.estimator_bias == pytest.approx(claimed, abs=4 * error + 0.0005)
+
+
+def test_underestimation_is_called_as_often_as_the_confidence_allows():
+    """Models right on average: 2.5 % are called by the upper end of a 95 % interval."""
+    called = biased = 0
+    trials, stderr = 800, torch.full((100,), 0.8, dtype=torch.float64)
+    for trial in range(trials):
+        generator = torch.Generator().manual_seed(trial)
+        own = 0.3 * torch.randn(100, generator=generator, dtype=torch.float64)
+        (found,) = ErrorCurve.of(
+            *estimates(own, stderr, seed=trials + trial),
+            stderr=stderr,
+            bins="count",
+            num_bins=1,
+            resamples=400,
+            seed=trial,
+        ).bins
+        called += found.underestimates
+        biased += found.upper < 0
+
+    assert biased / trials > 0.5, "premise: uncorrected, the bias is taken for an error"
+    spread = 5 * math.sqrt(0.025 * 0.975 / trials)
+    assert 0.025 - spread < 0.005 < called / trials, "or the noise is counted twice"
+    assert called / trials < 0.025 + spread
+
+
+def test_underestimation_of_the_model_is_seen_through_the_noise():
+    stderr = torch.full((400,), 0.5, dtype=torch.float64)
+    for own, expected in [(-0.3, True), (0.0, False), (0.3, False)]:
+        columns = estimates(torch.full_like(stderr, own), stderr)
+        (found,) = ErrorCurve.of(*columns, stderr=stderr, num_bins=1, bins="count").bins
+        assert found.underestimates is expected
+        assert found.lower < own - 0.125 < found.upper, "the interval is of estimates"
+
+
+def test_standard_errors_that_are_none():
+    ok = doubles(-1.0, -2.0)
+    for stderr, error, message in [
+        (doubles(0.1), ValueError, r"stderr must have shape \(2,\).* got \(1,\)"),
+        (doubles(0.1, -0.1), ValueError, r"stderr\[1\] is -0.1; expected finite, >= 0"),
+        (doubles(math.nan, 0.1), ValueError, r"stderr\[0\] is nan"),
+        (doubles(math.inf, 0.1), ValueError, r"stderr\[0\] is inf.*draw more"),
+        (torch.tensor([0, 1]), TypeError, "stderr must be a floating-point"),
+    ]:
+        with pytest.raises(error, match=message):
+            ErrorCurve.of(ok, ok, stderr=stderr, bins="count", num_bins=1)

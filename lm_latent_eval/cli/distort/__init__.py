@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lm_latent_eval.cli.arguments import Commands
-from lm_latent_eval.cli.distort import languages
+from lm_latent_eval.cli.distort import languages, measure, study, train, trees
 
 
 def add_to(commands: Commands) -> None:
@@ -16,5 +16,5 @@ def add_to(commands: Commands) -> None:
         "it.",
     )
     steps = distort.add_subparsers(required=True, metavar="STEP")
-    for step in (languages,):
+    for step in (languages, train, trees, measure, study):
         step.add_to(steps)

@@ -108,6 +108,7 @@ def _add_tokenizer(steps: Commands) -> None:
 
 
 def _sample(args: argparse.Namespace) -> None:
+    import lm_latent_eval.learners.lstm  # noqa: F401  (it may be the language)
     from lm_latent_eval.distortion.languages.catalog import load_language
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.scoring.options import parse_device, parse_dtype

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.distortion.languages.language import (
     Sample,
@@ -27,6 +27,14 @@ from lm_latent_eval.distortion.languages.language import (
     sequence_key,
     step_uniforms,
 )
+from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
+from lm_latent_eval.distortion.languages.words import (
+    LANGUAGE_FILE,
+    write_description,
+)
+
+_LOGITS = 1 << 22
+"""Predictions held in float64 at a time; moves no number."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ class CausalLanguage:
             model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         except OSError as err:
             raise ValueError(f"{path} is not a causal language model ({err})") from err
-        tokenizer = _tokenizer(path)
+        tokenizer = load_tokenizer(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         begin_id = _special(begin_id, "bos_token_id", model, tokenizer)
         end_id = _special(end_id, "eos_token_id", model, tokenizer)
@@ -149,7 +157,6 @@ class CausalLanguage:
         """Return a digest of the weights, the temperature, and begin and end."""
         return {
             "kind": "causal",
-            "name": self.name,
             "digest": _digest(self.model),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "temperature": self.temperature,
@@ -158,7 +165,9 @@ class CausalLanguage:
         }
 
     def save(self, directory: Path) -> None:
-        """Write the tokenizer; the model stays where it is."""
+        """Write the tokenizer, and where the model is, which stays there."""
+        where = {"kind": "causal", "path": self.name}
+        write_description(where, directory / LANGUAGE_FILE)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(directory)
 
@@ -193,12 +202,15 @@ class CausalLanguage:
         ids = torch.tensor(padded, device=self.model.device)
         begin = torch.full_like(ids[:, :1], self.begin_id)
         inputs = torch.cat([begin, ids[:, :-1]], 1)
-        logits = self.model(input_ids=inputs, use_cache=False).logits
-        found = []
-        for row, target, sequence in zip(logits, ids, sequences, strict=True):
-            log_probs = self._log_softmax(row[: len(sequence)])
-            found.append(log_probs.gather(1, target[: len(sequence), None]).sum())
-        return torch.stack(found).cpu()
+        lengths = torch.tensor([len(s) for s in sequences], device=ids.device)
+        inside = torch.arange(length, device=ids.device) < lengths[:, None]
+        logits = self.model(input_ids=inputs, use_cache=False).logits[inside]
+        targets = ids[inside][:, None]
+        rows = max(1, _LOGITS // logits.shape[1])
+        parts = zip(logits.split(rows), targets.split(rows), strict=True)
+        each = [self._log_softmax(some).gather(1, token) for some, token in parts]
+        log_p = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
+        return log_p.masked_scatter(inside, torch.cat(each)).sum(1).cpu()
 
     def _log_softmax(self, logits: Tensor) -> Tensor:
         log_probs = (logits.double() / self.temperature).log_softmax(-1)
@@ -225,17 +237,6 @@ def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
 
 def _until_end(ids: list[int], end_id: int) -> list[int]:
     return ids[: ids.index(end_id) + 1] if end_id in ids else ids
-
-
-def _tokenizer(path: str | Path) -> Any:
-    """Load a tokenizer; None if there is none."""
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError):
-        return None
-    # Where there are no files, transformers may make one up that has no words.
-    words = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
-    return tokenizer if words else None
 
 
 def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:

@@ -11,7 +11,7 @@ saves (tokenizer, grammar) and ``shards/00000.arrow``, ..., with a row a sequenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 import lm_latent_eval
 from lm_latent_eval.distortion.languages.catalog import load_language
@@ -27,6 +28,11 @@ from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
     checked_length,
+)
+from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
+from lm_latent_eval.distortion.languages.words import (
+    LANGUAGE_FILE,
+    read_description,
 )
 from lm_latent_eval.distortion.shards import SHARDS, Shards
 from lm_latent_eval.settings import Settings, claim, differences, read
@@ -141,6 +147,11 @@ class Corpus:
         return int(self.settings["end_id"])
 
     @property
+    def max_length(self) -> int:
+        """The most tokens of a sequence, its end included."""
+        return int(self.settings["max_length"])
+
+    @property
     def indices(self) -> range:
         """The numbers of the sequences."""
         first = int(self.settings["first"])
@@ -150,6 +161,17 @@ class Corpus:
         """Return which file has which sequences."""
         size = int(self.settings["shard_size"])
         return Shards(self.directory, SCHEMA, self.indices, size)
+
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """Load what decodes the ids; None where the language came without."""
+        return load_tokenizer(self.directory)
+
+    def alphabet(self) -> list[int]:
+        """Return the tokens that sequences are made of: no begin, end or padding."""
+        special = {int(self.settings["begin_id"]), self.end_id}
+        if tokenizer := self.tokenizer():
+            special |= {*tokenizer.all_special_ids}
+        return [t for t in range(self.settings["vocab_size"]) if t not in special]
 
     def language(self, path: str | Path | None = None, **causal: Any) -> Language:
         """Load the language that the corpus was drawn from.
@@ -162,15 +184,15 @@ class Corpus:
             ValueError: If it is not there, or is another one.
         """
         theirs = self.settings["language"]
+        file = self.directory / LANGUAGE_FILE
         if theirs["kind"] == "causal":
             names = ("temperature", "begin_id", "end_id")
             causal |= {name: theirs[name] for name in names}
             causal["dtype"] = getattr(torch, theirs["dtype"])
-            found = load_language(path or theirs["name"], **causal)
+            found = load_language(path or read_description(file)["path"], **causal)
         else:
-            found = load_language(path or self.directory / "language.json")
-        ours = found.settings() | {"name": theirs.get("name")}
-        if different := differences({"name": None} | theirs, ours):
+            found = load_language(path or file)
+        if different := differences(theirs, found.settings()):
             raise ValueError(
                 f"{self.directory} was not drawn from this language ({different})"
             )
@@ -180,22 +202,26 @@ class Corpus:
         """Return all rows, memory-mapped."""
         return self.shards().dataset()
 
-    def batches(self) -> Iterator[Sequences]:
-        """Read the sequences, about a thousand at a time."""
-        for batch in self.shards().batches():
-            yield Sequences(
-                indices=batch["index"].to_pylist(),
-                ids=batch["ids"].to_pylist(),
-                ended=torch.tensor(batch["ended"].to_pylist(), dtype=torch.bool),
-                log_p=torch.tensor(batch["log_p"].to_numpy()),
+    def reader(self) -> Callable[[range], Sequences]:
+        """Return what reads sequences by their numbers."""
+        dataset = self.dataset().with_format("arrow")
+        first = self.indices.start
+
+        def read(indices: range) -> Sequences:
+            table = dataset[indices.start - first : indices.stop - first]
+            return Sequences(
+                ids=table["ids"].to_pylist(),
+                ended=torch.from_numpy(table["ended"].to_numpy().copy()),
+                log_p=torch.from_numpy(table["log_p"].to_numpy().copy()),
             )
+
+        return read
 
 
 @dataclass(frozen=True)
 class Sequences:
     """Some sequences of a corpus."""
 
-    indices: list[int]
     ids: list[list[int]]
     ended: Tensor
     log_p: Tensor

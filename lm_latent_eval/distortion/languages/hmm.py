@@ -31,6 +31,7 @@ from lm_latent_eval.distortion.languages.words import (
     END,
     END_ID,
     FIRST_WORD,
+    LANGUAGE_FILE,
     checked_distribution,
     checked_keys,
     checked_words,
@@ -126,7 +127,7 @@ class HMM:
 
     def save(self, directory: Path) -> None:
         """Write ``language.json`` and the tokenizer."""
-        write_description(self._description, directory / "language.json")
+        write_description(self._description, directory / LANGUAGE_FILE)
         word_tokenizer(self.words).save_pretrained(directory)
 
     def _walk(self, key: int, max_length: int) -> list[int]:

@@ -18,7 +18,6 @@ Source: Baker (1979) for b; Jelinek and Lafferty (1991) for f.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +28,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_latent_eval.distortion.languages.derivations import (
+    Derivation,
+    Rewriter,
+    Step,
+)
 from lm_latent_eval.distortion.languages.grammar import Grammar, NormalForm
 from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
     checked_sequences,
-    cumulative,
-    endless_uniforms,
     log_p_by_length,
     sequence_key,
 )
@@ -43,6 +45,7 @@ from lm_latent_eval.distortion.languages.words import (
     BEGIN_ID,
     END_ID,
     FIRST_WORD,
+    LANGUAGE_FILE,
     digest,
     word_tokenizer,
     write_description,
@@ -94,7 +97,9 @@ class PCFG:
             first_parts[:, first] += probability
         self._chains = _closed(form.unary)
         self._first_chains = _closed(first_parts)
-        self._choices = self._sampler()
+        self._rewriter = Rewriter(self.grammar)
+        words = enumerate(self.grammar.words, FIRST_WORD)
+        self._ids: dict[Step, int] = {word: id_ for id_, word in words}
 
     @property
     def vocab_size(self) -> int:
@@ -104,8 +109,13 @@ class PCFG:
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
         """Rewrite from the left, one random number a rule."""
         checked_length(max_length)
-        drawn = [self._derive(sequence_key(seed, i), max_length) for i in indices]
+        drawn = [self._draw(sequence_key(seed, i), max_length) for i in indices]
         return Sample(drawn, self.log_p(drawn))
+
+    def derivation(self, seed: int, index: int) -> Derivation:
+        """Return how :meth:`sample` came to a sequence, which is not cut here."""
+        steps = self._rewriter.steps(sequence_key(seed, index))
+        return Derivation.of(steps, self.grammar.rules)
 
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Sum over all derivations; see :meth:`Language.log_p`."""
@@ -117,35 +127,16 @@ class PCFG:
 
     def save(self, directory: Path) -> None:
         """Write ``language.json`` and the tokenizer."""
-        write_description(self._description, directory / "language.json")
+        write_description(self._description, directory / LANGUAGE_FILE)
         word_tokenizer(self.grammar.words).save_pretrained(directory)
 
-    def _sampler(self) -> list[tuple[list[float], list[list[int]]]]:
-        """Return cumulative probabilities and right sides, a symbol; words are < 0."""
-        rules = self.grammar.rules
-        code = {symbol: number for number, symbol in enumerate(rules)}
-        code |= {word: -1 - place for place, word in enumerate(self.grammar.words)}
-        return [
-            (
-                cumulative(rights.values()),
-                [[code[part] for part in right][::-1] for right in rights],
-            )
-            for rights in rules.values()
-        ]
-
-    def _derive(self, key: int, max_length: int) -> list[int]:
-        uniform = endless_uniforms(key)
-        waiting = [list(self.grammar.rules).index(self.grammar.start)]
+    def _draw(self, key: int, max_length: int) -> list[int]:
         ids: list[int] = []
-        while waiting:
-            symbol = waiting.pop()
-            if symbol >= 0:
-                cumulative, rights = self._choices[symbol]
-                waiting += rights[bisect_right(cumulative, next(uniform))]
-                continue
-            ids.append(FIRST_WORD - 1 - symbol)
-            if len(ids) == max_length:
-                return ids
+        for step in self._rewriter.steps(key):
+            if step in self._ids:
+                ids.append(self._ids[step])
+                if len(ids) == max_length:
+                    return ids
         return [*ids, END_ID]
 
     def _log_p(self, ids: Tensor) -> Tensor:

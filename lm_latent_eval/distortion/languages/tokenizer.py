@@ -1,11 +1,17 @@
-"""A byte-pair encoding trained on text, for a causal LM that is to be a language."""
+"""Tokenizers of languages: a byte-pair encoding trained on text, or one on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from tokenizers import ByteLevelBPETokenizer, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from lm_latent_eval.distortion.languages.words import BEGIN, END
 
@@ -53,3 +59,15 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
         eos_token=END,
         clean_up_tokenization_spaces=False,
     )
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase | None:
+    """Load a tokenizer; None if there is none."""
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError):
+        return None
+    # Where there are no files, transformers may make one up that has no words.
+    words = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
+    found: PreTrainedTokenizerBase | None = tokenizer if words else None
+    return found

@@ -20,6 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 BEGIN, END = "<s>", "</s>"
 BEGIN_ID, END_ID, FIRST_WORD = 0, 1, 2
+LANGUAGE_FILE = "language.json"
+"""Beside what was drawn: the language itself, or where it is."""
 TOLERANCE = 1e-6
 """How far from one the probabilities in a file may total: they are written rounded."""
 

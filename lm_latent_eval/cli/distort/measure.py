@@ -1,0 +1,198 @@
+"""From a corpus and a model to columns, and from columns to numbers and figures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from lm_latent_eval.cli.arguments import Commands
+
+
+def add_to(steps: Commands) -> None:
+    """Add ``score``, ``measure``, ``productivity`` and ``show``."""
+    _add_score(steps)
+    _add_measure(steps)
+    _add_productivity(steps)
+    _add_show(steps)
+
+
+def _add_score(steps: Commands) -> None:
+    score = steps.add_parser(
+        "score",
+        help="score sequences under their language and a model",
+        description="Writes Arrow shards of columns: of each sequence its "
+        "log-probability under the language and under the model, in nats. All "
+        "measurements read these files alone. An interrupted run goes on.",
+    )
+    score.add_argument(
+        "--learner",
+        required=True,
+        help="a causal LM or one of our latent LMs: a directory or a hub repository",
+    )
+    score.add_argument(
+        "--corpus", type=Path, required=True, help="folder of `distort sample`"
+    )
+    score.add_argument("--output", type=Path, required=True, help="folder of columns")
+    score.add_argument(
+        "--num-sequences",
+        type=int,
+        metavar="N",
+        help="only the first N (default: all); with --random: how many",
+    )
+    what = score.add_mutually_exclusive_group()
+    what.add_argument(
+        "--perturb",
+        type=int,
+        metavar="S",
+        help="each sequence after 0, 1, .. S perturbations",
+    )
+    what.add_argument(
+        "--random",
+        action="store_true",
+        help="random sequences of the language's tokens instead",
+    )
+    score.add_argument(
+        "--mean-length",
+        type=float,
+        default=10.0,
+        help="of random sequences (default: 10)",
+    )
+    score.add_argument(
+        "--language",
+        help="where the language is now, if it was moved (--perturb, --random)",
+    )
+    score.add_argument("--seed", type=int, default=0, help="default: 0")
+    score.add_argument("--batch-size", type=int, help="sequences computed together")
+    score.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    latent = score.add_argument_group("latent learners")
+    latent.add_argument("--estimator", help="is, beam or smc (default: the model's)")
+    latent.add_argument(
+        "--num-samples", type=int, metavar="K", help="samples a text (default: 100)"
+    )
+    latent.add_argument("--proposal", help="what latents are drawn from")
+    score.set_defaults(run=_score)
+
+
+def _add_measure(steps: Commands) -> None:
+    measure = steps.add_parser(
+        "measure",
+        help="numbers and figures from columns",
+        description="Reads folders of columns (or of trajectories, where training is "
+        "measured), prints a table and writes MEASURE.json, .png and .svg.",
+    )
+    measure.add_argument(
+        "measure",
+        choices=(
+            "errors",
+            "language",
+            "training",
+            "amount",
+            "perturbed",
+            "random",
+            "temperatures",
+            "lengths",
+            "perplexities",
+        ),
+    )
+    measure.add_argument(
+        "folders", nargs="+", metavar="NAME=DIR", help="columns, and what to call them"
+    )
+    measure.add_argument("--output", type=Path, required=True, help="folder of results")
+    measure.add_argument("--num-bins", type=int, default=50, help="default: 50")
+    measure.set_defaults(run=_measure)
+
+
+def _add_productivity(steps: Commands) -> None:
+    productivity = steps.add_parser(
+        "productivity",
+        help="how often a text has something new: n-grams by Good and Turing",
+        description="Potential productivity of the n-grams of a text as it grows; "
+        "prints a table and writes productivity.json, .png and .svg.",
+    )
+    productivity.add_argument(
+        "--data", type=Path, required=True, help="texts: JSON lines, or one text a line"
+    )
+    productivity.add_argument(
+        "--orders", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N"
+    )
+    productivity.add_argument("--output", type=Path, required=True)
+    productivity.set_defaults(run=_productivity)
+
+
+def _add_show(steps: Commands) -> None:
+    show = steps.add_parser(
+        "show", help="sequences of a corpus with their log-probabilities"
+    )
+    show.add_argument("corpus", type=Path, help="folder of `distort sample`")
+    show.add_argument("--num-sequences", type=int, default=5, metavar="N")
+    show.set_defaults(run=_show)
+
+
+def _score(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.distortion.sources import Perturbed, Random, Source, Unchanged
+    from lm_latent_eval.learners.catalog import load_learner
+    from lm_latent_eval.learners.scores import score
+    from lm_latent_eval.scoring.options import parse_device
+
+    device = args.device and parse_device(args.device)
+    corpus = Corpus.open(args.corpus)
+    given = {
+        "batch_size": args.batch_size,
+        "device": device,
+        "estimator": args.estimator,
+        "num_samples": args.num_samples,
+        "proposal": args.proposal,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    learner = load_learner(args.learner, corpus, **settings)
+    source: Source = Unchanged(corpus, args.num_sequences)
+    if args.perturb is not None or args.random:
+        language = corpus.language(args.language, **_only(settings, "device"))
+        if args.random:
+            lengths = (
+                {} if args.mean_length is None else {"mean_length": args.mean_length}
+            )
+            number = args.num_sequences or corpus.num_sequences
+            source = Random(corpus, language, number, seed=args.seed, **lengths)
+        else:
+            source = Perturbed(
+                corpus, language, args.perturb, args.seed, args.num_sequences
+            )
+    scores = score(learner, source, args.output)
+    print(f"wrote {scores.directory}")
+
+
+def _measure(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.distortion.measures import MEASURES
+
+    folders = {}
+    for given in args.folders:
+        name, equals, path = given.partition("=")
+        if not (name and equals and path):
+            raise ValueError(f"{given!r}: expected NAME=DIR")
+        if name in folders:
+            raise ValueError(f"{name} names two folders")
+        folders[name] = Path(path)
+    stem = args.output / args.measure
+    print(MEASURES[args.measure](folders, stem, args.num_bins))
+
+
+def _productivity(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.distortion.novelty import novelty
+    from lm_latent_eval.text.corpora import stream_texts
+
+    stem = args.output / "productivity"
+    print(novelty(lambda: stream_texts(args.data), args.orders, stem))
+
+
+def _show(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.report.distortion.samples import sample_table
+
+    print(sample_table(Corpus.open(args.corpus), args.num_sequences))
+
+
+def _only(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}

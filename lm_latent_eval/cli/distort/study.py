@@ -1,0 +1,74 @@
+"""All of it in one command: languages, models, measurements, figures and claims."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lm_latent_eval.cli.arguments import Commands
+
+
+def add_to(steps: Commands) -> None:
+    """Add ``study``."""
+    study = steps.add_parser(
+        "study",
+        help="repeat the paper: figures 1 to 13, tables, claims",
+        description="Trains languages on natural text and models on what they say, "
+        "scores both, and writes tables.md and figures (PNG, SVG, and the numbers as "
+        "JSON) into OUTPUT/report. An interrupted study goes on where it was.",
+    )
+    study.add_argument("--output", type=Path, required=True, help="folder of results")
+    study.add_argument(
+        "--plan",
+        default="small",
+        help="small (minutes on two cores), gpt2 (the paper's sizes, for GPUs), or a "
+        "JSON file (default: small)",
+    )
+    study.add_argument(
+        "--text",
+        type=Path,
+        help="natural text, one text a line or JSON lines (default: the demonstration "
+        "corpus)",
+    )
+    study.add_argument(
+        "--jobs",
+        type=int,
+        help="steps at a time (default: as many as processors, or one on a GPU)",
+    )
+    study.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    study.add_argument(
+        "--report",
+        action="store_true",
+        help="run nothing: report on the study in --output",
+    )
+    study.set_defaults(run=_study)
+
+
+def _study(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.distortion.study import TABLES_FILE, report
+
+    if not args.report:
+        _run(args)
+    folder = args.output / "report"
+    print(report(args.output, folder))
+    print(f"wrote {folder / TABLES_FILE} and the figures beside it")
+
+
+def _run(args: argparse.Namespace) -> None:
+    import os
+
+    import torch
+
+    from lm_latent_eval.extras import require
+    from lm_latent_eval.studies.distortion.plan import Plan
+    from lm_latent_eval.studies.distortion.run import Study
+
+    # What is missing is an error now, not after an hour of training.
+    require("accelerate", extra="distort")
+    require("matplotlib", extra="distort")
+    gpu = args.device != "cpu" and torch.cuda.is_available()
+    jobs = args.jobs or (1 if gpu else os.cpu_count() or 1)
+    study = Study(
+        Plan.read(args.plan), args.output, args.text, jobs=jobs, device=args.device
+    )
+    study.run()

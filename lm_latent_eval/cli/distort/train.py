@@ -1,0 +1,181 @@
+"""``lm-latent-eval distort train``: a GPT-2, an LSTM or another causal LM."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_latent_eval.cli.arguments import Commands
+
+if TYPE_CHECKING:
+    from lm_latent_eval.learners.architectures import Start
+    from lm_latent_eval.learners.data import TrainingData
+
+
+def add_to(steps: Commands) -> None:
+    """Add ``train``."""
+    train = steps.add_parser(
+        "train",
+        help="train a causal LM on a corpus, on fresh sequences, or on text",
+        description="Trains with Adam; the learning rate is halved after every epoch "
+        "whose validation loss is not a new lowest one, and the model of the lowest is "
+        "kept. An interrupted training goes on where it was.",
+    )
+    start = train.add_mutually_exclusive_group(required=True)
+    start.add_argument(
+        "--architecture", help="gpt2-small, gpt2-medium, gpt2-large or lstm"
+    )
+    start.add_argument(
+        "--config",
+        type=Path,
+        metavar="JSON",
+        help='sizes of another: {"model_type": "gpt2", "n_layer": 2, ...}, or of type '
+        "lstm_causal",
+    )
+    start.add_argument("--init", metavar="MODEL", help="begin with a pretrained model")
+    train.add_argument("--output", type=Path, required=True, help="folder of the model")
+    _add_data(train)
+    _add_options(train)
+    train.set_defaults(run=_train)
+
+
+def _add_data(train: argparse.ArgumentParser) -> None:
+    data = train.add_argument_group(
+        "data", "A corpus is a folder of `distort sample`, a text a file of lines."
+    )
+    data.add_argument(
+        "--data", type=Path, required=True, help="corpus or text to train on"
+    )
+    data.add_argument(
+        "--dev", type=Path, required=True, help="corpus or text to validate with"
+    )
+    data.add_argument("--test", type=Path, help="corpus to score after every epoch")
+    data.add_argument(
+        "--track",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="at most so many sequences of the training and the test corpus are scored "
+        "after every epoch (default: 10000)",
+    )
+    data.add_argument(
+        "--fresh",
+        type=int,
+        metavar="N",
+        help="draw N new sequences every epoch, from the language of --data and its "
+        "first number on",
+    )
+    data.add_argument("--tokenizer", type=Path, metavar="DIR", help="of a text")
+    data.add_argument(
+        "--max-length",
+        type=int,
+        default=128,
+        metavar="TOKENS",
+        help="cut longer texts; the end counts as a token (default: 128)",
+    )
+
+
+def _add_options(train: argparse.ArgumentParser) -> None:
+    options = train.add_argument_group("training")
+    options.add_argument("--epochs", type=int, required=True)
+    options.add_argument(
+        "--learning-rate",
+        type=float,
+        help="at the beginning (default: that of the named architecture)",
+    )
+    options.add_argument(
+        "--batch-size", type=int, default=128, help="sequences an update (default: 128)"
+    )
+    options.add_argument(
+        "--micro-batch",
+        type=int,
+        metavar="N",
+        help="sequences computed together, where memory is short (default: all)",
+    )
+    options.add_argument(
+        "--max-grad-norm",
+        type=float,
+        default=1.0,
+        metavar="NORM",
+        help="scale longer gradients to it; 0 leaves them (default: 1)",
+    )
+    options.add_argument(
+        "--patience",
+        type=int,
+        metavar="EPOCHS",
+        help="stop after so many without a new lowest validation loss (default: never)",
+    )
+    options.add_argument("--seed", type=int, default=0, help="default: 0")
+    options.add_argument("--bf16", action="store_true", help="mixed precision")
+    options.add_argument(
+        "--device", help="cpu or cuda (default: a GPU if there is one)"
+    )
+
+
+def _train(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.learners.data import open_data
+    from lm_latent_eval.learners.options import TrainingOptions
+    from lm_latent_eval.learners.training import train
+    from lm_latent_eval.scoring.options import parse_device
+
+    start, learning_rate = _start(args)
+    options = TrainingOptions(
+        epochs=args.epochs,
+        learning_rate=learning_rate,
+        batch_size=args.batch_size,
+        micro_batch=args.micro_batch,
+        max_grad_norm=args.max_grad_norm,
+        patience=args.patience,
+        seed=args.seed,
+        bf16=args.bf16,
+    )
+    how = {"tokenizer": args.tokenizer, "max_length": args.max_length}
+    history = train(
+        args.output,
+        start,
+        _data(args),
+        open_data(args.dev, **how),
+        options,
+        test=args.test and Corpus.open(args.test),
+        track=args.track,
+        device=parse_device(args.device),
+    )
+    best = history.best
+    print(
+        f"wrote {args.output}: epoch {best.epoch} of {len(history.epochs)}, validation "
+        f"perplexity {best.dev_perplexity:.4g} per token"
+    )
+
+
+def _start(args: argparse.Namespace) -> tuple[Start, float]:
+    """Return where to start, and the learning rate."""
+    from lm_latent_eval.learners.architectures import (
+        Configuration,
+        Pretrained,
+        named_size,
+    )
+
+    rate: float | None = args.learning_rate
+    if args.architecture:
+        size = named_size(args.architecture)
+        return Configuration(size.config), size.learning_rate if rate is None else rate
+    if rate is None:
+        raise ValueError("--learning-rate: only a named --architecture has one")
+    if args.config:
+        return Configuration.read(args.config), rate
+    return Pretrained(args.init), rate
+
+
+def _data(args: argparse.Namespace) -> TrainingData:
+    from lm_latent_eval.learners.data import CorpusData, FreshData, open_data
+    from lm_latent_eval.scoring.options import parse_device
+
+    data = open_data(args.data, tokenizer=args.tokenizer, max_length=args.max_length)
+    if args.fresh is None:
+        return data
+    if not isinstance(data, CorpusData):
+        raise ValueError(f"--fresh: {args.data} is a text, of no language to draw from")
+    language = data.corpus.language(device=parse_device(args.device))
+    return FreshData(data.corpus, language, args.fresh, args.output / "fresh")

@@ -1,0 +1,227 @@
+r"""Productivity: the probability that the next event has not been seen before.
+
+    P-hat = N_1 / N
+
+N events were drawn; N_m of their types (distinct events) occurred exactly m times, N_1
+of them once (hapax legomena). A sample lies in the zone of a large number of rare
+events (LNRE) as long as P-hat is above 0.
+
+E[P-hat] is the expected probability of what N - 1 events leave unseen, exactly. For N
+events that is too high by the sum over types of p^2 (1 - p)^(N-1), at most 1/N.
+
+Source: Good (1953); Baayen (2001); LeBrun, Sordoni and O'Donnell (2022), appendix A.2
+(equations 3 and 4, figure 13); Esty (1983) for the standard error.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Self
+
+from lm_latent_eval.estimators.bootstrap import checked_count
+
+
+def potential_productivity(counts: Mapping[Hashable, int] | Iterable[int]) -> float:
+    r"""Estimate the probability that the next event is new.
+
+    .. math:: \hat{\mathcal P}_N = \frac{N_1}{N}
+
+    Args:
+        counts: How often each type occurred, a mapping or its values.
+
+    Returns:
+        A probability; 1 if no event occurred twice.
+
+    Raises:
+        ValueError: If there is no type, or a count is no whole number above 0.
+
+    Example:
+        >>> potential_productivity(Counter("abracadabra"))  # c and d, once each
+        0.18181818181818182
+
+    Reference:
+        LeBrun et al. (2022), equation 4.
+    """
+    types = _types_by_count(counts)
+    return types[1] / _num_events(types)
+
+
+def good_turing(counts: Mapping[Hashable, int] | Iterable[int], m: int) -> float:
+    r"""Estimate the probability of a type that occurred m times.
+
+    .. math:: \frac{m + 1}{N} \frac{N_{m+1}}{N_m}
+
+    Args:
+        counts: How often each type occurred, a mapping or its values.
+        m: At least 1. How many types occurred never is not known; all of them
+            together have :func:`potential_productivity`.
+
+    Returns:
+        A probability; 0 if no type occurred m + 1 times (the counts are not smoothed).
+
+    Raises:
+        ValueError: As :func:`potential_productivity`, or if m is no whole number above
+            0, or no type occurred m times.
+
+    Example:
+        >>> good_turing(Counter("abracadabra"), 1)  # b and r twice, c and d once
+        0.18181818181818182
+
+    Reference:
+        LeBrun et al. (2022), equation 3.
+    """
+    checked_count(m, "m")
+    types = _types_by_count(counts)
+    if types[m] == 0:
+        raise ValueError(f"no type occurred {m} times: none to have a probability")
+    return (m + 1) / _num_events(types) * types[m + 1] / types[m]
+
+
+def productivity_stderr(num_events: int, num_once: int, num_twice: int) -> float:
+    r"""Return the standard error of the potential productivity.
+
+    .. math:: \mathrm{se}^2 = \frac{1}{N^2}
+        \Bigl(N_1 \Bigl(1 - \frac{N_1}{N}\Bigr) + 2 N_2\Bigr)
+
+    Of P-hat as an estimate of the probability that *this* sample left unseen, itself a
+    random number; asymptotic. It is 0 where all events differ, which is no certainty.
+
+    Args:
+        num_events: N, at least 1.
+        num_once: :math:`N_1`, types that occurred once.
+        num_twice: :math:`N_2`, types that occurred twice.
+
+    Raises:
+        ValueError: If there is no event, or more are counted than there are.
+
+    Example:
+        >>> round(productivity_stderr(11, num_once=2, num_twice=2), 4)
+        0.2158
+
+    Reference:
+        Esty (1983).
+    """
+    checked_count(num_events, "num_events")
+    if min(num_once, num_twice) < 0 or num_once + 2 * num_twice > num_events:
+        raise ValueError(
+            f"{num_once} types once and {num_twice} twice are not among "
+            f"{num_events} events"
+        )
+    share = num_once / num_events
+    return math.sqrt(num_once * (1 - share) + 2 * num_twice) / num_events
+
+
+@dataclass(frozen=True)
+class ProductivityCurve:
+    """Potential productivity as a sample grows.
+
+    Example:
+        >>> curve = ProductivityCurve.of("abracadabra")
+        >>> curve.sample_sizes, curve.num_types, curve.num_hapax
+        ((1, 2, 5, 10, 11), (1, 2, 4, 5, 5), (1, 2, 3, 2, 2))
+        >>> curve.productivity[:4]
+        (1.0, 1.0, 0.6, 0.2)
+    """
+
+    sample_sizes: tuple[int, ...]
+    """N, each of the first N events."""
+    productivity: tuple[float, ...]
+    """N_1 / N."""
+    num_types: tuple[int, ...]
+    """Distinct events."""
+    num_hapax: tuple[int, ...]
+    """N_1, events that occurred once."""
+    stderr: tuple[float, ...]
+    """Of each productivity by itself; values of one sample go together."""
+
+    @classmethod
+    def of(
+        cls,
+        events: Iterable[Hashable],
+        sample_sizes: Sequence[int] | None = None,
+    ) -> Self:
+        """Read events one by one and note the productivity on the way.
+
+        One pass; memory grows with the number of types, which in the LNRE zone is a
+        sizeable share of the number of events.
+
+        Args:
+            events: n-grams (tuples), words, sentences, ... in the order drawn. Not read
+                beyond the largest sample size.
+            sample_sizes: Where to note it, ascending; None: at 1, 2, 5, 10, 20, 50, ...
+                and at the end.
+
+        Raises:
+            ValueError: If there is no event, the sample sizes are not ascending whole
+                numbers above 0, or there are fewer events than the largest.
+        """
+        noted = [
+            (size, types, once, productivity_stderr(size, once, twice))
+            for size, types, once, twice in _growth(events, sample_sizes)
+        ]
+        sizes, types, once, stderr = zip(*noted, strict=True)
+        shares = tuple(n / size for n, size in zip(once, sizes, strict=True))
+        return cls(sizes, shares, types, once, stderr)
+
+
+def _growth(
+    events: Iterable[Hashable], sample_sizes: Sequence[int] | None
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield N, its types, and those that occurred once and twice, at each size."""
+    sizes = _round_numbers() if sample_sizes is None else _ascending(sample_sizes)
+    times: dict[Hashable, int] = {}
+    once = twice = size = noted = 0
+    wanted = next(sizes)
+    for size, event in enumerate(events, 1):
+        before = times.get(event, 0)
+        times[event] = before + 1
+        if before == 0:
+            once += 1
+        elif before == 1:
+            once, twice = once - 1, twice + 1
+        elif before == 2:
+            twice -= 1
+        if size == wanted:
+            yield size, len(times), once, twice
+            noted = size
+            wanted = next(sizes, 0)
+            if not wanted:
+                return
+    if size == 0:
+        raise ValueError("no events: nothing can be said of the next one")
+    if sample_sizes is not None:
+        raise ValueError(
+            f"there are {size} events, fewer than the sample size {wanted} asked for"
+        )
+    if noted < size:
+        yield size, len(times), once, twice
+
+
+def _round_numbers() -> Iterator[int]:
+    """Yield 1, 2, 5, 10, 20, 50, ..."""
+    return (first * 10**zeros for zeros in count() for first in (1, 2, 5))
+
+
+def _ascending(sample_sizes: Sequence[int]) -> Iterator[int]:
+    for size in sample_sizes:
+        checked_count(size, "a sample size")
+    if not sample_sizes or sorted(set(sample_sizes)) != [*sample_sizes]:
+        raise ValueError(f"sample sizes must be ascending; got {list(sample_sizes)}")
+    return iter(sample_sizes)
+
+
+def _types_by_count(counts: Mapping[Hashable, int] | Iterable[int]) -> Counter[int]:
+    """Return N_m for every m that occurs."""
+    values = counts.values() if isinstance(counts, Mapping) else counts
+    types = Counter(values)
+    for times in types:
+        checked_count(times, "a count")
+    if not types:
+        raise ValueError("no counts: nothing can be said of the next event")
+    return types
+
+
+def _num_events(types: Counter[int]) -> int:
+    return sum(times * number for times, number in types.items())

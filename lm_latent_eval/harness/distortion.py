@@ -1,0 +1,287 @@
+"""Estimation errors on an artificial language as an lm-eval task, for any model.
+
+A document is a sequence of a corpus with its true log-probability, written as a text:
+
+    error(x) = log p_M(text of x) - log p_L(x)
+
+Bins of equal count are known before anything is scored, as they follow from the true
+log-probabilities of the documents that will be. So every metric is a mean over
+documents, all of them or those in a bin.
+
+The task file (``tasks/distributional_distortion``) names the class.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean, mean_stderr
+from lm_eval.api.task import ConfigurableTask
+
+from lm_latent_eval.distortion.corpus_texts import End, as_texts
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.estimators.bins import equal_count
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.contrastive import Refusal
+
+logger = logging.getLogger(__name__)
+
+NUM_BINS = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which sequences, and how they are asked for."""
+
+    corpus: Path
+    end: End = End.WRITTEN
+
+    @classmethod
+    def parse(cls, metadata: Mapping[str, Any]) -> Options:
+        """Read ``corpus`` and ``end``; other entries may be anybody's.
+
+        Raises:
+            ValueError: If there is no corpus, or an end of another kind.
+        """
+        corpus, end = metadata.get("corpus"), metadata.get("end", End.WRITTEN)
+        if not isinstance(corpus, str) or not corpus:
+            raise ValueError(
+                "distributional_distortion needs the folder of a corpus, which "
+                "lm-latent-eval distort sample writes: --metadata "
+                '\'{"corpus": "DIRECTORY"}\''
+            )
+        if end not in [*End]:
+            raise ValueError(f"end={end!r}: expected one of {', '.join(End)}")
+        return cls(Path(corpus), End(end))
+
+
+class DistributionalDistortionTask(ConfigurableTask):
+    """How far a model's log-probabilities are from the true ones, and where."""
+
+    options: Options
+    left_out: int
+    """Sequences whose texts stand for others."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Read the corpus, and say in the results what is compared."""
+        self.bin_of: dict[int, int] = {}
+        super().__init__(config={k: v for k, v in config.items() if k != "class"})
+
+    def download(self, *_: Any, **__: Any) -> None:
+        """Read the corpus that the metadata name."""
+        self.options = Options.parse(self.config.metadata or {})
+        corpus = Corpus.open(self.options.corpus)
+        documents = as_texts(corpus, self.options.end)
+        self.left_out = corpus.num_sequences - len(documents)
+        if self.left_out:
+            logger.warning(
+                "%s: %d of %d sequences of %s are left out: their texts read as other "
+                "tokens, or have none. Means are over the others, and no divergences",
+                self.config.task,
+                self.left_out,
+                corpus.num_sequences,
+                corpus.directory,
+            )
+        self.dataset = {"test": documents}
+        self.config.metadata["distortion"] = {
+            "corpus": corpus.settings,
+            "end": str(self.options.end),
+            "left_out": self.left_out,
+            "error": "log p_M - log p_L, nats; below 0 the model underestimates",
+        }
+
+    def build_all_requests(
+        self,
+        *,
+        limit: int | None = None,
+        samples: list[int] | None = None,
+        world_size: int = 1,
+        cache_requests: bool = False,
+        rewrite_requests_cache: bool = False,
+        **options: Any,
+    ) -> None:
+        """Divide what will be asked into bins, and build the requests anew.
+
+        Every process does so for all documents. lm-eval's cache of requests does not
+        know the corpus.
+
+        Raises:
+            ValueError: If processes would wait for each other in vain.
+        """
+        if cache_requests:
+            logger.warning("%s: requests are not cached", self.config.task)
+        documents = [doc for _, doc in self.doc_iterator(limit=limit, samples=samples)]
+        kinds = {self._request_type(doc) for doc in documents}
+        if world_size > 1 and len(kinds) > 1:
+            raise ValueError(
+                f"{self.config.task}: sequences that were cut take requests of another "
+                "kind with end=implied, and lm-eval cannot share out both: use one "
+                "process, or a corpus with a larger --max-length"
+            )
+        self._divide(documents)
+        super().build_all_requests(
+            limit=limit, samples=samples, world_size=world_size, **options
+        )
+
+    def _divide(self, documents: Sequence[Mapping[str, Any]]) -> None:
+        self.bin_of = {}
+        if len(documents) < NUM_BINS:
+            logger.warning(
+                "%s: %d sequences cannot fill %d bins, so there is no curve",
+                self.config.task,
+                len(documents),
+                NUM_BINS,
+            )
+            return
+        true_log_p = torch.tensor(
+            [doc["true_log_p"] for doc in documents], dtype=torch.float64
+        )
+        bins = equal_count(true_log_p, NUM_BINS)
+        for each in bins:
+            for place in each.members.tolist():
+                self.bin_of[documents[place]["index"]] = each.index
+        self.config.metadata["distortion"]["bins"] = [
+            {
+                "metric": _bin_name(each.index),
+                "count": len(each.members),
+                "lowest_true_log_p": each.lowest,
+                "highest_true_log_p": each.highest,
+                "mean_true_log_p": true_log_p[each.members].mean().item(),
+            }
+            for each in bins
+        ]
+
+    def _request_type(self, doc: Mapping[str, Any]) -> str:
+        """Return what asks for a sequence: nothing says that one was cut but a context.
+
+        A log-likelihood in an empty context is that of a beginning.
+        """
+        whole = doc["ended"] and self.options.end is End.IMPLIED
+        return "loglikelihood_rolling" if whole else "loglikelihood"
+
+    def construct_requests(
+        self,
+        doc: dict[str, Any],
+        ctx: Any,
+        *,
+        metadata: tuple[str, int, int],
+        **_: Any,
+    ) -> Instance:
+        """Ask for a sequence.
+
+        Raises:
+            ValueError: If something would stand before it.
+        """
+        if ctx:
+            raise ValueError(
+                f"{self.config.task}: nothing stands before a sequence of a language: "
+                "no examples, no system instruction and no chat template"
+            )
+        kind = self._request_type(doc)
+        text = doc["text"]
+        return Instance(
+            request_type=kind,
+            doc=doc,
+            arguments=(doc["begin"], text) if kind == "loglikelihood" else (text,),
+            idx=0,
+            metadata=metadata,
+        )
+
+    def process_results(
+        self, doc: Mapping[str, Any], results: Sequence[Any]
+    ) -> dict[str, float | None]:
+        """Compare a model's log-probability of a sequence with the true one.
+
+        Raises:
+            ValueError: If it is no log-probability, or one of something else.
+        """
+        [answer] = results
+        score = answer[0] if self._request_type(doc) == "loglikelihood" else answer
+        model_log_p = self._checked(doc, score)
+        stderr = score.estimate.stderr if isinstance(score, ScoredFloat) else 0.0
+        error = model_log_p - float(doc["true_log_p"])
+        values: dict[str, float | None] = {
+            "mean_error": error,
+            "estimator_bias": 0.0 - stderr**2 / 2,
+        }
+        for number in range(NUM_BINS if self.bin_of else 0):
+            inside = self.bin_of[doc["index"]] == number
+            values[_bin_name(number)] = error if inside else None
+        return {
+            "share_underestimated": float(error < 0),
+            "share_ruled_out": float(error == -math.inf),
+            "left_out": 0.0,
+            **values,
+            **{f"{name}_stderr": value for name, value in values.items()},
+        }
+
+    def _checked(self, doc: Mapping[str, Any], score: Any) -> float:
+        """Return a log-probability of this sequence, or raise."""
+        about = f"{self.config.task}: sequence {doc['index']} ({doc['text'][:80]!r})"
+        if isinstance(score, ScoredFloat):
+            if self.options.end is End.WRITTEN:
+                raise ValueError(
+                    f"{about} was scored by a model of whole texts, which took the end "
+                    'token for a word: add "end": "implied" to --metadata'
+                )
+            if score.answer.unspelled:
+                raise ValueError(
+                    f"{about} has {score.answer.unspelled} words that the model does "
+                    "not know: it must have learned this language"
+                )
+            if score.answer.sentences > 1:
+                raise ValueError(
+                    f"{about} was scored as {score.answer.sentences} sentences, but is "
+                    "one to the language"
+                )
+        log_p = float(score)
+        if not log_p <= 0:
+            raise ValueError(
+                f"{about} has a log-likelihood of {log_p} nats; expected at most 0"
+            )
+        return log_p
+
+    def aggregation(self) -> dict[str, Callable[[Sequence[Any]], Any]]:
+        """Return what turns the values of all documents into numbers.
+
+        Of its own means lm-eval finds the standard error itself.
+        """
+        names = ["mean_error", "estimator_bias", *map(_bin_name, range(NUM_BINS))]
+        return {
+            "share_underestimated": mean,
+            "share_ruled_out": mean,
+            "left_out": lambda _: self.left_out,
+            **dict.fromkeys(names, _mean),
+            **{f"{name}_stderr": _stderr_of_mean for name in names},
+        }
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Return nothing: an error is best where it is 0."""
+        return {}
+
+
+def _bin_name(number: int) -> str:
+    return f"error_bin_{number + 1:02}"
+
+
+def _mean(values: Sequence[float | None]) -> float | str:
+    """Return the mean of those that count, in words where it is minus infinity.
+
+    lm-eval's table would show it without its sign.
+    """
+    found = float(mean([value for value in values if value is not None]))
+    return found if math.isfinite(found) else Refusal("minus infinity")
+
+
+def _stderr_of_mean(values: Sequence[float | None]) -> float | str:
+    counted = [value for value in values if value is not None]
+    if len(counted) < 2 or -math.inf in counted:
+        return "N/A"
+    return float(mean_stderr(counted))

@@ -1,0 +1,211 @@
+"""What all figures share: the page, the colours, lines with bands, the legend."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lm_latent_eval.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PAGE = 6.8
+"""Width of a page of two columns, inches."""
+COLUMN = 3.3
+"""Width of one of its columns, inches."""
+RESOLUTION = 220
+"""Of the PNG, dots an inch."""
+EMBEDDED = 150
+"""Of what the SVG holds as pixels, dots an inch."""
+STYLE = {
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "figure.titlesize": 9,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.columnspacing": 1.4,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3,
+    "svg.hashsalt": "lm-latent-eval",
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar in a sequence or a name is a dollar
+}
+MODELS = {
+    "lstm": "#d55e00",
+    "gpt2small": "#56b4e9",
+    "gpt2medium": "#0072b2",
+    "gpt2large": "#003b66",
+    "gpt2": "#0072b2",
+    "rnng": "#009e73",
+}
+"""Colours of models by how their names begin, the same in every figure."""
+OTHERS = ("#cc79a7", "#e69f00", "#7f7f7f")
+"""Colours of further models, in the order of their names."""
+LIGHTEST = 0.85
+"""Where an ordered scale ends: viridis grows too pale for lines on white after it."""
+ERROR = "mean estimation error (nats)"
+TRUTH = "true log p (nats)"
+NO_ERROR = "no error (below: underestimated)"
+DOTTED: dict[str, Any] = {"color": "0.2", "linewidth": 1, "linestyle": (0, (1, 1.3))}
+"""The line where a model is right."""
+
+
+@contextmanager
+def page(
+    path: Path, *, width: float, height: float, title: str | None = None
+) -> Iterator[Figure]:
+    """Give a figure to draw on; then write it as ``path.png`` and ``path.svg``.
+
+    Both files depend on what is drawn alone: they hold no date and no random name.
+    Nothing is written if the drawing fails, and nothing stays open.
+
+    Args:
+        path: Of the files, without their endings; its folder is made if need be.
+        width: Inches.
+        height: Inches.
+        title: Above all panels.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is missing; says how to install it.
+    """
+    matplotlib = require("matplotlib", extra="distort")
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        if title is not None:
+            figure.suptitle(title)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path.with_name(path.name + ".png"), dpi=RESOLUTION)
+        figure.savefig(
+            path.with_name(path.name + ".svg"), dpi=EMBEDDED, metadata={"Date": None}
+        )
+
+
+def width_of(panels: int, most: int) -> float:
+    """Return the width of panels side by side, inches.
+
+    Args:
+        panels: How many.
+        most: That share a page's width; further ones make the figure wider.
+    """
+    return COLUMN if panels == 1 else PAGE * max(1, panels / most)
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each model: by its kind if known, else by its turn.
+
+    A known kind has its colour in every figure; of several models of a kind the first
+    has it. The colours can be told apart by the colour-blind.
+
+    Raises:
+        ValueError: If there are more models than colours.
+
+    Example:
+        >>> colours(["GPT2-medium", "mine"])
+        {'GPT2-medium': '#0072b2', 'mine': '#cc79a7'}
+    """
+    names = list(names)
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub("[^a-z0-9]", "", name.lower())
+        kind = next((kind for kind in MODELS if plain.startswith(kind)), None)
+        if kind and MODELS[kind] not in found.values():
+            found[name] = MODELS[kind]
+    free = [c for c in (*OTHERS, *MODELS.values()) if c not in found.values()]
+    left = iter(dict.fromkeys(free))
+    for name in names:
+        if name not in found and (colour := next(left, None)):
+            found[name] = colour
+    if len(found) < len(set(names)):
+        raise ValueError(
+            f"{len(set(names))} models share one figure, which has {len(found)} "
+            "colours; draw fewer in each of several figures"
+        )
+    return {name: found[name] for name in names}
+
+
+def shades(count: int) -> list[str]:
+    """Return colours of an ordered scale, from the darkest to the lightest."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    scale = colormaps["viridis"]
+    return [to_hex(scale(LIGHTEST * i / max(1, count - 1))) for i in range(count)]
+
+
+def plot_band(
+    ax: Axes,
+    x: Sequence[float],
+    middle: Sequence[float],
+    lower: Sequence[float],
+    upper: Sequence[float],
+    *,
+    color: str,
+    label: str | None = None,
+) -> None:
+    """Draw a line in its band; a single point becomes a dot on its interval."""
+    alone = len(x) == 1
+    ax.plot(x, middle, "o" if alone else "-", color=color, label=label)
+    ax.fill_between(
+        x, lower, upper, color=color, alpha=0.25, linewidth=2 if alone else 0
+    )
+
+
+def zero_line(ax: Axes, label: str | None = NO_ERROR) -> None:
+    """Draw where the model is right on average."""
+    ax.axhline(0, label=label, **DOTTED)
+
+
+def legend(figure: Figure, dashed: str | None = None) -> None:
+    """Name what is drawn below the panels, each label once, in the order drawn.
+
+    Args:
+        figure: With everything drawn.
+        dashed: What dashed lines of several colours are.
+    """
+    from matplotlib.lines import Line2D
+
+    entries: dict[str, Artist] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if dashed is not None:
+        entries[dashed] = Line2D([], [], color="0.3", linewidth=1, linestyle="--")
+    if entries:
+        figure.legend(
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
+            ncols=_ncols(list(entries), figure.get_figwidth()),
+        )
+
+
+def _ncols(labels: Sequence[str], room: float) -> int:
+    """Return in how many columns labels fit, as a legend fills them, by rough width."""
+    widths = [0.43 + 0.055 * len(label) for label in labels]  # inches
+    fitting = (
+        ncols
+        for ncols in range(len(labels), 1, -1)
+        if sum(max(column) for column in np.array_split(widths, ncols)) <= room
+    )
+    return next(fitting, 1)

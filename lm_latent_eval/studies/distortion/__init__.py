@@ -1,0 +1,7 @@
+"""How well neural models know a language: LeBrun et al. (2022), end to end.
+
+- ``plan``: sizes and numbers, in a JSON file;
+- ``texts``: the natural text that the languages are trained on;
+- ``steps``: what is drawn, trained and scored, each into a folder of its own;
+- ``run``: all of it, resumable, several steps at a time.
+"""

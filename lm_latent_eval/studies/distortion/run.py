@@ -1,0 +1,157 @@
+"""Runs a study of distortion, several steps at a time, and goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+import lm_latent_eval
+from lm_latent_eval.settings import claim
+from lm_latent_eval.studies.distortion.layout import (
+    BASE,
+    FINETUNED,
+    Layout,
+    Learners,
+)
+from lm_latent_eval.studies.distortion.plan import SIZES, Plan
+from lm_latent_eval.studies.distortion.steps import FIRST, Steps
+
+KIND = "study of distortion"
+LOCK_FILE = ".lock"
+
+Step = tuple[str, Callable[[], object]]
+"""What a reader is told, and what is done."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A plan, its text, and the folder of its results.
+
+    Attributes:
+        plan: The numbers.
+        output: The folder.
+        text: Natural text; None is the demonstration corpus.
+        jobs: Steps at a time, each in a process with its share of the processors.
+        device: Where to compute; None is a GPU if there is one.
+        quiet: Show no progress bar.
+    """
+
+    plan: Plan
+    output: Path
+    text: Path | None = None
+    jobs: int = 1
+    device: str | None = None
+    quiet: bool = False
+
+    def run(self) -> None:
+        """Do what is not done yet.
+
+        Raises:
+            ValueError: If the folder is of another study or of one that is running, or
+                a step cannot be done.
+        """
+        if self.jobs < 1:
+            raise ValueError(f"jobs={self.jobs}: expected at least 1")
+        settings = {
+            "lm_latent_eval": lm_latent_eval.__version__,
+            "text": self.text and _digest(self.text),
+            "plan": self.plan.settings(),
+        }
+        claim(self.output, settings, KIND)
+        try:
+            with FileLock(self.output / LOCK_FILE, timeout=0):
+                self._run([*self._stages()])
+        except Timeout as err:
+            raise ValueError(
+                f"another run is writing into {self.output}: wait for it, or give "
+                "--output another folder"
+            ) from err
+
+    def _stages(self) -> Iterator[list[Step]]:
+        """Yield steps, of which those of one stage need only those of earlier ones."""
+        steps = Steps(self.plan, Layout(self.output), self.text, self.device)
+        learners = Learners(self.plan)
+        yield [("text and tokenizer", steps.write_texts)]
+        yield [
+            ("language", steps.train_language),
+            *(
+                (f"pretraining {size}", partial(steps.pretrain, size))
+                for size in reversed(SIZES)
+                if any(each.size == size for each in learners.pretrained)
+            ),
+            ("latent learner", steps.train_latent),
+        ]
+        yield [("finetuned language", steps.finetune_language)]
+        corpora = [
+            *product([BASE], self.plan.temperatures, FIRST),
+            *product([FINETUNED], [1.0], FIRST),
+        ]
+        yield [
+            (
+                f"{language} at T = {t:g}, {split}",
+                partial(steps.draw, language, t, split),
+            )
+            for language, t, split in corpora
+        ]
+        yield [(each.name, partial(steps.train, each)) for each in learners.all]
+        yield [
+            *(
+                (f"{each.name}, perturbed", partial(steps.score_perturbed, each))
+                for each in learners.mapped
+            ),
+            *(
+                (f"{each.name}, random", partial(steps.score_random, each))
+                for each in [*learners.mapped, learners.of_finetuned]
+            ),
+            *(
+                (f"{each.name}, text", partial(steps.score_text, each))
+                for each in learners.all
+            ),
+        ]
+
+    def _run(self, stages: list[list[Step]]) -> None:
+        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        with (
+            tqdm(total=sum(map(len, stages)), unit=" steps", disable=self.quiet) as bar,
+            ProcessPoolExecutor(
+                self.jobs,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_begin,
+                initargs=(threads,),
+            ) as pool,
+        ):
+            try:
+                for stage in stages:
+                    found = {pool.submit(step): name for name, step in stage}
+                    bar.set_description(stage[0][0])
+                    for future in as_completed(found):
+                        future.result()
+                        bar.set_description(found[future])
+                        bar.update()
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+
+def _begin(threads: int) -> None:
+    """Give a process its share of the processors, and one bar for all of them."""
+    import torch
+    from transformers.utils import logging
+
+    torch.set_num_threads(threads)
+    logging.disable_progress_bar()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

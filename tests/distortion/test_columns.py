@@ -1,0 +1,113 @@
+"""Columns on disk: what is in them, and what an interruption leaves."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from lm_latent_eval.distortion.columns import Columns, Scores, Trajectory
+
+ABOUT = {"first": 5, "num_sequences": 7, "rows_each": 2, "shard_size": 3}
+
+
+def rows(indices: range, rows_each: int = 2) -> Columns:
+    index = torch.tensor(indices).repeat_interleave(rows_each)
+    edits = torch.arange(rows_each).repeat(len(indices))
+    true = -(index + 0.25 * edits).double()
+    return Columns(
+        index=index,
+        edits=edits.to(torch.int16),
+        num_tokens=(index + edits).to(torch.int32),
+        ended=index % 2 == 0,
+        true_log_p=true.masked_fill(index == 6, -torch.inf),
+        model_log_p=1.5 * true,
+        stderr=true.abs() / 100,
+    )
+
+
+def same(found: Columns, expected: Columns) -> bool:
+    return all(
+        getattr(found, each.name).equal(getattr(expected, each.name))
+        and getattr(found, each.name).dtype == getattr(expected, each.name).dtype
+        for each in fields(Columns)
+    )
+
+
+def test_what_is_written_is_read(tmp_path):
+    Scores.fill(tmp_path, ABOUT, rows, at_once=2, quiet=True)
+    scores = Scores.open(tmp_path)
+    expected = rows(range(5, 12))
+    assert same(scores.columns(), expected)
+    assert same(Columns.cat([*scores.batches()]), expected)
+    assert [len(batch) for batch in scores.batches()] == [4, 2, 4, 2, 2]
+    assert expected.impossible.nonzero()[:, 0].tolist() == [2, 3]
+    assert same(expected[expected.index == 7], rows(range(7, 8)))
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    asked = []
+
+    def stops(indices: range) -> Columns:
+        asked.extend(indices)
+        if 9 in indices:
+            raise KeyboardInterrupt
+        return rows(indices)
+
+    with pytest.raises(KeyboardInterrupt):
+        Scores.fill(tmp_path, ABOUT, stops, at_once=1, quiet=True)
+    assert asked == [5, 6, 7, 8, 9]
+    with pytest.raises(ValueError, match=r"00001.arrow is missing or cut short: score"):
+        Scores.open(tmp_path)
+    asked.clear()
+
+    def goes_on(indices: range) -> Columns:
+        asked.extend(indices)
+        return rows(indices)
+
+    Scores.fill(tmp_path, ABOUT, goes_on, at_once=1, quiet=True)
+    assert asked == [8, 9, 10, 11]
+    assert same(Scores.open(tmp_path).columns(), rows(range(5, 12)))
+    with pytest.raises(ValueError, match=r"of another scores \(first is 5 there and 6"):
+        Scores.fill(tmp_path, ABOUT | {"first": 6}, rows, quiet=True)
+
+
+def test_a_shard_without_its_last_rows_is_noticed(tmp_path):
+    Scores.fill(tmp_path, ABOUT, rows, quiet=True)
+    path = tmp_path / "shards" / "00002.arrow"
+    (shard,) = [s for s in Scores.open(tmp_path).shards() if s.path == path]
+    shard.write([rows(range(11, 12))[torch.tensor([0])].batch()])
+    with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
+        Scores.open(tmp_path)
+
+
+def test_unequal_lengths():
+    with pytest.raises(ValueError, match=r"differ in length.*'stderr': 1"):
+        replace(rows(range(3)), stderr=torch.zeros(1))
+
+
+def test_a_folder_of_something_else(tmp_path):
+    with pytest.raises(ValueError, match="is not the settings of a scores"):
+        Scores.open(tmp_path)
+    with pytest.raises(ValueError, match="is not the settings of a trajectory"):
+        Trajectory.open(tmp_path)
+
+
+def test_epochs(tmp_path):
+    trajectory = Trajectory.begin(tmp_path, range(5, 9), 100, model="m")
+    with pytest.raises(ValueError, match="has no epochs"):
+        trajectory.epochs()
+    columns = rows(range(5, 9), 1)
+    for epoch in (1, 2, 3):
+        found = replace(columns, model_log_p=columns.model_log_p / epoch)
+        trajectory.write(epoch, found)
+    epochs = Trajectory.open(tmp_path).epochs()
+    for epoch, found in enumerate(epochs, start=1):
+        assert found.model_log_p.equal(columns.model_log_p / epoch)
+    assert Trajectory.open(tmp_path).settings["sequences_an_epoch"] == 100
+    with pytest.raises(ValueError, match="model is m there and n here"):
+        Trajectory.begin(tmp_path, range(5, 9), 100, model="n")
+    (tmp_path / "epochs" / "00002.arrow").unlink()
+    with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
+        trajectory.epochs()

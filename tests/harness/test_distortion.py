@@ -1,0 +1,291 @@
+"""Errors on an artificial language as lm-eval tells them, against the exact ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.utils import make_table
+
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.estimators import ErrorCurve
+from lm_latent_eval.harness.backends import LatentLSTM, LatentRNNG
+from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+from tests import tiny_checkpoint
+from tests.conftest import PROJECT
+from tests.distortion_tasks import (
+    BINS,
+    GROUP,
+    TASK,
+    Told,
+    causal,
+    draw,
+    errors,
+    evaluate,
+    fox,
+    load,
+    save,
+)
+from tests.models.rnng.space import every_prefix
+from tests.tiny_models import randomised
+
+ROUNDING = 1e-12
+"""Of sums of a few float64 log-probabilities, relative."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Sequences of a GPT-2: empty ones, cut ones, and with the begin token inside."""
+    found = draw(causal(), tmp_path_factory.mktemp("corpus"), 300, max_length=8)
+    rows = found.dataset()
+    ids = [tuple(each) for each in rows["ids"]]
+    assert (1,) in ids and not all(rows["ended"]), "premise"
+    assert any(each[0] == 0 for each in ids), "premise"
+    assert len({*ids}) > 50, "premise"
+    return found
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    """Sequences of a grammar, some of them cut."""
+    found = draw(fox(), tmp_path_factory.mktemp("fox"), 60, max_length=9)
+    assert 0 < sum(found.dataset()["ended"]) < 60, "premise"
+    return found
+
+
+def columns(corpus: Corpus):
+    rows = corpus.dataset()
+    log_p = torch.tensor(rows["log_p"][:], dtype=torch.float64)
+    return rows["index"][:], rows["ids"][:], log_p
+
+
+def hf(language, folder):
+    pretrained = save(language, folder)
+    return HFLM(pretrained=pretrained, dtype="float64", device="cpu", batch_size=7)
+
+
+# -- models that read the end as a token -----------------------------------------------
+
+
+def test_a_model_that_is_the_language_has_no_error(corpus, tmp_path):
+    found = evaluate(hf(causal(), tmp_path), corpus)
+    index, _, log_p = columns(corpus)
+    each = errors(found)
+    assert [*each] == index
+    for error, truth in zip(each.values(), log_p.tolist(), strict=True):
+        assert abs(error) < ROUNDING * abs(truth)
+    numbers = found["results"][TASK]
+    for name in ("mean_error", *BINS):
+        assert numbers[f"{name},none"] == pytest.approx(0, abs=1e-10)
+    assert numbers["left_out,none"] == numbers["share_ruled_out,none"] == 0
+    assert numbers["estimator_bias,none"] == 0
+
+
+def test_errors_of_another_model_and_their_curve(corpus, tmp_path):
+    other = causal(spread=0.05)
+    found = evaluate(hf(other, tmp_path), corpus)
+    index, ids, true_log_p = columns(corpus)
+    model_log_p = other.log_p(ids)
+    error = model_log_p - true_log_p
+    assert 0.1 < (error < 0).double().mean() < 0.9, "premise"
+    assert errors(found) == pytest.approx(
+        dict(zip(index, error.tolist(), strict=True)), abs=30 * ROUNDING
+    )
+    curve = ErrorCurve.of(
+        true_log_p, model_log_p, bins="count", num_bins=10, resamples=1
+    )
+    numbers, repeated = found["results"][TASK], found["groups"][GROUP]
+    expected = {
+        "mean_error": (error, curve.mean_error),
+        "share_underestimated": ((error < 0).double(), curve.share_underestimated),
+    }
+    order = true_log_p.argsort(stable=True)
+    for name, part, each in zip(
+        BINS, error[order].tensor_split(10), curve.bins, strict=True
+    ):
+        expected[name] = part, each.mean_error
+    for name, (values, mean) in expected.items():
+        stderr = values.std().item() / math.sqrt(len(values))
+        rows = [numbers]
+        if name not in BINS[1:-1]:
+            rows.append(repeated)
+        for row in rows:
+            assert row[f"{name},none"] == pytest.approx(mean, abs=1e-10)
+            assert row[f"{name}_stderr,none"] == pytest.approx(stderr, abs=1e-10)
+    said = found["configs"][TASK]["metadata"]["distortion"]
+    assert said["corpus"] == corpus.settings
+    for told, each in zip(said["bins"], curve.bins, strict=True):
+        assert told["count"] == each.count
+        assert told["lowest_true_log_p"] == each.lowest
+        assert told["highest_true_log_p"] == each.highest
+        assert told["mean_true_log_p"] == pytest.approx(each.mean_true_log_p)
+    table = make_table(found)
+    assert all(table.count(name) == 1 for name in BINS[1:-1])
+    assert "_stderr" not in table
+
+
+# -- models of whole texts -------------------------------------------------------------
+
+
+def words_of(ids: list[int]) -> list[int]:
+    """A sequence of the grammar in the ids of the tiny checkpoints."""
+    names = {2: "the", 3: "fox", 4: "saw"}
+    return [END if i == 1 else tiny_checkpoint.ids(names[i])[0] for i in ids]
+
+
+def collated(words: list[int]) -> TokenBatch:
+    return TokenBatch.collate([words], [[0.0] * len(words)], first=START)
+
+
+def test_a_model_of_whole_texts_counts_the_end_itself(sentences, tiny_lstm):
+    found = evaluate(
+        LatentLSTM(pretrained=tiny_lstm), sentences, metadata={"end": "implied"}
+    )
+    index, ids, true_log_p = columns(sentences)
+    model, expected = tiny_checkpoint.lstm(), {}
+    for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
+        batch = collated(words_of(each))
+        [log_p] = model.log_joint(model.encode(batch), 1).flatten().tolist()
+        expected[number] = log_p - truth
+    assert errors(found) == pytest.approx(expected, abs=1e-9)
+    assert found["results"][TASK]["estimator_bias,none"] == 0
+
+
+@pytest.fixture(scope="module")
+def rnng():
+    words = tiny_checkpoint.tokenizer()
+    config = RNNGConfig(
+        vocab_size=words.vocab_size,
+        num_words=words.num_words,
+        hidden_size=4,
+        proposal_size=3,
+        max_words=40,
+    )
+    return randomised(RNNG(config).double(), 3, 0.7).eval()
+
+
+def test_the_share_of_an_estimator_is_told_apart(rnng, tmp_path):
+    """Sums over all trees against estimates, whose bias has a known size."""
+    corpus = draw(fox(), tmp_path / "corpus", 40, max_length=4)
+    pretrained = str(tiny_checkpoint.write(tmp_path / "rnng", rnng))
+    found = evaluate(
+        LatentRNNG(pretrained=pretrained, num_samples=40),
+        corpus,
+        metadata={"end": "implied"},
+    )
+    index, ids, true_log_p = columns(corpus)
+    assert 0 < sum(each[-1] == 1 for each in ids) < 40, "premise"
+    exact = {}
+    for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
+        words = words_of(each)
+        prefixes = every_prefix(len(words), end=words[-1] == END)
+        log_p = rnng.log_joint(rnng.encode(collated(words)), prefixes).logsumexp(-1)
+        exact[number] = log_p.item() - truth
+    variances = []
+    for sample in found["samples"][TASK]:
+        [[answer]] = sample["resps"]
+        scored = answer[0] if isinstance(answer, tuple) else answer
+        stderr = scored.estimate.stderr
+        variances.append(stderr**2)
+        assert sample["estimator_bias"] == -(stderr**2) / 2
+        assert abs(sample["mean_error"] - exact[sample["doc"]["index"]]) < (
+            5 * stderr + ROUNDING
+        )
+    numbers = found["results"][TASK]
+    assert numbers["estimator_bias,none"] == pytest.approx(-sum(variances) / 80)
+    assert numbers["estimator_bias,none"] < 0, "premise"
+
+
+def test_of_a_single_draw_no_bias_is_known(rnng, sentences, tmp_path):
+    pretrained = str(tiny_checkpoint.write(tmp_path / "rnng", rnng))
+    lm = LatentRNNG(pretrained=pretrained, num_samples=1)
+    found = evaluate(lm, sentences, metadata={"end": "implied"})["results"][TASK]
+    assert found["estimator_bias,none"] == "minus infinity"
+    assert found["estimator_bias_stderr,none"] == "N/A"
+    assert math.isfinite(found["mean_error,none"])
+
+
+# -- what lm-eval's own options do -----------------------------------------------------
+
+
+def test_a_limit_makes_bins_of_what_is_asked(corpus):
+    rows = corpus.dataset()
+    tokenizer = corpus.tokenizer()
+    told = Told({tokenizer.decode(ids): -len(ids) / 2 for ids in rows["ids"]})
+    found = evaluate(told, corpus, limit=40)
+    _, ids, true_log_p = columns(corpus)
+    model_log_p = torch.tensor([-len(each) / 2 for each in ids]).double()
+    curve = ErrorCurve.of(
+        true_log_p[:40], model_log_p[:40], bins="count", num_bins=10, resamples=1
+    )
+    numbers = found["results"][TASK]
+    for name, each in zip(BINS, curve.bins, strict=True):
+        assert numbers[f"{name},none"] == pytest.approx(each.mean_error)
+    assert found["n-samples"][TASK] == {"original": 300, "effective": 40}
+    some = evaluate(told, corpus, samples={TASK: [7, 250, *range(20, 30)]})
+    assert [s["doc"]["index"] for s in some["samples"][TASK]] == [
+        7,
+        *range(20, 30),
+        250,
+    ]
+    assert "error_bin_10,none" in some["results"][TASK]
+
+
+def test_shares_of_processes_know_the_bins_of_the_whole(corpus):
+    task = load(corpus)
+    task.build_all_requests()
+    whole, bins = {i.doc_id: i.args for i in task.instances}, task.bin_of
+    names = task.aggregation().keys()
+    shares = {}
+    for rank in range(2):
+        task.build_all_requests(rank=rank, world_size=2)
+        shares |= {i.doc_id: i.args for i in task.instances}
+        assert task.bin_of == bins
+        for number, doc in task.doc_iterator(rank=rank, world_size=2):
+            told = task.process_results(doc, [(-1.0, False)])
+            # What a process does not name, lm-eval cannot gather.
+            assert told.keys() == names, number
+    assert shares == whole
+
+
+@pytest.mark.slow
+def test_the_command(corpus, tmp_path):
+    """``lm_eval`` as a user types it, with a cache, a limit and its log of samples."""
+    pretrained = save(causal(spread=0.05), tmp_path / "model")
+    command = [
+        *(sys.executable, "-m", "lm_eval", "--model", "hf", "--device", "cpu"),
+        *("--model_args", f"pretrained={pretrained},dtype=float64"),
+        *("--tasks", GROUP, "--include_path", str(PROJECT / "tasks")),
+        *("--metadata", json.dumps({"corpus": str(corpus.directory)})),
+        *("--limit", "50", "--use_cache", "answers", "--log_samples"),
+        *("--output_path", "out", "--batch_size", "8"),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    [samples] = (tmp_path / "out").rglob("samples_*.jsonl")
+    read = [json.loads(line) for line in samples.read_text().splitlines()]
+    _, ids, true_log_p = columns(corpus)
+    error = (causal(spread=0.05).log_p(ids[:50]) - true_log_p[:50]).tolist()
+    assert [s["mean_error"] for s in read] == pytest.approx(error, abs=1e-10)
+    assert done.stdout.count("error_bin_01") == 3  # its row, and the group's twice
+    mean = f"{sum(error) / 50:.4f}"
+    assert done.stdout.count(mean) >= 3
+    assert [*Path(tmp_path).glob("answers*")]

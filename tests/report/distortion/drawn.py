@@ -1,0 +1,30 @@
+"""What the tests of figures share: a page to draw on, and data whose errors grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+TRUE = -torch.arange(1, 41, dtype=torch.float64)
+MODEL = 1.25 * TRUE - torch.arange(40).remainder(3)
+
+
+def axes() -> Axes:
+    return Figure().subplots()
+
+
+def written(path: Path) -> str:
+    """Return the SVG of a figure whose PNG is there as well."""
+    assert path.with_name(path.name + ".png").read_bytes()[1:4] == b"PNG"
+    return path.with_name(path.name + ".svg").read_text(encoding="utf-8")
+
+
+def points(line) -> list[tuple[float, float]]:
+    return [tuple(each) for each in line.get_xydata().tolist()]

@@ -1,0 +1,57 @@
+"""Folders of columns with known numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.distortion.columns import Columns, Scores, Trajectory
+
+
+def columns(true_log_p: Tensor, model_log_p: Tensor, **changes: Any) -> Columns:
+    number = len(true_log_p)
+    found = {
+        "index": torch.arange(number),
+        "edits": torch.zeros(number, dtype=torch.int16),
+        "num_tokens": (1 - true_log_p.clamp(min=-30)).to(torch.int32),
+        "ended": torch.ones(number, dtype=torch.bool),
+        "true_log_p": true_log_p.double(),
+        "model_log_p": model_log_p.double(),
+        "stderr": torch.zeros(number, dtype=torch.float64),
+    }
+    return Columns(**{**found, **changes})
+
+
+def save(directory: Path, found: Columns) -> Path:
+    rows_each = int(found.edits.max()) + 1
+    number = len(found) // rows_each
+    about = {"first": 0, "num_sequences": number, "rows_each": rows_each}
+    about |= {"shard_size": 1000}
+
+    def rows(some: range) -> Columns:
+        return found[(found.index >= some.start) & (found.index < some.stop)]
+
+    Scores.fill(directory, about, rows, quiet=True)
+    return directory
+
+
+def save_epochs(directory: Path, epochs: list[Columns], size: int = 100) -> Path:
+    trajectory = Trajectory.begin(directory, range(len(epochs[0])), size)
+    for number, found in enumerate(epochs, start=1):
+        trajectory.write(number, found)
+    return directory
+
+
+def language(number: int = 400, seed: int = 0) -> Tensor:
+    """Log-probabilities as a language has them: few frequent, many rare."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(number, 3, generator=generator, dtype=torch.float64)
+    return 4 * drawn.log().sum(-1) - 5
+
+
+def noise(number: int = 400, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(number, generator=generator, dtype=torch.float64)
