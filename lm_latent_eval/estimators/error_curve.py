@@ -22,8 +22,9 @@ is left looks like the model's. Of 100 lognormal weights a sequence, se estimate
     bias                           -0.007   -0.112   -0.650
     estimator_bias                 -0.008   -0.059   -0.138
 
-Trust ``underestimates`` where effective sample sizes are large, or where more samples
-leave it as it is. A beam's log p-hat is too low as well and has no standard error:
+So ``underestimates`` says nothing where ``estimator_bias`` is beyond 1/32 nats (se =
+1/4, an effective sample size of about 16), even if that is the model's fault. What no
+draw ever visits is seen by neither: look at more samples too. A beam's log p-hat is too low as well and has no standard error:
 nothing here corrects it.
 
 Symbols: log p_L(x_n) -> ``true_log_p[n]``; log p_M(x_n) -> ``model_log_p[n]``.
@@ -47,6 +48,9 @@ from lm_latent_eval.estimators.bootstrap import (
     bootstrap_interval,
 )
 from lm_latent_eval.estimators.importance import checked_floating
+
+LARGEST_BIAS = 1 / 32
+"""Nats of second-order bias beyond which the order is too low to say anything."""
 
 
 def estimation_error(true_log_p: Tensor, model_log_p: Tensor) -> Tensor:
@@ -121,9 +125,15 @@ class ErrorBin:
         The bias is taken out because every resample has it. The Monte Carlo error is
         not added: each sequence was estimated from draws of its own, so resampling
         sequences resamples their noise, and the interval is that much wider already.
-        (Estimates that share draws break this.) As right as the bias: to second order.
+        (Estimates that share draws break this.) False where the estimator is not
+        ``trusted``, since nobody can tell then.
         """
-        return self.upper - self.estimator_bias < 0
+        return self.trusted and self.upper - self.estimator_bias < 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the bias is small enough for the order to which it is known."""
+        return self.estimator_bias >= -LARGEST_BIAS
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def padded(sequences: Sequence[NDArray[np.int32]], begin_id: int) -> dict[str, T
     Example:
         >>> rows = padded([np.array([5, 1]), np.array([6])], begin_id=0)
         >>> rows["input_ids"].tolist(), rows["labels"].tolist()
-        ([[0, 5], [0, 0]], [[5, 1], [6, -100]])
+        ([[0, 5], [0, 6]], [[5, 1], [6, -100]])
     """
     lengths = torch.tensor([len(ids) for ids in sequences])
     inside = torch.arange(int(lengths.max())) < lengths[:, None]

@@ -73,7 +73,7 @@ class LearnerTrainer(Trainer):
             },
             eval_strategy="epoch",
             save_strategy="epoch",
-            save_total_limit=1,  # the best one stays besides
+            save_total_limit=2,  # the best and the last; of 1, the last goes at the end
             metric_for_best_model="loss",
             greater_is_better=False,
             logging_strategy="no",

@@ -49,7 +49,8 @@ Returns:
     bins: From the least to the most probable sequences, each with lowest, highest and
         mean_true_log_p, count, mean_error and the interval from lower to upper;
         monte_carlo_stderr and estimator_bias of the mean error, 0 without stderr; and
-        underestimates, whether upper less estimator_bias is below 0.
+        underestimates, whether upper less estimator_bias is below 0 and that
+        bias at most 1/32: beyond, nobody can tell.
     monte_carlo_stderr, estimator_bias: The same of mean_error. The bias is that of
         log p-hat to second order, at most 0.
     left_out: Sequences in bins too small to be reported.

@@ -381,7 +381,7 @@ def test_settings_reach_the_curve(metric):
 def test_standard_errors_reach_the_curve(metric, container):
     true_log_p = [-float(n) for n in range(1, 31)]
     model_log_p = [1.1 * log_p for log_p in true_log_p]
-    stderr = [0.02 * n for n in range(30)]
+    stderr = [0.005 * n for n in range(30)]
     settings = {"bins": "count", "num_bins": 3, "resamples": 50}
 
     found = metric.compute(

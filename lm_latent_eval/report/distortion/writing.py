@@ -44,11 +44,11 @@ def cell(value: Cell) -> str:
 
 
 def readable(text: str) -> str:
-    """Write characters that cannot be shown as Python writes them.
+    r"""Write characters that cannot be shown as Python writes them.
 
     Example:
-        >>> readable("two\\nlines")
-        'two\\\\nlines'
+        >>> readable("two\nlines")
+        'two\\nlines'
     """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 

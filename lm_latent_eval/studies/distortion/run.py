@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from lm_latent_eval.studies.distortion.layout import (
     BASE,
     FINETUNED,
     Layout,
+    Learner,
     Learners,
 )
 from lm_latent_eval.studies.distortion.plan import SIZES, Plan
@@ -91,27 +92,25 @@ class Study:
             ),
             ("latent learner", steps.train_latent),
         ]
-        yield [("finetuned language", steps.finetune_language)]
-        corpora = [
-            *product([BASE], self.plan.temperatures, FIRST),
-            *product([FINETUNED], [1.0], FIRST),
+        first = learners.of_finetuned
+        base = [(BASE, t) for t in self.plan.temperatures]
+        yield [
+            ("finetuned language", steps.finetune_language),
+            *_draw(steps, base),
         ]
         yield [
-            (
-                f"{language} at T = {t:g}, {split}",
-                partial(steps.draw, language, t, split),
-            )
-            for language, t, split in corpora
+            *_train(steps, [each for each in learners.all if each != first]),
+            *_draw(steps, [(FINETUNED, first.temperature)]),
         ]
-        yield [(each.name, partial(steps.train, each)) for each in learners.all]
+        mapped = [(f"{e.name}, perturbed", e) for e in learners.mapped]
         yield [
-            *(
-                (f"{each.name}, perturbed", partial(steps.score_perturbed, each))
-                for each in learners.mapped
-            ),
+            *_train(steps, [first]),
+            *((name, partial(steps.score_perturbed, each)) for name, each in mapped),
+        ]
+        yield [
             *(
                 (f"{each.name}, random", partial(steps.score_random, each))
-                for each in [*learners.mapped, learners.of_finetuned]
+                for each in [*learners.mapped, first]
             ),
             *(
                 (f"{each.name}, text", partial(steps.score_text, each))
@@ -141,6 +140,16 @@ class Study:
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+
+
+def _draw(steps: Steps, languages: Sequence[tuple[str, float]]) -> Iterator[Step]:
+    for (name, t), split in product(languages, FIRST):
+        yield f"{name} at T = {t:g}, {split}", partial(steps.draw, name, t, split)
+
+
+def _train(steps: Steps, learners: Sequence[Learner]) -> Iterator[Step]:
+    for learner in learners:
+        yield learner.name, partial(steps.train, learner)
 
 
 def _begin(threads: int) -> None:

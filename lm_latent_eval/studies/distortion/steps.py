@@ -6,6 +6,8 @@ of one stage can run beside each other, in processes of their own.
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -208,15 +210,17 @@ class Steps:
         }
         checkpoint = self.layout.latent("rnng")
         if not (checkpoint / "config.json").exists():
-            rnng.train(
-                corpora["train"],
-                corpora["dev"],
-                checkpoint,
-                size=RNNGSize(
-                    hidden_size=latent.hidden_size, proposal_size=latent.hidden_size
-                ),
-                options=Options(epochs=latent.epochs, seed=self.plan.seed),
-            )
+            with redirect_stderr(io.StringIO()):  # a study has a bar of its own
+                rnng.train(
+                    corpora["train"],
+                    corpora["dev"],
+                    checkpoint,
+                    size=RNNGSize(
+                        hidden_size=latent.hidden_size,
+                        proposal_size=latent.hidden_size,
+                    ),
+                    options=Options(epochs=latent.epochs, seed=self.plan.seed),
+                )
         test = corpora["test"]
         short = Short(test, latent.max_words + 1, latent.num_test)
         every = EveryTree.load(

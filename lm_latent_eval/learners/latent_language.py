@@ -1,0 +1,301 @@
+r"""A latent language model of words as a language with exact probabilities.
+
+.. math:: p(x) = \sum_z p(x, z), \qquad
+          x_t \sim p(x_t \mid x_{<t}, z_{<t}), \quad
+          z_t \sim p(z_t \mid z_{<t}, x_{\le t})
+
+A draw is ancestral: word and latent in turn, and the latents are thrown away. Both
+factors are exact, as predictions sum over z_t and the proposal is the best that reads
+no further than x_t. The probability is a sum over every latent, one by one. So it is
+known of sequences with few latents only, and others are refused.
+
+Departures: none. EntityNLM and KGLM are no languages, since their predictions leave out
+choices of a probability of 1e-6 or less, and their latents are too many for a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.distortion.languages.language import (
+    Sample,
+    checked_length,
+    checked_sequences,
+    log_p_by_length,
+    sequence_key,
+)
+from lm_latent_eval.distortion.languages.words import (
+    BEGIN_ID,
+    END_ID,
+    FIRST_WORD,
+    LANGUAGE_FILE,
+    checked_words,
+    word_tokenizer,
+    write_description,
+)
+from lm_latent_eval.inference import ImportanceSampling
+from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.checkpoint import load as load_checkpoint
+from lm_latent_eval.models.recurrent_lm import RecurrentLM
+from lm_latent_eval.models.rnng.chart import num_trees
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.summation import log_marginal
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, PADDING, START
+
+_SEQUENCES = 256
+"""Drawn or scored together by default; moves no number."""
+_LATENTS_AT_ONCE = 1 << 14
+"""Summed over together, at most (but for one sequence's); moves no number."""
+_WORD_LANE = 3
+"""The random number of a step that models leave to inference draws the word."""
+
+
+@dataclass(frozen=True)
+class Latents:
+    """What there is to sum over."""
+
+    proposal: str
+    """Whose q(z_t | z_<t, x_<=t) is p(z_t | z_<t, x_<=t)."""
+    number: Callable[[int], int]
+    """How many latents a sequence of so many words has, its end or not."""
+    log_marginal: Callable[[Any, Tensor], Tensor]
+    """log p of texts of one length with a model, word ids (B, T) -> nats (B,)."""
+
+
+def _with_trees(model: RNNG, words: Tensor) -> Tensor:
+    return log_marginal(model.generative, words)
+
+
+def _without_latents(model: RecurrentLM, words: Tensor) -> Tensor:
+    batch = TokenBatch.collate(words.tolist(), first=START, device=words.device)
+    return model.log_joint(model.encode(batch), 1)[:, 0]
+
+
+_EMPTY = Latents("none", lambda num_words: 1, _without_latents)
+LATENTS = {
+    "rnng": Latents("lookahead", num_trees, _with_trees),
+    "lstm": _EMPTY,
+    "rnn": _EMPTY,
+}
+"""Models that are languages."""
+
+
+class LatentLanguage:
+    """What a checkpoint of words generates.
+
+    Its words are those that the model can utter, the unknown word among them if the
+    model does not exclude it. In float32 a draw on the edge between two words can
+    depend on how many are drawn together; a model in float64 draws the same everywhere.
+    """
+
+    begin_id, end_id = BEGIN_ID, END_ID
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        max_words: int = 10,
+        batch_size: int | None = None,
+    ) -> None:
+        """Number the words.
+
+        Args:
+            checkpoint: An RNNG, or a model without latents, and its vocabulary.
+            max_words: Of a sequence that has more than one latent: with a word more,
+                an RNNG has nearly four times as many trees to sum over.
+            batch_size: The most sequences drawn or scored together, which moves no
+                number; None is 256.
+
+        Raises:
+            ValueError: If the probabilities of the model do not total one, it has no
+                end of a text, its latents cannot be summed, or a word has white space
+                in it.
+        """
+        for name, value in (("max_words", max_words), ("batch_size", batch_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: expected at least 1")
+        _check_model(checkpoint)
+        self._checkpoint, self._model = checkpoint, checkpoint.model
+        self._max_words, self._batch_size = max_words, batch_size or _SEQUENCES
+        self._latents = LATENTS[checkpoint.name]
+        self._proposal = self._model.proposal(self._latents.proposal)
+        config = self._model.config
+        excluded = {PADDING, START, END, *config.never_uttered}
+        uttered = [i for i in range(config.vocab_size) if i not in excluded]
+        try:
+            self.words = checked_words([checkpoint.tokenizer.word(i) for i in uttered])
+        except ValueError as err:
+            raise ValueError(f"{checkpoint.directory}: {err}") from err
+        # What the model calls each token.
+        self._ids = torch.tensor([START, END, *uttered], device=self._model.device)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        batch_size: int | None = None,
+        max_words: int = 10,
+    ) -> Self:
+        """Load a checkpoint directory.
+
+        Args:
+            path: Where it is.
+            device: Where to compute; None is a GPU if there is one.
+            dtype: ``float32`` or ``float64``; None is that of the file.
+            batch_size: As of the language.
+            max_words: As of the language.
+
+        Raises:
+            ValueError: If there is no such checkpoint, or it is no language.
+        """
+        checkpoint = load_checkpoint(
+            path, device=parse_device(device), dtype=parse_dtype(dtype)
+        )
+        return cls(checkpoint, max_words=max_words, batch_size=batch_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Words, begin and end."""
+        return FIRST_WORD + len(self.words)
+
+    @torch.inference_mode()
+    def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
+        """Draw word and latent in turn; see :meth:`Language.sample`.
+
+        Raises:
+            ValueError: If sequences could have more words than the maximum.
+        """
+        if self._has_too_many(checked_length(max_length)):
+            raise ValueError(
+                f"max_length={max_length}: a sequence without its end can have "
+                f"{max_length} words, and {self._latents.number(max_length)} latents "
+                f"to sum over. Give a max_length of {self._max_words} or less, or a "
+                "larger max_words"
+            )
+        keys = [sequence_key(seed, index) for index in indices]
+        drawn: list[list[int]] = []
+        for start in range(0, len(keys), self._batch_size):
+            drawn += self._draw(keys[start : start + self._batch_size], max_length)
+        return Sample(drawn, self.log_p(drawn))
+
+    @torch.inference_mode()
+    def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Sum over all latents; see :meth:`Language.log_p`.
+
+        Raises:
+            ValueError: Also if a sequence has more words than the maximum.
+        """
+        checked = checked_sequences(sequences, self)
+        self._check_words([len(ids) - (ids[-1] == END_ID) for ids in checked])
+        return log_p_by_length(checked, self._log_p)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the model, a digest of its checkpoint, and its precision."""
+        return {
+            "kind": "latent",
+            "model": self._checkpoint.name,
+            "digest": self._checkpoint.digest,
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+        }
+
+    def save(self, directory: Path) -> None:
+        """Write the tokenizer, and where the checkpoint is, which stays there."""
+        where = {"kind": "latent", "path": str(self._checkpoint.directory)}
+        write_description(where, directory / LANGUAGE_FILE)
+        word_tokenizer(self.words).save_pretrained(directory)
+
+    def _draw(self, keys: Sequence[int], max_length: int) -> list[list[int]]:
+        """Draw the sequences of some keys, each with a latent history of its own."""
+        device, latent = self._model.device, ImportanceSampling(1)
+        drawn: list[list[int]] = [[] for _ in keys]
+        going = torch.arange(len(keys), device=device)
+        last = torch.full_like(going, START)
+        particles = Particles.begin(len(keys), device)
+        for t in range(max_length):
+            here = [keys[place] for place in going.tolist()]
+            starts = [t] * len(here)
+            chance = Streams(here, 1, starts=starts, device=device)(0)
+            ids = self._next_ids(last, particles, chance[:, 0, _WORD_LANE].contiguous())
+            for place, token in zip(going.tolist(), ids.tolist(), strict=True):
+                drawn[place].append(token)
+            (on,) = (ids != END_ID).nonzero(as_tuple=True)
+            if not len(on):
+                break
+            words = self._ids[ids]
+            batch = TokenBatch.collate(
+                words[:, None].tolist(), first=last.tolist(), device=device
+            )
+            particles = latent.extend(
+                self._model, self._proposal, batch, here, starts, particles
+            ).select(on)
+            going, last = going[on], words[on]
+        return drawn
+
+    def _next_ids(self, last: Tensor, particles: Particles, chance: Tensor) -> Tensor:
+        """Draw the next token of each sequence by its number below one, (n,)."""
+        log_p = next_token(self._model, last, particles)[:, self._ids]
+        mass = log_p.double().exp().cumsum(-1)
+        # The first whose distribution function exceeds the number: none of p = 0.
+        found = torch.searchsorted(mass / mass[:, -1:], chance[:, None], right=True)
+        return found[:, 0]
+
+    def _log_p(self, ids: Tensor) -> Tensor:
+        """Score sequences of one length, (n, length) -> (n,)."""
+        length, ended = ids.shape[1], ids[:, -1] == END_ID
+        found = torch.empty(len(ids), dtype=torch.float64)
+        for some, num_words in ((ended, length - 1), (~ended, length)):
+            (places,) = some.nonzero(as_tuple=True)
+            together = _LATENTS_AT_ONCE // self._latents.number(num_words)
+            at_once = min(self._batch_size, max(1, together))
+            for where in places.split(at_once) if len(places) else ():
+                words = self._ids[ids[where].to(self._ids.device)]
+                found[where] = self._latents.log_marginal(self._model, words).cpu()
+        return found
+
+    def _has_too_many(self, num_words: int) -> bool:
+        return num_words > self._max_words and self._latents.number(num_words) > 1
+
+    def _check_words(self, num_words: Sequence[int]) -> None:
+        long = [place for place, n in enumerate(num_words) if self._has_too_many(n)]
+        if long:
+            most = num_words[long[0]]
+            raise ValueError(
+                f"{len(long)} of {len(num_words)} sequences have more than "
+                f"{self._max_words} words: sequence {long[0]} has {most}, and "
+                f"{self._latents.number(most)} latents to sum over. Draw them with a "
+                "smaller max_length, or give a larger max_words"
+            )
+
+
+def _check_model(checkpoint: Checkpoint) -> None:
+    model, directory = checkpoint.model, checkpoint.directory
+    if model.mass is not Mass.ONE:
+        raise ValueError(
+            f"{directory}: the probabilities of a language total one, and those of "
+            f"this model do not ({model.mass})"
+        )
+    if checkpoint.name not in LATENTS:
+        raise ValueError(
+            f"{directory} holds a {checkpoint.name} model, whose latents cannot be "
+            "summed: the probabilities of a language are exact. The models that can "
+            f"be one are {', '.join(LATENTS)}"
+        )
+    if END in model.config.never_uttered:
+        raise ValueError(
+            f"{directory}: the model never utters the end of a text: train one that "
+            "does"
+        )

@@ -1,0 +1,127 @@
+"""``distort score | measure | productivity | show`` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.languages.words import word_tokenizer
+from tests.distortion.languages.tiny import WALK, gpt2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A hidden Markov model, a corpus of it, and a causal LM of the same words."""
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "walk.json").write_text(json.dumps(WALK))
+    sample = ["--language", f"{folder}/walk.json", "--output", f"{folder}/corpus"]
+    numbers = ["--num-sequences", "60", "--max-length", "8"]
+    assert main(["distort", "sample", *sample, *numbers]) == 0
+    gpt2(torch.float32, vocab_size=5).save_pretrained(folder / "learner")
+    word_tokenizer(WALK["words"]).save_pretrained(folder / "learner")
+    return folder
+
+
+def score(folder, *options, learner="learner"):
+    given = ["--learner", f"{folder}/{learner}", "--corpus", f"{folder}/corpus"]
+    return main(["distort", "score", *given, "--device", "cpu", *options])
+
+
+def test_score_and_measure(folder, tmp_path, capsys):
+    for name, options in (
+        ("test", ()),
+        ("perturbed", ("--perturb", "3", "--num-sequences", "20")),
+        ("random", ("--random", "--num-sequences", "30", "--mean-length", "4")),
+    ):
+        assert score(folder, *options, "--output", f"{tmp_path}/{name}") == 0
+    found = {
+        name: Scores.open(tmp_path / name).columns()
+        for name in ("test", "perturbed", "random")
+    }
+    assert {name: len(each) for name, each in found.items()} == {
+        "test": 60,
+        "perturbed": 80,
+        "random": 30,
+    }
+    corpus = Corpus.open(folder / "corpus")
+    known = corpus.reader()(corpus.indices)
+    assert found["test"].true_log_p.equal(known.log_p)
+    plain = found["perturbed"][found["perturbed"].edits == 0]
+    assert torch.allclose(plain.model_log_p, found["test"].model_log_p[:20], atol=1e-4)
+    capsys.readouterr()
+    folders = [f"mine={tmp_path}/test"]
+    out = ["--output", f"{tmp_path}/out", "--num-bins", "3"]
+    assert main(["distort", "measure", "errors", *folders, *out]) == 0
+    assert "| mine | 60 |" in capsys.readouterr().out
+    folders = [f"mine={tmp_path}/perturbed"]
+    assert main(["distort", "measure", "perturbed", *folders, *out]) == 0
+    assert capsys.readouterr().out.count("\n") == 2 + 4
+    assert (tmp_path / "out" / "perturbed.svg").exists()
+
+
+def test_what_cannot_be_scored(folder, tmp_path, capsys):
+    output = ("--output", f"{tmp_path}/out")
+    gpt2(torch.float32, vocab_size=7).save_pretrained(tmp_path / "larger")
+    gpt2(torch.float32, vocab_size=5).save_pretrained(tmp_path / "other")
+    word_tokenizer(["b", "a", "never"]).save_pretrained(tmp_path / "other")
+    for options, message in (
+        (("--perturb", "0", *output), "num_edits=0: expected at least 1"),
+        (("--num-sequences", "61", *output), "num_sequences=61"),
+        (("--num-samples", "10", *output), "exact: it has no num_samples"),
+        (("--random", "--language", "weather", *output), "was not drawn from this"),
+    ):
+        assert score(folder, *options) == 2
+        assert message in capsys.readouterr().err
+    for learner, message in (("larger", "7"), ("other", "'a'"), ("none", "none")):
+        given = ["--learner", f"{tmp_path}/{learner}", "--corpus", f"{folder}/corpus"]
+        assert main(["distort", "score", *given, *output]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_scored_folder_is_of_one_model(folder, tmp_path, capsys):
+    assert score(folder, "--output", f"{tmp_path}/out") == 0
+    model = gpt2(torch.float32, vocab_size=5)
+    with torch.no_grad():
+        model.transformer.wte.weight += 0.1
+    model.save_pretrained(tmp_path / "learner")
+    word_tokenizer(WALK["words"]).save_pretrained(tmp_path / "learner")
+    given = ["--learner", f"{tmp_path}/learner", "--corpus", f"{folder}/corpus"]
+    assert main(["distort", "score", *given, "--output", f"{tmp_path}/out"]) == 2
+    assert "of another scores (learner is" in capsys.readouterr().err
+
+
+def test_show(folder, capsys):
+    assert main(["distort", "show", f"{folder}/corpus", "--num-sequences", "4"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    corpus = Corpus.open(folder / "corpus")
+    known = corpus.reader()(range(4))
+    assert said[:2] == ["| x | log p |", "| --- | --- |"]
+    words = ["<s>", "</s>", *WALK["words"]]
+    for line, ids, ended, log_p in zip(
+        said[2:], known.ids, known.ended.tolist(), known.log_p.tolist(), strict=True
+    ):
+        text = " ".join(words[i] for i in (ids[:-1] if ended else ids))
+        assert line == f"| {text}{'' if ended else ' …'} | {log_p:.4f} |"
+    assert main(["distort", "show", f"{folder}/corpus", "--num-sequences", "0"]) == 2
+
+
+def test_productivity(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("a plum and a plum\na river\n")
+    given = ["--data", str(text), "--orders", "1", "2", "--output", f"{tmp_path}/out"]
+    assert main(["distort", "productivity", *given]) == 0
+    found = json.loads((tmp_path / "out" / "productivity.json").read_text())
+    # Words: a 3, plum 2, and, river; pairs: a plum 2, plum and, and a, a river.
+    assert found["1-grams"]["num_hapax"][-1] == 2
+    assert found["1-grams"]["sample_sizes"][-1] == 7
+    assert found["2-grams"]["productivity"][-1] == pytest.approx(3 / 5)
+    assert found["whole texts"]["productivity"][-1] == 1
+    assert "| 2-grams | 5 | 4 | 3 | 0.6 |" in capsys.readouterr().out
+    given[3:5] = ["6"]
+    assert main(["distort", "productivity", *given]) == 2
+    assert "6-grams of words: " in capsys.readouterr().err
