@@ -24,8 +24,8 @@ is left looks like the model's. Of 100 lognormal weights a sequence, se estimate
 
 So ``underestimates`` says nothing where ``estimator_bias`` is beyond 1/32 nats (se =
 1/4, an effective sample size of about 16), even if that is the model's fault. What no
-draw ever visits is seen by neither: look at more samples too. A beam's log p-hat is too low as well and has no standard error:
-nothing here corrects it.
+draw ever visits is seen by neither: look at more samples too. A beam's log p-hat is too
+low as well and has no standard error: nothing here corrects it.
 
 Symbols: log p_L(x_n) -> ``true_log_p[n]``; log p_M(x_n) -> ``model_log_p[n]``.
 Departures: the paper's bins of "equal size by probability range" are equal ranges of

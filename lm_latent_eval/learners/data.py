@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
-
-import pyarrow as pa
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.learners.sequences import TokenSequences
+from lm_latent_eval.learners.text_data import TextData
 from lm_latent_eval.learners.vocabulary import Vocabulary
 from lm_latent_eval.settings import SETTINGS_FILE
-from lm_latent_eval.text.corpora import stream_texts
-
-_TEXTS_AT_ONCE = 1000
 
 
 class TrainingData(Protocol):
@@ -191,107 +183,6 @@ class FreshData:
         return {"fresh": self.num_sequences, "corpus": origin}
 
 
-@dataclass(frozen=True)
-class TextData:
-    """Natural text, a sequence a text: what a language is trained on.
-
-    A text's tokens are followed by the end. A longer one than ``max_length`` is cut
-    and has no end; how many are is said. Strings that look like special tokens are
-    text. All ids are kept in memory, four bytes each.
-
-    Attributes:
-        path: JSON lines, or one text a line.
-        vocabulary: Its tokenizer cuts the texts.
-        max_length: The most tokens of a sequence, its end included.
-        quiet: Do not say how many texts were cut.
-    """
-
-    path: Path
-    vocabulary: Vocabulary
-    max_length: int = 128
-    quiet: bool = False
-
-    def __post_init__(self) -> None:
-        """Check that there is something to read, and by what.
-
-        Raises:
-            ValueError: If not.
-        """
-        if not Path(self.path).is_file():
-            raise ValueError(f"{self.path}: no such file")
-        if self.vocabulary.tokenizer is None:
-            raise ValueError(
-                f"{self.vocabulary.owner} has no tokenizer to read text by"
-            )
-        if self.max_length < 1:
-            raise ValueError(f"max_length={self.max_length}: expected at least 1")
-
-    @property
-    def num_sequences(self) -> int:
-        """How many texts there are."""
-        return len(self._sequences)
-
-    @property
-    def repeated(self) -> None:
-        """There is no corpus of known probabilities."""
-        return None
-
-    def sequences(self, epoch: int) -> TokenSequences:
-        """Return the same ones in every epoch."""
-        return self._sequences
-
-    def clear(self) -> None:
-        """Keep the file."""
-
-    def drawn(self, epochs: int) -> None:
-        """They are of no language of ours."""
-        return None
-
-    def settings(self) -> dict[str, Any]:
-        """Return a digest of the file and the maximum length."""
-        with Path(self.path).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-        ids = (self.vocabulary.size, self.vocabulary.begin_id, self.vocabulary.end_id)
-        return {"text": digest, "vocabulary": ids, "max_length": self.max_length}
-
-    @cached_property
-    def _sequences(self) -> TokenSequences:
-        arrays, num_cut = [], 0
-        for ids, cut in self._encoded():
-            arrays.append(pa.array(ids, pa.list_(pa.int32())))
-            num_cut += cut
-        sequences = TokenSequences.of(arrays)
-        if num_cut and not self.quiet:
-            print(
-                f"{self.path}: {num_cut} of {len(sequences)} texts have more than "
-                f"{self.max_length} tokens, their end included, and are cut",
-                file=sys.stderr,
-            )
-        return sequences
-
-    def _encoded(self) -> Iterator[tuple[list[list[int]], int]]:
-        """Yield the ids of some texts, and how many of them were cut."""
-        tokenizer: Any = self.vocabulary.tokenizer
-        stream = stream_texts(self.path)
-        while texts := list(islice(stream, _TEXTS_AT_ONCE)):
-            try:
-                rows = tokenizer(
-                    texts,
-                    add_special_tokens=False,
-                    split_special_tokens=True,
-                    return_attention_mask=False,
-                    verbose=False,
-                ).input_ids
-            except Exception as err:  # the Rust library raises nothing narrower
-                raise ValueError(
-                    f"the tokenizer of {self.vocabulary.owner} cannot read "
-                    f"{self.path} ({err})"
-                ) from err
-            ended = [[*row, self.vocabulary.end_id] for row in rows]
-            cut = [row[: self.max_length] for row in ended]
-            yield cut, sum(len(row) > self.max_length for row in ended)
-
-
 def open_data(
     path: Path,
     *,
@@ -314,6 +205,8 @@ def open_data(
         return CorpusData(Corpus.open(path))
     if Path(path).is_dir():
         raise ValueError(f"{path} is not a corpus: it has no {SETTINGS_FILE}")
+    if not Path(path).exists():
+        raise ValueError(f"{path}: no such corpus or text")
     if tokenizer is None:
         raise ValueError(f"{path} is not a corpus: name the tokenizer of a text")
     return TextData(path, Vocabulary.read(tokenizer), max_length, quiet)

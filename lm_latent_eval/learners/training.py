@@ -36,11 +36,12 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.extras import require
 from lm_latent_eval.learners.architectures import Start
 from lm_latent_eval.learners.causal import CausalLearner
-from lm_latent_eval.learners.data import CorpusData, TextData, TrainingData, check_apart
+from lm_latent_eval.learners.data import CorpusData, TrainingData, check_apart
 from lm_latent_eval.learners.evaluation import Tracked, nats_per_token
 from lm_latent_eval.learners.history import Epoch, History
 from lm_latent_eval.learners.options import TrainingOptions
 from lm_latent_eval.learners.sequences import Batches
+from lm_latent_eval.learners.text_data import TextData
 from lm_latent_eval.learners.trainer import LearnerTrainer
 from lm_latent_eval.learners.vocabulary import Vocabulary
 from lm_latent_eval.settings import Settings, claim
@@ -112,9 +113,8 @@ def train(
     ]
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with _quiet_transformers(), _own_randomness():
-        model = start.build(
-            data.vocabulary, max(data.max_length, dev.max_length), options.seed
-        )
+        lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
+        model = start.build(data.vocabulary, max(lengths), options.seed)
         run = _Run(output, data, dev, options, tracked, quiet)
         run.train(model, where)
     history = History.read(output)

@@ -12,11 +12,11 @@ from lm_latent_eval.distortion.languages.words import word_tokenizer
 from lm_latent_eval.learners.data import (
     CorpusData,
     FreshData,
-    TextData,
     check_apart,
     open_data,
 )
 from lm_latent_eval.learners.sequences import Batches, padded
+from lm_latent_eval.learners.text_data import TextData
 from lm_latent_eval.learners.vocabulary import Vocabulary
 from tests.distortion.languages.tiny import hmm
 from tests.learners.tiny import MAX_LENGTH, draw
@@ -79,6 +79,14 @@ def test_text_becomes_its_tokens_and_the_end(tmp_path, capsys):
         f"{path}: 1 of 5 texts have more than 7 tokens, their end included, and are "
         "cut\n"
     )
+    others = [train_bpe(["plums"] * 3, 262), train_bpe(["a b never"] * 3, 262)]
+    for name, other in zip(("other", "same"), others, strict=True):
+        other.save_pretrained(tmp_path / name)
+    settings = [
+        TextData(path, Vocabulary.read(tmp_path / name), 7).settings()
+        for name in ("bpe", "same", "other")
+    ]
+    assert settings[0] == settings[1] != settings[2]
     for text, ids in zip(texts, found, strict=True):
         assert text.startswith(bpe.decode([i for i in ids if i != 1]))
 
@@ -93,8 +101,10 @@ def test_what_is_no_data_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is not the directory of a tokenizer"):
         open_data(text, tokenizer=tmp_path)
     word_tokenizer(["a", "b"]).save_pretrained(tmp_path / "words")
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="missing: no such corpus or text"):
         open_data(tmp_path / "missing", tokenizer=tmp_path / "words")
+    with pytest.raises(ValueError, match="missing: no such file"):
+        TextData(tmp_path / "missing", Vocabulary.read(tmp_path / "words"))
     unknown = open_data(text, tokenizer=tmp_path / "words")
     with pytest.raises(ValueError, match=r"words cannot read .*text\.txt"):
         unknown.sequences(0)

@@ -20,9 +20,10 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.learners import sequences, training
 from lm_latent_eval.learners.architectures import Configuration, Pretrained
 from lm_latent_eval.learners.causal import CausalLearner
-from lm_latent_eval.learners.data import CorpusData, FreshData, TextData
+from lm_latent_eval.learners.data import CorpusData, FreshData
 from lm_latent_eval.learners.history import History
 from lm_latent_eval.learners.options import TrainingOptions
+from lm_latent_eval.learners.text_data import TextData
 from lm_latent_eval.learners.training import train
 from lm_latent_eval.learners.vocabulary import Vocabulary
 from tests.distortion.languages.tiny import hmm
@@ -187,13 +188,13 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
 def test_learning_rate_is_halved_unless_the_loss_is_a_new_lowest(
     tmp_path, corpora, monkeypatch
 ):
-    losses = [3.0, 2.0, 2.5, 2.25, 1.5, 1.5, 1.25]
+    losses = [3.0, 2.0, 2.5, 2.25, 1.5, 1.5, 1.25, 1.2499, 1.2]
     inject(monkeypatch, losses)
-    history = learn(tmp_path / "7", corpora, epochs=7, learning_rate=0.01)
+    history = learn(tmp_path, corpora, epochs=9, learning_rate=0.01)
     rates = [epoch.learning_rate / 0.01 for epoch in history.epochs]
-    assert rates == [1, 1, 1, 0.5, 0.25, 0.25, 0.125]
+    assert rates == [1, 1, 1, 0.5, 0.25, 0.25, 0.125, 0.125, 0.125]
     assert [e.dev_nats_per_token for e in history.epochs] == losses
-    assert history.best.epoch == 7
+    assert history.best.epoch == 9
 
 
 def test_best_weights_are_kept(tmp_path, corpora, monkeypatch):

@@ -97,10 +97,10 @@ def overestimation(
         verdict = Verdict.below(-mean - spread, -mean + spread)
         turned = next((r.edits for r in error_map.rows() if r.mean_error > 0), None)
         since = "never above 0" if turned is None else f"above 0 from {turned} on"
-        higher, shared = _higher_at_equal_rarity(error_map, last.edits)
+        higher, shared = _higher_at_equal_rarity(error_map)
         numbers = (
             f"{last.mean_error:+.3f} nats after {last.edits} perturbations, {since}; "
-            f"of equal rarity, higher than unperturbed in {higher} of {shared} bins"
+            f"of equal rarity, higher than unperturbed in {higher} of {shared} cells"
         )
         cases.append(Case(f"{name}, perturbed", verdict, numbers))
     for name, found in random.items():
@@ -175,19 +175,21 @@ def _summary(cases: Sequence[Case]) -> str:
     return "\n".join(lines)
 
 
-def _higher_at_equal_rarity(error_map: ErrorMap, edits: int) -> tuple[int, int]:
-    """Compare perturbed with unperturbed sequences of one bin of true probability."""
-    cells = {
-        (cell.edits, cell.lowest): cell.mean_error
-        for cell in error_map.cells()
-        if cell.count >= FEWEST
-    }
-    pairs = [
-        (mean, cells[edits, lowest])
-        for (number, lowest), mean in cells.items()
-        if number == 0 and (edits, lowest) in cells
+def _higher_at_equal_rarity(error_map: ErrorMap) -> tuple[int, int]:
+    """Compare perturbed with unperturbed sequences of one bin of true probability.
+
+    Returns:
+        In how many cells of the map the perturbed ones have the higher mean error, and
+        how many there are that have unperturbed ones to compare with.
+    """
+    cells = [cell for cell in error_map.cells() if cell.count >= FEWEST]
+    plain = {cell.lowest: cell.mean_error for cell in cells if cell.edits == 0}
+    higher = [
+        cell.mean_error > plain[cell.lowest]
+        for cell in cells
+        if cell.edits > 0 and cell.lowest in plain
     ]
-    return sum(perturbed > plain for plain, perturbed in pairs), len(pairs)
+    return sum(higher), len(higher)
 
 
 def _difference_at_equal_rarity(

@@ -187,7 +187,8 @@ class Report:
             index, edits = int(row.index), int(row.edits)
             (ids,) = read_ids(range(index, index + 1)).ids
             steps = perturbation.steps(ids, edits, seed=self.plan.seed, index=index)
-            text = str(tokenizer.decode(steps[-1])) if tokenizer else str(steps[-1])
+            words = [token for token in steps[-1] if token != corpus.end_id]
+            text = str(tokenizer.decode(words)) if tokenizer else str(words)
             error = (row.model_log_p - row.true_log_p).item()
             found.append((f"{name} (error {error:+.1f})", readable(text)))
         return found
@@ -214,7 +215,9 @@ class Report:
             text = perplexity_row(self.layout.scores(learner, "text"))
             rows.append(
                 [
-                    learner.label + ", more data" * learner.online,
+                    learner.label
+                    + ", pretrained" * learner.pretrained
+                    + ", more data" * learner.online,
                     learner.language,
                     f"{learner.temperature:g}",
                     test["corpus"],

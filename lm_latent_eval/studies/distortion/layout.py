@@ -46,8 +46,8 @@ class Learner:
 
     @property
     def label(self) -> str:
-        """What a reader calls it."""
-        return LABELS[self.size] + " (pretrained)" * self.pretrained
+        """What a reader calls it, among others that were trained alike."""
+        return LABELS[self.size]
 
 
 def pretrained(size: str) -> str:

@@ -34,11 +34,12 @@ from lm_latent_eval.learners.architectures import (
     Start,
 )
 from lm_latent_eval.learners.catalog import load_learner
-from lm_latent_eval.learners.data import CorpusData, FreshData, TextData, TrainingData
+from lm_latent_eval.learners.data import CorpusData, FreshData, TrainingData
 from lm_latent_eval.learners.enumeration import EveryTree
 from lm_latent_eval.learners.latent import LatentLearner
 from lm_latent_eval.learners.options import TrainingOptions
 from lm_latent_eval.learners.scores import score
+from lm_latent_eval.learners.text_data import TextData
 from lm_latent_eval.learners.training import train
 from lm_latent_eval.learners.vocabulary import Vocabulary
 from lm_latent_eval.studies.distortion.layout import (

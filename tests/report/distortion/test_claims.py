@@ -65,7 +65,7 @@ def test_overestimation():
     assert perturbed.verdict is Verdict.HOLDS
     assert "above 0 from 2 on" in perturbed.numbers
     bins = len({int(x // 5) for x in TRUE.tolist() if (x // 5 == TRUE // 5).sum() > 10})
-    assert f"in {bins} of {bins} bins" in perturbed.numbers
+    assert f"in {3 * bins} of {3 * bins} cells" in perturbed.numbers
     assert drawn.verdict is Verdict.FAILS
 
 
