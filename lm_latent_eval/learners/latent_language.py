@@ -182,8 +182,8 @@ class LatentLanguage:
         if self._has_too_many(checked_length(max_length)):
             raise ValueError(
                 f"max_length={max_length}: a sequence without its end can have "
-                f"{max_length} words, and {self._latents.number(max_length)} latents "
-                f"to sum over. Give a max_length of {self._max_words} or less, or a "
+                f"{max_length} words, and {_count(self._latents.number(max_length))} "
+                f"latents to sum over. Give a max_length of {self._max_words} or less, or a "
                 "larger max_words"
             )
         keys = [sequence_key(seed, index) for index in indices]
@@ -276,7 +276,7 @@ class LatentLanguage:
             raise ValueError(
                 f"{len(long)} of {len(num_words)} sequences have more than "
                 f"{self._max_words} words: sequence {long[0]} has {most}, and "
-                f"{self._latents.number(most)} latents to sum over. Draw them with a "
+                f"{_count(self._latents.number(most))} latents to sum over. Draw them with a "
                 "smaller max_length, or give a larger max_words"
             )
 
@@ -299,3 +299,7 @@ def _check_model(checkpoint: Checkpoint) -> None:
             f"{directory}: the model never utters the end of a text: train one that "
             "does"
         )
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number < 10**9 else "more than a billion"

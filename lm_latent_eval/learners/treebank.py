@@ -8,6 +8,7 @@ from pathlib import Path
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.derivations import Derivation
 from lm_latent_eval.distortion.languages.pcfg import PCFG
+from lm_latent_eval.learners.languages import language_of
 from lm_latent_eval.learners.lexicon import check_whole
 from lm_latent_eval.models.rnng.data import SUFFIXES, ParsedSentence, read_treebank
 from lm_latent_eval.text.words import split
@@ -19,7 +20,7 @@ def derivations(corpus: Corpus) -> list[Derivation]:
     Raises:
         ValueError: If it was not drawn from a grammar, or a sequence was cut.
     """
-    language = corpus.language()
+    language = language_of(corpus)
     if not isinstance(language, PCFG):
         raise ValueError(
             f"{corpus.directory} was drawn from a language of kind "

@@ -15,6 +15,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.random_sequences import random_sequence
 from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.learners.languages import language_of
 from lm_latent_eval.learners.learner import Scored
 from lm_latent_eval.learners.scores import score
 from tests.distortion.languages.tiny import hmm, pcfg
@@ -71,7 +72,7 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
     module = "lm_latent_eval.learners.scores"
     monkeypatch.setattr(f"{module}._ROWS_AT_ONCE", 20)
     monkeypatch.setattr(f"{module}._SHARD_ROWS", 50)
-    language = corpus.language()
+    language = language_of(corpus)
     source = Perturbed(corpus, language, num_edits=4, seed=7)
     score(Guess(), source, tmp_path / "out", quiet=True)
     found = Scores.open(tmp_path / "out").columns()
@@ -97,13 +98,13 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
 
 
 def test_random(corpus, tmp_path):
-    source = Random(corpus, corpus.language(), 25, mean_length=2.0, seed=1)
+    source = Random(corpus, language_of(corpus), 25, mean_length=2.0, seed=1)
     found = score(Guess(), source, tmp_path / "out", quiet=True).columns()
     how = {"max_length": LENGTH, "mean_length": 2.0, "seed": 1}
     drawn = [random_sequence([2, 3, 4], 1, index=i, **how) for i in range(25)]
     assert found.index.tolist() == [*range(25)]
     assert found.num_tokens.tolist() == [len(ids) for ids in drawn]
-    expected = corpus.language().log_p(drawn)
+    expected = language_of(corpus).log_p(drawn)
     assert torch.allclose(found.true_log_p, expected, rtol=1e-12, atol=0)
     assert found.model_log_p.equal(Guess().score(range(25), drawn).log_p)
 
@@ -120,11 +121,11 @@ def test_what_is_there_is_not_scored_again(corpus, tmp_path):
 def test_another_language_is_refused(corpus):
     other = {"pcfg": "weather", "hmm": "agreement"}[corpus.settings["language"]["kind"]]
     with pytest.raises(ValueError, match=r"was not drawn from this language \(.*kind"):
-        corpus.language(other)
+        language_of(corpus, other)
 
 
 def test_numbers_below_one(corpus):
     with pytest.raises(ValueError, match="num_edits=0: expected at least 1"):
-        Perturbed(corpus, corpus.language(), num_edits=0)
+        Perturbed(corpus, language_of(corpus), num_edits=0)
     with pytest.raises(ValueError, match="num_sequences=0: expected at least 1"):
-        Random(corpus, corpus.language(), 0)
+        Random(corpus, language_of(corpus), 0)

@@ -25,8 +25,8 @@ def _add_sample(steps: Commands) -> None:
     sample.add_argument(
         "--language",
         required=True,
-        help="a built-in one (agreement, weather), a JSON file, or a causal LM: a "
-        "directory or a repository of the hub",
+        help="a built-in one (agreement, weather), a JSON file, a causal LM, or one of "
+        "our models (rnng, lstm, rnn): a directory or a repository of the hub",
     )
     sample.add_argument("--output", type=Path, required=True, help="folder of shards")
     sample.add_argument("--num-sequences", type=int, required=True, metavar="N")
@@ -53,17 +53,17 @@ def _add_sample(steps: Commands) -> None:
         metavar="N",
         help="sequences a file (default: 10000)",
     )
-    causal = sample.add_argument_group("causal LMs")
-    causal.add_argument("--temperature", type=float, help="of the softmax (default: 1)")
+    causal = sample.add_argument_group("causal and latent LMs")
+    causal.add_argument(
+        "--temperature", type=float, help="of a causal LM's softmax (default: 1)"
+    )
     causal.add_argument(
         "--begin-id", type=int, help="token before a sequence (default: the model's)"
     )
     causal.add_argument(
         "--end-id", type=int, help="token that ends one (default: the model's)"
     )
-    causal.add_argument(
-        "--batch-size", type=int, help="sequences computed together (default: 64)"
-    )
+    causal.add_argument("--batch-size", type=int, help="sequences computed together")
     causal.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
     causal.add_argument("--dtype", help="float32 (default) or float64")
     sample.set_defaults(run=_sample)
@@ -108,9 +108,8 @@ def _add_tokenizer(steps: Commands) -> None:
 
 
 def _sample(args: argparse.Namespace) -> None:
-    import lm_latent_eval.learners.lstm  # noqa: F401  (it may be the language)
-    from lm_latent_eval.distortion.languages.catalog import load_language
     from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.learners.languages import open_language
     from lm_latent_eval.scoring.options import parse_device, parse_dtype
 
     given = {
@@ -122,7 +121,7 @@ def _sample(args: argparse.Namespace) -> None:
         "dtype": parse_dtype(args.dtype),
     }
     causal = {name: value for name, value in given.items() if value is not None}
-    language = load_language(args.language, **causal)
+    language = open_language(args.language, **causal)
     corpus = Corpus.draw(
         language,
         args.output,

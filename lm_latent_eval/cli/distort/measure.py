@@ -133,6 +133,7 @@ def _score(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.distortion.sources import Perturbed, Random, Source, Unchanged
     from lm_latent_eval.learners.catalog import load_learner
+    from lm_latent_eval.learners.languages import language_of
     from lm_latent_eval.learners.scores import score
     from lm_latent_eval.scoring.options import parse_device
 
@@ -149,7 +150,7 @@ def _score(args: argparse.Namespace) -> None:
     learner = load_learner(args.learner, corpus, **settings)
     source: Source = Unchanged(corpus, args.num_sequences)
     if args.perturb is not None or args.random:
-        language = corpus.language(args.language, **_only(settings, "device"))
+        language = language_of(corpus, args.language, **_only(settings, "device"))
         if args.random:
             lengths = (
                 {} if args.mean_length is None else {"mean_length": args.mean_length}

@@ -170,6 +170,7 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
 
 def _data(args: argparse.Namespace) -> TrainingData:
     from lm_latent_eval.learners.data import CorpusData, FreshData, open_data
+    from lm_latent_eval.learners.languages import language_of
     from lm_latent_eval.scoring.options import parse_device
 
     data = open_data(args.data, tokenizer=args.tokenizer, max_length=args.max_length)
@@ -177,5 +178,5 @@ def _data(args: argparse.Namespace) -> TrainingData:
         return data
     if not isinstance(data, CorpusData):
         raise ValueError(f"--fresh: {args.data} is a text, of no language to draw from")
-    language = data.corpus.language(device=parse_device(args.device))
+    language = language_of(data.corpus, device=parse_device(args.device))
     return FreshData(data.corpus, language, args.fresh, args.output / "fresh")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 import torch
@@ -23,19 +23,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 import lm_latent_eval
-from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
     checked_length,
 )
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
-from lm_latent_eval.distortion.languages.words import (
-    LANGUAGE_FILE,
-    read_description,
-)
 from lm_latent_eval.distortion.shards import SHARDS, Shards
-from lm_latent_eval.settings import Settings, claim, differences, read
+from lm_latent_eval.settings import Settings, claim, read
 
 KIND = "corpus"
 SCHEMA = pa.schema(
@@ -172,31 +167,6 @@ class Corpus:
         if tokenizer := self.tokenizer():
             special |= {*tokenizer.all_special_ids}
         return [t for t in range(self.settings["vocab_size"]) if t not in special]
-
-    def language(self, path: str | Path | None = None, **causal: Any) -> Language:
-        """Load the language that the corpus was drawn from.
-
-        Args:
-            path: Where it is now; None is where it was.
-            causal: ``device`` and ``batch_size`` of a causal LM.
-
-        Raises:
-            ValueError: If it is not there, or is another one.
-        """
-        theirs = self.settings["language"]
-        file = self.directory / LANGUAGE_FILE
-        if theirs["kind"] == "causal":
-            names = ("temperature", "begin_id", "end_id")
-            causal |= {name: theirs[name] for name in names}
-            causal["dtype"] = getattr(torch, theirs["dtype"])
-            found = load_language(path or read_description(file)["path"], **causal)
-        else:
-            found = load_language(path or file)
-        if different := differences(theirs, found.settings()):
-            raise ValueError(
-                f"{self.directory} was not drawn from this language ({different})"
-            )
-        return found
 
     def dataset(self) -> Dataset:
         """Return all rows, memory-mapped."""

@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 
 from lm_latent_eval.distortion.columns import Scores
-from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.languages.tokenizer import train_bpe
@@ -36,6 +35,7 @@ from lm_latent_eval.learners.architectures import (
 from lm_latent_eval.learners.catalog import load_learner
 from lm_latent_eval.learners.data import CorpusData, FreshData, TrainingData
 from lm_latent_eval.learners.enumeration import EveryTree
+from lm_latent_eval.learners.languages import language_of, open_language
 from lm_latent_eval.learners.latent import LatentLearner
 from lm_latent_eval.learners.options import TrainingOptions
 from lm_latent_eval.learners.scores import score
@@ -113,7 +113,7 @@ class Steps:
             "test": self.plan.num_test,
         }[split]
         Corpus.draw(
-            load_language(
+            open_language(
                 self.layout.language(language),
                 temperature=temperature,
                 batch_size=_SAMPLED_AT_ONCE,
@@ -190,7 +190,7 @@ class Steps:
         With every tree summed, and with each number of samples.
         """
         latent = self.plan.latent
-        grammar = load_language(latent.language)
+        grammar = open_language(latent.language)
         numbers = {
             "train": latent.num_train,
             "dev": max(1, latent.num_train // 10),
@@ -286,7 +286,9 @@ class Steps:
 
     def _language_of(self, learner: Learner, corpus: Corpus) -> Language:
         path = self.layout.language(learner.language)
-        return corpus.language(path, batch_size=_SAMPLED_AT_ONCE, device=self.device)
+        return language_of(
+            corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
+        )
 
     def _score(self, learner: Learner, kind: str, source: Source) -> Scores:
         model = load_learner(
