@@ -183,8 +183,8 @@ class LatentLanguage:
             raise ValueError(
                 f"max_length={max_length}: a sequence without its end can have "
                 f"{max_length} words, and {_count(self._latents.number(max_length))} "
-                f"latents to sum over. Give a max_length of {self._max_words} or less, or a "
-                "larger max_words"
+                f"latents to sum over. Give a max_length of {self._max_words} or less, "
+                "or a larger max_words"
             )
         keys = [sequence_key(seed, index) for index in indices]
         drawn: list[list[int]] = []
@@ -276,8 +276,8 @@ class LatentLanguage:
             raise ValueError(
                 f"{len(long)} of {len(num_words)} sequences have more than "
                 f"{self._max_words} words: sequence {long[0]} has {most}, and "
-                f"{_count(self._latents.number(most))} latents to sum over. Draw them with a "
-                "smaller max_length, or give a larger max_words"
+                f"{_count(self._latents.number(most))} latents to sum over. Draw them "
+                "with a smaller max_length, or give a larger max_words"
             )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PLANS = Path(__file__).parent / "plans"
+_OPTIONAL = {"seed", "micro_batch", "bf16"}
 SIZES = ("lstm", "small", "medium", "large")
 """The models that are compared; the language is a medium one."""
 
@@ -68,6 +69,9 @@ class Plan:
         num_bins: Of sequences by probability.
         latent: The latent learner.
         seed: Of everything.
+        micro_batch: Sequences computed together, where a batch does not fit into
+            memory; None is all of them.
+        bf16: Compute in bfloat16 where autocast does, in training.
     """
 
     sizes: dict[str, dict[str, Any]]
@@ -90,6 +94,8 @@ class Plan:
     num_bins: int
     latent: Latent
     seed: int = 0
+    micro_batch: int | None = None
+    bf16: bool = False
 
     def __post_init__(self) -> None:
         """Check what the study relies on.
@@ -157,6 +163,6 @@ def _checked(kind: Any, found: Mapping[str, Any], where: str = "") -> dict[str, 
     names = {each.name for each in fields(kind)}
     if unknown := sorted(set(found) - names):
         raise ValueError(f"{where}unknown: {', '.join(unknown)}")
-    if missing := sorted(names - set(found) - {"seed"}):
+    if missing := sorted(names - set(found) - _OPTIONAL):
         raise ValueError(f"{where}missing: {', '.join(missing)}")
     return dict(found)

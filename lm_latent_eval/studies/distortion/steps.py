@@ -265,7 +265,9 @@ class Steps:
             epochs=epochs,
             learning_rate=self._size(size).learning_rate,
             batch_size=self.plan.batch_size,
+            micro_batch=self.plan.micro_batch,
             seed=self.plan.seed,
+            bf16=self.plan.bf16,
         )
 
     def _size(self, size: str) -> Size:
