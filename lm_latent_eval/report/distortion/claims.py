@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.columns import Columns
-from lm_latent_eval.estimators import ErrorMap
+from lm_latent_eval.estimators import ErrorBin, ErrorMap
 from lm_latent_eval.estimators.bins import FEWEST, Bins, equal_edges, places
 from lm_latent_eval.report.distortion.reading import Comparison
 
@@ -67,7 +67,7 @@ def underestimation(models: Mapping[str, Comparison]) -> list[Case]:
         most = Verdict.below(1 - share - spread, 1 - share + spread, 0.5)
         known = whole.trusted and mean == most
         verdict = mean if known else Verdict.UNDECIDED
-        numbers = f"{whole.mean_error:.3f} nats, {100 * share:.1f} % of the sequences"
+        numbers = f"{_shown(whole)}, {100 * share:.1f} % of the sequences"
         cases.append(Case(name, verdict, numbers))
     return cases
 
@@ -81,7 +81,7 @@ def rarity(models: Mapping[str, Comparison]) -> list[Case]:
         verdict = Verdict.below(
             rarest.lower - commonest.upper, rarest.upper - commonest.lower
         )
-        numbers = f"{rarest.mean_error:.3f} against {commonest.mean_error:.3f} nats"
+        numbers = f"{_shown(rarest)} against {_shown(commonest)}"
         cases.append(Case(name, verdict, numbers))
     return cases
 
@@ -99,15 +99,14 @@ def overestimation(
         since = "never above 0" if turned is None else f"above 0 from {turned} on"
         higher, shared = _higher_at_equal_rarity(error_map)
         numbers = (
-            f"{last.mean_error:+.3f} nats after {last.edits} perturbations, {since}; "
-            f"of equal rarity, higher than unperturbed in {higher} of {shared} cells"
+            f"{mean:+.2f} ± {spread:.2f} nats after {last.edits} perturbations, "
+            f"{since}; of equal rarity, higher than unperturbed in {higher} of {shared} cells"
         )
         cases.append(Case(f"{name}, perturbed", verdict, numbers))
     for name, found in random.items():
         (whole,) = found.curve(Bins.COUNT, 1).bins
         verdict = Verdict.below(-whole.upper, -whole.lower)
-        numbers = f"{whole.mean_error:+.3f} nats"
-        cases.append(Case(f"{name}, random", verdict, numbers))
+        cases.append(Case(f"{name}, random", verdict, _shown(whole)))
     return cases
 
 
@@ -119,7 +118,10 @@ def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[Case]:
         lessened = Verdict.below(*_normal_interval(first - last))
         remains = Verdict.below(*_normal_interval(last))
         verdict = lessened if lessened == remains else Verdict.UNDECIDED
-        numbers = f"{first.mean():.3f} to {last.mean():.3f} nats"
+        lower, upper = _normal_interval(last)
+        numbers = (
+            f"{first.mean():.2f} to {last.mean():.2f} ({lower:.2f} .. {upper:.2f})"
+        )
         means = [_error(columns).mean().item() for columns in epochs]
         late = [(b - a) / abs(a) for a, b in pairwise(means)][-LATE:]
         if late:
@@ -140,7 +142,7 @@ def entropy(models: Mapping[float, Comparison]) -> list[Case]:
             continue
         spread = TWO_SIDED * stderr
         verdict = Verdict.below(difference - spread, difference + spread)
-        numbers = f"{difference:+.3f} ± {stderr:.3f} nats over {shared} bins"
+        numbers = f"{difference:+.2f} ± {spread:.2f} nats over {shared} bins"
         cases.append(Case(name, verdict, numbers))
     return cases
 
@@ -152,7 +154,7 @@ def claims(
     trajectories: Mapping[str, Sequence[Columns]],
     temperatures: Mapping[float, Comparison],
 ) -> str:
-    """Return every claim with its verdicts, in Markdown."""
+    """Return every claim with its verdicts, in Markdown; intervals are of 95 %."""
     found = {
         "(i) Sequences of the language are underestimated.": underestimation(models),
         "(ii) Less probable ones are underestimated more.": rarity(models),
@@ -167,6 +169,11 @@ def claims(
         ),
     }
     return "\n".join(f"- {name} {_summary(cases)}" for name, cases in found.items())
+
+
+def _shown(found: ErrorBin) -> str:
+    """Write a mean error with its interval."""
+    return f"{found.mean_error:.2f} ({found.lower:.2f} .. {found.upper:.2f}) nats"
 
 
 def _summary(cases: Sequence[Case]) -> str:
