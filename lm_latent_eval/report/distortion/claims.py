@@ -100,7 +100,8 @@ def overestimation(
         higher, shared = _higher_at_equal_rarity(error_map)
         numbers = (
             f"{mean:+.2f} ± {spread:.2f} nats after {last.edits} perturbations, "
-            f"{since}; of equal rarity, higher than unperturbed in {higher} of {shared} cells"
+            f"{since}; of equal rarity, higher than unperturbed in {higher} of "
+            f"{shared} cells"
         )
         cases.append(Case(f"{name}, perturbed", verdict, numbers))
     for name, found in random.items():
