@@ -32,8 +32,7 @@ def open_language(name: str | Path, **options: Any) -> Language:
     Raises:
         ValueError: If there is no such language, or it has no such option.
     """
-    described = str(name) in examples() or Path(name).suffix == ".json"
-    if described or not is_latent(name):
+    if _is_described(name) or not is_latent(name):
         return load_language(name, **options)
     if wrong := sorted(_OF_CAUSAL & {*options}):
         raise ValueError(f"{name} is a latent LM: it has no {', '.join(wrong)}")
@@ -55,17 +54,24 @@ def language_of(
     """
     theirs = corpus.settings["language"]
     file = corpus.directory / LANGUAGE_FILE
-    if theirs["kind"] in ("causal", "latent"):
-        path = path or read_description(file)["path"]
+    of_a_model = theirs["kind"] in ("causal", "latent")
+    if path is None:
+        path = read_description(file)["path"] if of_a_model else file
+    if _is_described(path):
+        options = {}
+    elif of_a_model:
         options["dtype"] = getattr(torch, theirs["dtype"])
         options |= {name: theirs[name] for name in sorted(_OF_CAUSAL & {*theirs})}
         if theirs["kind"] == "latent":
             options["max_words"] = corpus.max_length
-    else:
-        path, options = path or file, {}
     found = open_language(path, **options)
     if different := differences(theirs, found.settings()):
         raise ValueError(
             f"{corpus.directory} was not drawn from this language ({different})"
         )
     return found
+
+
+def _is_described(name: str | Path) -> bool:
+    """Whether a language is a grammar or a hidden Markov model, not a model's."""
+    return str(name) in examples() or Path(name).suffix == ".json"

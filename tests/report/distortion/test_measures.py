@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -169,6 +170,14 @@ def test_the_command(scores, tmp_path, capsys):
     ):
         assert main(["distort", "measure", "errors", *folders, "--output", out]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_the_command_knows_every_measure(capsys):
+    with pytest.raises(SystemExit):
+        main(["distort", "measure", "none", "A=B", "--output", "C"])
+    said = capsys.readouterr().err
+    choices = said[said.index("(choose from") :]
+    assert re.findall(r"\w+", choices)[2:] == list(MEASURES)
 
 
 def test_fewer_sequences_than_bins(scores, tmp_path):
