@@ -64,8 +64,12 @@ def read(directory: Path, kind: str, *, having: str | None = None) -> Settings:
 
 def differences(theirs: Settings, ours: Settings) -> str:
     """Say which settings differ, and how; "" if none does."""
-    return "; ".join(
-        f"{key} is {theirs.get(key)} there and {ours.get(key)} here"
-        for key in sorted(theirs | ours)
-        if theirs.get(key) != ours.get(key)
-    )
+    found = []
+    for key in sorted(theirs | ours):
+        there, here = theirs.get(key), ours.get(key)
+        if isinstance(there, dict) and isinstance(here, dict):
+            inner = differences(there, here)
+            found += [f"{key}.{each}" for each in inner.split("; ") if each]
+        elif there != here:
+            found.append(f"{key} is {there} there and {here} here")
+    return "; ".join(found)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import lm_latent_eval
 from lm_latent_eval.distortion.shards import Shard, Shards
-from lm_latent_eval.settings import Settings, claim, read
+from lm_latent_eval.settings import SETTINGS_FILE, Settings, claim, read
 
 KIND = "scores"
 SCHEMA = pa.schema(
@@ -133,6 +133,9 @@ class Scores:
             ValueError: If the directory is of other settings.
         """
         settings = {"lm_latent_eval": lm_latent_eval.__version__, **settings}
+        if not (Path(directory) / SETTINGS_FILE).exists():
+            # What cannot be scored has no folder.
+            columns(range(settings["first"], settings["first"] + 1))
         claim(Path(directory), settings, KIND)
         scores = cls(Path(directory), settings)
         scores.shards().fill(lambda some: columns(some).batch(), at_once, quiet=quiet)

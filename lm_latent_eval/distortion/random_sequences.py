@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 
 from lm_latent_eval.distortion.languages.language import cumulative, endless_uniforms
@@ -47,12 +48,14 @@ def random_sequence(
             f"the end; got {len(alphabet)} tokens, {mean_length} and {max_length}"
         )
     numbers = endless_uniforms(stream_key(seed, f"random/{index}"))
-    length = bisect_right(poisson(mean_length, max_length), next(numbers))
+    length = bisect_right(_poisson(mean_length, max_length), next(numbers))
     words = [alphabet[int(u * len(alphabet))] for u in islice(numbers, length)]
     return [*words, end_id]
 
 
-def poisson(mean: float, count: int) -> list[float]:
+@cache
+def _poisson(mean: float, count: int) -> list[float]:
     """Return the distribution function over 0 .. count - 1, truncated there."""
     logs = [k * math.log(mean) - math.lgamma(k + 1) for k in range(count)]
-    return cumulative([math.exp(log - max(logs)) for log in logs])
+    largest = max(logs)
+    return cumulative([math.exp(log - largest) for log in logs])

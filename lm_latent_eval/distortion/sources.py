@@ -295,7 +295,9 @@ class Texts:
             raise ValueError(
                 f"{self.corpus.directory} has no tokenizer, so that no text can be read"
             )
-        return partial(tokenizer.encode, add_special_tokens=False)
+        return partial(
+            tokenizer.encode, add_special_tokens=False, split_special_tokens=True
+        )
 
 
 def _first(corpus: Corpus, num_sequences: int | None) -> range:

@@ -68,6 +68,11 @@ class ErrorRow:
     share_overestimated: float
     """Of all sequences: those with an error above 0, finite or not."""
 
+    @property
+    def num_finite(self) -> int:
+        """Sequences that have a finite error."""
+        return self.count - self.impossible - self.ruled_out
+
 
 class ErrorMap:
     """Mean errors by rarity and number of perturbations, batch by batch.

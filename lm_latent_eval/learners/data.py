@@ -212,8 +212,16 @@ def open_data(
     return TextData(path, Vocabulary.read(tokenizer), max_length, quiet)
 
 
-def check_apart(data: TrainingData, epochs: int, others: dict[str, Corpus]) -> None:
-    """Raise if sequences of training are among those of other corpora.
+def check_apart(
+    data: TrainingData, epochs: int, others: dict[str, Corpus], used: str
+) -> None:
+    """Raise if sequences are among those of other corpora.
+
+    Args:
+        data: The sequences.
+        epochs: How many of it.
+        others: Name -> corpus.
+        used: What the sequences are, for messages: "trained on".
 
     Raises:
         ValueError: If a corpus of the same language and seed has a number of them.
@@ -225,13 +233,10 @@ def check_apart(data: TrainingData, epochs: int, others: dict[str, Corpus]) -> N
     for name, other in others.items():
         first = max(numbers.start, other.indices.start)
         stop = min(numbers.stop, other.indices.stop)
-        if first < stop and _origin(corpus) == _origin(other):
+        names = ("language", "seed")
+        same = all(corpus.settings[n] == other.settings[n] for n in names)
+        if first < stop and same:
             raise ValueError(
                 f"the {name} sequences {first} .. {stop - 1} of {other.directory} are "
-                "trained on: draw others, with another --first or --seed"
+                f"{used}: draw others, with another --first or --seed"
             )
-
-
-def _origin(corpus: Corpus) -> tuple[Any, ...]:
-    language = {k: v for k, v in corpus.settings["language"].items() if k != "name"}
-    return language, corpus.settings["seed"]

@@ -32,7 +32,12 @@ def open_language(name: str | Path, **options: Any) -> Language:
     Raises:
         ValueError: If there is no such language, or it has no such option.
     """
-    if _is_described(name) or not is_latent(name):
+    try:
+        latent = not _is_described(name) and is_latent(name)
+    except ValueError as err:
+        known = ", ".join(examples())
+        raise ValueError(f"{err}; the built-in languages are {known}") from err
+    if not latent:
         return load_language(name, **options)
     if wrong := sorted(_OF_CAUSAL & {*options}):
         raise ValueError(f"{name} is a latent LM: it has no {', '.join(wrong)}")

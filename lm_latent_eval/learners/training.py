@@ -90,7 +90,10 @@ def train(
     for owner in (dev.vocabulary, *map(Vocabulary.of, others.values())):
         data.vocabulary.check(owner)
     validated = {} if dev.repeated is None else {"validation": dev.repeated}
-    check_apart(data, options.epochs, validated | others)
+    check_apart(data, options.epochs, validated | others, "trained on")
+    check_apart(dev, 1, others, "validated with")
+    if track < 1:
+        raise ValueError(f"track={track}: expected at least 1")
     about = {"start": start.settings(), "options": options.settings()}
     settings: Settings = {
         "lm_latent_eval": lm_latent_eval.__version__,
@@ -100,8 +103,14 @@ def train(
         "test": test.settings if test else None,
         "track": track,
     }
+    # What cannot be trained has no folder.
+    model = None
+    if not _is_complete(output):
+        lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
+        with _quiet_transformers():
+            model = start.build(data.vocabulary, max(lengths), options.seed)
     claim(output, settings, "training")
-    if _is_complete(output):
+    if model is None:
         return History.read(output)
     if data.repeated is not None:
         others["train"] = data.repeated
@@ -113,8 +122,6 @@ def train(
     ]
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with _quiet_transformers(), _own_randomness():
-        lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
-        model = start.build(data.vocabulary, max(lengths), options.seed)
         run = _Run(output, data, dev, options, tracked, quiet)
         run.train(model, where)
     history = History.read(output)

@@ -92,7 +92,7 @@ def test_a_scored_folder_is_of_one_model(folder, tmp_path, capsys):
     word_tokenizer(WALK["words"]).save_pretrained(tmp_path / "learner")
     given = ["--learner", f"{tmp_path}/learner", "--corpus", f"{folder}/corpus"]
     assert main(["distort", "score", *given, "--output", f"{tmp_path}/out"]) == 2
-    assert "of another scores (learner is" in capsys.readouterr().err
+    assert "of another scores (learner.digest is" in capsys.readouterr().err
 
 
 def test_show(folder, capsys):

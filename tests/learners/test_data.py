@@ -51,14 +51,16 @@ def test_sequences_of_training_are_nowhere_else(tmp_path):
     corpus = draw(tmp_path / "corpus", 10)
     fresh = FreshData(corpus, hmm(), 10, tmp_path / "fresh", quiet=True)
     after = draw(tmp_path / "after", 5, first=10)
-    check_apart(CorpusData(corpus), 3, {"test": after})
-    check_apart(fresh, 1, {"test": after})
+    check_apart(CorpusData(corpus), 3, {"test": after}, "trained on")
+    check_apart(fresh, 1, {"test": after}, "trained on")
     with pytest.raises(ValueError, match=r"test sequences 10 \.\. 14 of .*after"):
-        check_apart(fresh, 2, {"test": after})
+        check_apart(fresh, 2, {"test": after}, "trained on")
     with pytest.raises(ValueError, match=r"validation sequences 9 \.\. 9"):
         overlapping = draw(tmp_path / "overlapping", 5, first=9)
-        check_apart(CorpusData(corpus), 1, {"validation": overlapping})
-    check_apart(fresh, 2, {"test": draw(tmp_path / "other", 5, first=10, seed=1)})
+        check_apart(CorpusData(corpus), 1, {"validation": overlapping}, "trained on")
+    check_apart(
+        fresh, 2, {"test": draw(tmp_path / "other", 5, first=10, seed=1)}, "trained on"
+    )
 
 
 def test_text_becomes_its_tokens_and_the_end(tmp_path, capsys):

@@ -53,16 +53,19 @@ def _add_score(steps: Commands) -> None:
         help="random sequences of the language's tokens instead",
     )
     score.add_argument(
-        "--mean-length",
-        type=float,
-        default=10.0,
-        help="of random sequences (default: 10)",
+        "--mean-length", type=float, help="of random sequences (default: 10)"
     )
     score.add_argument(
         "--language",
         help="where the language is now, if it was moved (--perturb, --random)",
     )
-    score.add_argument("--seed", type=int, default=0, help="default: 0")
+    score.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of perturbed and random sequences, and of a latent learner's samples "
+        "(default: 0)",
+    )
     score.add_argument("--batch-size", type=int, help="sequences computed together")
     score.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
     latent = score.add_argument_group("latent learners")
@@ -131,11 +134,13 @@ def _add_show(steps: Commands) -> None:
 
 def _score(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH
     from lm_latent_eval.distortion.sources import Perturbed, Random, Source, Unchanged
     from lm_latent_eval.learners.catalog import load_learner
     from lm_latent_eval.learners.languages import language_of
     from lm_latent_eval.learners.scores import score
     from lm_latent_eval.scoring.options import parse_device
+    from lm_latent_eval.scoring.text_scores import is_latent
 
     device = args.device and parse_device(args.device)
     corpus = Corpus.open(args.corpus)
@@ -146,17 +151,24 @@ def _score(args: argparse.Namespace) -> None:
         "num_samples": args.num_samples,
         "proposal": args.proposal,
     }
+    if is_latent(args.learner):
+        given["seed"] = args.seed
+    if args.mean_length is not None and not args.random:
+        raise ValueError("--mean-length is of --random sequences")
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
     source: Source = Unchanged(corpus, args.num_sequences)
     if args.perturb is not None or args.random:
         language = language_of(corpus, args.language, **_only(settings, "device"))
         if args.random:
-            lengths = (
-                {} if args.mean_length is None else {"mean_length": args.mean_length}
+            number = args.num_sequences
+            source = Random(
+                corpus,
+                language,
+                corpus.num_sequences if number is None else number,
+                MEAN_LENGTH if args.mean_length is None else args.mean_length,
+                args.seed,
             )
-            number = args.num_sequences or corpus.num_sequences
-            source = Random(corpus, language, number, seed=args.seed, **lengths)
         else:
             source = Perturbed(
                 corpus, language, args.perturb, args.seed, args.num_sequences

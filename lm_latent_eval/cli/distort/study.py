@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
     require("accelerate", extra="distort")
     require("matplotlib", extra="distort")
     gpu = args.device != "cpu" and torch.cuda.is_available()
-    jobs = args.jobs or (1 if gpu else os.cpu_count() or 1)
+    jobs = (1 if gpu else os.cpu_count() or 1) if args.jobs is None else args.jobs
     study = Study(
         Plan.read(args.plan), args.output, args.text, jobs=jobs, device=args.device
     )

@@ -30,7 +30,7 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 from lm_latent_eval.distortion.shards import SHARDS, Shards
-from lm_latent_eval.settings import Settings, claim, read
+from lm_latent_eval.settings import SETTINGS_FILE, Settings, claim, read
 
 KIND = "corpus"
 SCHEMA = pa.schema(
@@ -105,6 +105,9 @@ class Corpus:
             "max_length": max_length,
             "shard_size": shard_size,
         }
+        if not (Path(directory) / SETTINGS_FILE).exists():
+            # What cannot be drawn has no folder.
+            language.sample(seed, [first], max_length)
         claim(Path(directory), settings, KIND)
         if not (Path(directory) / SHARDS).exists():
             language.save(Path(directory))

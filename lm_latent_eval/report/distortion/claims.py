@@ -22,6 +22,10 @@ from lm_latent_eval.report.distortion.reading import Comparison
 
 TWO_SIDED = 1.96
 """Standard errors of a 95 % interval."""
+INTERVALS = (
+    "Intervals are of 95 % over sequences, for these models as they were trained: with "
+    "another seed of the training they are other models, and that is not in it."
+)
 LATE = 3
 """Iterations at the end whose mean relative change is shown."""
 
@@ -39,6 +43,13 @@ class Verdict(StrEnum):
         if upper < bound:
             return cls.HOLDS
         return cls.FAILS if lower > bound else cls.UNDECIDED
+
+    @classmethod
+    def both(cls, one: Verdict, other: Verdict) -> Verdict:
+        """Say whether two things are so: one that is not decides."""
+        if cls.FAILS in (one, other):
+            return cls.FAILS
+        return cls.HOLDS if one == other == cls.HOLDS else cls.UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -60,13 +71,12 @@ def underestimation(models: Mapping[str, Comparison]) -> list[Case]:
     for name, found in models.items():
         curve = found.curve(Bins.COUNT, 1)
         (whole,) = curve.bins
-        # The estimator's own bias is no underestimation by the model.
-        upper = whole.upper - curve.estimator_bias
         share, spread = curve.share_underestimated, TWO_SIDED * curve.share_stderr
-        mean = Verdict.below(whole.lower, upper)
+        mean = Verdict.below(*_own_interval(whole))
         most = Verdict.below(1 - share - spread, 1 - share + spread, 0.5)
-        known = whole.trusted and mean == most
-        verdict = mean if known else Verdict.UNDECIDED
+        verdict = Verdict.both(mean, most)
+        if not _is_known(found, whole):
+            verdict = Verdict.UNDECIDED
         numbers = f"{_shown(whole)}, {100 * share:.1f} % of the sequences"
         cases.append(Case(name, verdict, numbers))
     return cases
@@ -78,9 +88,10 @@ def rarity(models: Mapping[str, Comparison]) -> list[Case]:
     for name, found in models.items():
         bins = found.curve(Bins.COUNT, min(10, len(found.columns))).bins
         rarest, commonest = bins[0], bins[-1]
-        verdict = Verdict.below(
-            rarest.lower - commonest.upper, rarest.upper - commonest.lower
-        )
+        (low, high), (least, most) = map(_own_interval, (rarest, commonest))
+        verdict = Verdict.below(low - most, high - least)
+        if not _is_known(found, rarest, commonest):
+            verdict = Verdict.UNDECIDED
         numbers = f"{_shown(rarest)} against {_shown(commonest)}"
         cases.append(Case(name, verdict, numbers))
     return cases
@@ -95,6 +106,11 @@ def overestimation(
         last = error_map.rows()[-1]
         mean, spread = last.mean_error, TWO_SIDED * last.stderr
         verdict = Verdict.below(-mean - spread, -mean + spread)
+        if 2 * last.num_finite < last.count:
+            # Of most of them there is no error; whether it is above 0 is known of all.
+            share = last.share_overestimated
+            half = TWO_SIDED * math.sqrt(share * (1 - share) / last.count)
+            verdict = Verdict.below(1 - share - half, 1 - share + half, 0.5)
         turned = next((r.edits for r in error_map.rows() if r.mean_error > 0), None)
         since = "never above 0" if turned is None else f"above 0 from {turned} on"
         higher, shared = _higher_at_equal_rarity(error_map)
@@ -118,7 +134,7 @@ def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[Case]:
         first, last = _error(epochs[0]), _error(epochs[-1])
         lessened = Verdict.below(*_normal_interval(first - last))
         remains = Verdict.below(*_normal_interval(last))
-        verdict = lessened if lessened == remains else Verdict.UNDECIDED
+        verdict = Verdict.both(lessened, remains)
         lower, upper = _normal_interval(last)
         numbers = (
             f"{first.mean():.2f} to {last.mean():.2f} ({lower:.2f} .. {upper:.2f})"
@@ -126,7 +142,8 @@ def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[Case]:
         means = [_error(columns).mean().item() for columns in epochs]
         late = [(b - a) / abs(a) for a, b in pairwise(means)][-LATE:]
         if late:
-            numbers += f", lately {100 * sum(late) / len(late):+.1f} % an iteration"
+            change = 100 * sum(late) / len(late)
+            numbers += f", lately {change:+.1f} % an iteration"
         cases.append(Case(name, verdict, numbers))
     return cases
 
@@ -155,21 +172,32 @@ def claims(
     trajectories: Mapping[str, Sequence[Columns]],
     temperatures: Mapping[float, Comparison],
 ) -> str:
-    """Return every claim with its verdicts, in Markdown; intervals are of 95 %."""
+    """Return every claim with its verdicts, in Markdown."""
     found = {
         "(i) Sequences of the language are underestimated.": underestimation(models),
         "(ii) Less probable ones are underestimated more.": rarity(models),
         "(iii) Perturbed and random sequences are overestimated.": overestimation(
             maps, random
         ),
-        "(iv) More training data lessens this and does not end it.": amount(
+        "(iv) More training data lessens this (+) and does not end it.": amount(
             trajectories
         ),
         "(v) It is worse for languages of lower entropy, at equal probability.": (
             entropy(temperatures)
         ),
     }
-    return "\n".join(f"- {name} {_summary(cases)}" for name, cases in found.items())
+    lines = [f"- {name} {_summary(cases)}" for name, cases in found.items()]
+    return "\n".join([INTERVALS, "", *lines])
+
+
+def _own_interval(found: ErrorBin) -> tuple[float, float]:
+    """Return the interval of a mean error without what its estimator accounts for."""
+    return found.lower - found.estimator_bias, found.upper - found.estimator_bias
+
+
+def _is_known(found: Comparison, *bins: ErrorBin) -> bool:
+    """Whether errors below 0 can be told from those of the estimator."""
+    return found.bias_is_known and all(each.trusted for each in bins)
 
 
 def _shown(found: ErrorBin) -> str:

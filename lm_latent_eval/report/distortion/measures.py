@@ -202,7 +202,7 @@ def error_table(found: Mapping[str, Comparison]) -> str:
                 name,
                 len(each.columns),
                 interval(whole.mean_error, whole.lower, whole.upper),
-                curve.estimator_bias,
+                curve.estimator_bias if each.bias_is_known else "unknown",
                 100 * curve.share_underestimated,
                 interval(rarest.mean_error, rarest.lower, rarest.upper),
                 interval(commonest.mean_error, commonest.lower, commonest.upper),
@@ -235,6 +235,7 @@ def map_table(error_map: ErrorMap) -> str:
         [
             "perturbations",
             "sequences",
+            "with an error",
             "mean error",
             "±",
             "overestimated",
@@ -245,6 +246,7 @@ def map_table(error_map: ErrorMap) -> str:
             [
                 row.edits,
                 row.count,
+                row.num_finite,
                 row.mean_error,
                 row.stderr,
                 row.share_overestimated,

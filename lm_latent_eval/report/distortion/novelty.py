@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -41,8 +40,7 @@ def novelty(
         except ValueError as err:
             raise ValueError(f"{order}-grams of words: {err}") from err
     draw_productivity(stem, {n: c for n, c in curves.items() if n != WHOLE} or curves)
-    record = {name: asdict(curve) for name, curve in curves.items()}
-    write_json(stem, record)
+    write_json(stem, curves)
     rows: list[list[Cell]] = [
         [
             name,

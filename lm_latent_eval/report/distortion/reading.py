@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lm_latent_eval.distortion.columns import Columns, Scores, Trajectory
-from lm_latent_eval.estimators import ErrorCurve, ErrorTrajectory
+from lm_latent_eval.estimators import Bound, ErrorCurve, ErrorTrajectory
 from lm_latent_eval.estimators.bins import Bins
 
 
@@ -26,9 +26,11 @@ class Comparison:
     """Sequences of probability zero under the language."""
     ruled_out: int
     """Possible sequences of probability zero under the model."""
+    bound: Bound = Bound.EXACT
+    """On which side of the model's own log-probabilities the columns have them."""
 
     @classmethod
-    def of(cls, columns: Columns) -> Comparison:
+    def of(cls, columns: Columns, bound: Bound = Bound.EXACT) -> Comparison:
         """Divide columns.
 
         Raises:
@@ -39,15 +41,33 @@ class Comparison:
         if not len(finite):
             raise ValueError(
                 f"none of {len(columns)} sequences is possible under both the language "
-                "and the model: there is no error to average"
+                "and the model, so there is no error to average (what is random or "
+                "perturbed suits languages that rule nothing out, as causal LMs)"
             )
-        return cls(finite, int(columns.impossible.sum()), int(ruled_out.sum()))
+        impossible = int(columns.impossible.sum())
+        return cls(finite, impossible, int(ruled_out.sum()), bound)
 
     @classmethod
     def open(cls, directory: Path, edits: int | None = 0) -> Comparison:
-        """Read a folder of scores; those of so many perturbations, or all (None)."""
-        columns = Scores.open(directory).columns()
-        return cls.of(columns if edits is None else columns[columns.edits == edits])
+        """Read a folder of scores; those of so many perturbations, or all (None).
+
+        Raises:
+            ValueError: If it is none, or no sequence has a finite error.
+        """
+        scores = Scores.open(directory)
+        parts = [
+            each if edits is None else each[each.edits == edits]
+            for each in scores.batches()
+        ]
+        try:
+            return cls.of(Columns.cat(parts), Bound(scores.settings["bound"]))
+        except ValueError as err:
+            raise ValueError(f"{directory}: {err}") from err
+
+    @property
+    def bias_is_known(self) -> bool:
+        """Whether standard errors say how far estimates are off: a beam has none."""
+        return self.bound is not Bound.STRICT_LOWER
 
     def curve(self, bins: Bins = Bins.WIDTH, num_bins: int = 50) -> ErrorCurve:
         """Return the mean error by true log-probability."""

@@ -170,10 +170,10 @@ class Report:
         corpus = Corpus.open(
             self.layout.corpus(learner.language, learner.temperature, "test")
         )
-        scores = Comparison.open(self.layout.scores(learner, "perturbed"), None).columns
-        most = scores[scores.edits == self.plan.num_edits]
+        folder = self.layout.scores(learner, "perturbed")
+        most = Comparison.open(folder, self.plan.num_edits).columns
+        plain = Comparison.open(folder, 0).columns
         rare = most.true_log_p.median()
-        plain = scores[scores.edits == 0]
         places = {
             "not perturbed": plain[(plain.true_log_p - rare).abs().argmin()[None]],
             f"perturbed {self.plan.num_edits} times": most[
@@ -210,7 +210,7 @@ class Report:
 
     def _perplexities(self, learners: Sequence[Learner]) -> str:
         rows: list[list[Cell]] = []
-        for learner in sorted(learners, key=lambda each: each.temperature):
+        for learner in sorted(learners, key=lambda each: (each.temperature, each.name)):
             test = perplexity_row(self.layout.scores(learner, "test"))
             text = perplexity_row(self.layout.scores(learner, "text"))
             rows.append(
@@ -228,8 +228,10 @@ class Report:
                     text["language"],
                 ]
             )
-        head = ["", "language", "T", "test", "mean of sentences", "language's own"]
-        return table([*head, "text", "mean of sentences", "language's own"], rows)
+        head = ["", "language", "T"]
+        for what in ("test", "text"):
+            head += [what, f"{what}, mean of sentences", f"{what}, by the language"]
+        return table(head, rows)
 
     def _novelty(self) -> str:
         path = self.layout.text(LANGUAGE_TEXT) / "train.txt"

@@ -90,6 +90,8 @@ def page(
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # Sequences may be of any script: what the font lacks is a box in the PNG.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         if title is not None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from lm_latent_eval.estimators import ErrorBin
 
 Cell = str | int | float
 
@@ -64,7 +66,30 @@ def interval(value: float, lower: float, upper: float) -> str:
 
 
 def write_json(stem: Path, found: Mapping[str, Any]) -> None:
-    """Write measurements, dataclasses among them, into ``STEM.json``."""
+    """Write measurements, dataclasses among them, into ``STEM.json``.
+
+    What is infinite or no number is written as a string: JSON has neither.
+    """
     stem.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(dict(found), indent=1, default=asdict)
+    text = json.dumps(plain(dict(found)), indent=1, allow_nan=False)
     stem.with_name(f"{stem.name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """Return a measurement as JSON has it.
+
+    Example:
+        >>> plain({"mean": float("nan"), "counts": (1, 2)})
+        {'mean': 'nan', 'counts': [1, 2]}
+    """
+    if isinstance(value, ErrorBin):
+        return plain(asdict(value) | {"underestimates": value.underestimates})
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -63,6 +63,8 @@ class Study:
         """
         if self.jobs < 1:
             raise ValueError(f"jobs={self.jobs}: expected at least 1")
+        if self.text is not None and not self.text.is_file():
+            raise ValueError(f"{self.text}: no such file")
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
             "text": self.text and _digest(self.text),

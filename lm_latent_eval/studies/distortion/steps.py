@@ -55,6 +55,7 @@ from lm_latent_eval.studies.distortion.plan import Plan
 from lm_latent_eval.studies.distortion.texts import natural_texts, write_texts
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.training.options import Options, RNNGSize
+from lm_latent_eval.uniforms import stream_key
 
 FIRST = {"train": 0, "dev": 1_000_000_000, "test": 2_000_000_000}
 """Numbers of a corpus' sequences: fresh ones follow those of training."""
@@ -90,7 +91,9 @@ class Steps:
                 for text in stream_texts(self.layout.text(part) / "train.txt")
             )
             bpe = train_bpe(lines, self.plan.vocab_size)
-            bpe.save_pretrained(self.layout.tokenizer)
+            partial = self.layout.tokenizer.with_suffix(".partial")
+            bpe.save_pretrained(partial)
+            partial.rename(self.layout.tokenizer)
 
     def train_language(self) -> None:
         """Train the language of most figures on natural text."""
@@ -121,7 +124,8 @@ class Steps:
             ),
             self.layout.corpus(language, temperature, split),
             number,
-            seed=self.plan.seed,
+            # Languages draw independently of each other.
+            seed=stream_key(self.plan.seed, f"{language}/{temperature:g}") % 2**32,
             first=FIRST[split],
             max_length=self.plan.max_length,
             quiet=True,
@@ -210,18 +214,20 @@ class Steps:
             for split, number in numbers.items()
         }
         checkpoint = self.layout.latent("rnng")
-        if not (checkpoint / "config.json").exists():
+        if not checkpoint.exists():
+            partial = checkpoint.with_suffix(".partial")
             with redirect_stderr(io.StringIO()):  # a study has a bar of its own
                 rnng.train(
                     corpora["train"],
                     corpora["dev"],
-                    checkpoint,
+                    partial,
                     size=RNNGSize(
                         hidden_size=latent.hidden_size,
                         proposal_size=latent.hidden_size,
                     ),
                     options=Options(epochs=latent.epochs, seed=self.plan.seed),
                 )
+            partial.rename(checkpoint)
         test = corpora["test"]
         short = Short(test, latent.max_words + 1, latent.num_test)
         every = EveryTree.load(

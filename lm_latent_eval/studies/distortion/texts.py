@@ -1,13 +1,15 @@
 """The natural text that languages are trained on: a file, or the demonstration corpus.
 
 A study needs two texts: one that the language is trained on, and another that a model
-has read before, where a figure starts from a pretrained one.
+has read before, where a figure starts from a pretrained one. No text is in both, or in
+two of their files, or twice in one: what is held out has not been read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -54,18 +56,35 @@ def write_texts(texts: Iterator[str], directory: Path) -> None:
         for file in files.values():
             file.close()
     if not all(counts.values()):
-        raise ValueError(f"too few texts: {counts}; expected at least {HELD_OUT}")
+        raise ValueError(
+            f"too few texts for {directory}: {counts}; expected at least {HELD_OUT}"
+        )
 
 
 def natural_texts(path: Path | None, part: str) -> Iterator[str]:
-    """Read one of two texts.
+    """Read one of two texts, each of their texts once.
 
     Args:
-        path: A file: its even texts are what languages learn, its odd ones are what a
-            model had read before. None is the demonstration corpora of two worlds.
+        path: A file: of its distinct texts, every second one is what languages learn,
+            and the others are what a model had read before. None is the demonstration
+            corpora of two worlds.
         part: ``language`` or ``other``.
     """
     number = [LANGUAGE_TEXT, OTHER_TEXT].index(part)
-    if path is None:
-        return iter(demonstration_sentences(seed=number))
-    return islice(stream_texts(path), number, None, 2)
+    if path is not None:
+        return islice(_distinct(stream_texts(path)), number, None, 2)
+    first, second = (demonstration_sentences(seed) for seed in (0, 1))
+    if part == LANGUAGE_TEXT:
+        return _distinct(first)
+    known = set(first)
+    return _distinct(text for text in second if text not in known)
+
+
+def _distinct(texts: Iterable[str]) -> Iterator[str]:
+    """Leave out what was there before; 16 bytes of each text are kept in memory."""
+    seen = set()
+    for text in texts:
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if digest not in seen:
+            seen.add(digest)
+            yield text

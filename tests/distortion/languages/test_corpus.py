@@ -68,7 +68,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     module = "lm_latent_eval.distortion.languages.corpus"
     monkeypatch.setattr(f"{module}._ROWS_AT_ONCE", 4)
     draw(pcfg(), tmp_path / "whole")
-    for stop in (0, 3, 9, 10, 17, 24):
+    for stop in (3, 9, 10, 17, 24):
         folder = tmp_path / str(stop)
         with pytest.raises(KeyboardInterrupt):
             draw(Stopped(pcfg(), stop), folder)
@@ -114,7 +114,7 @@ def test_other_settings_are_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             draw(pcfg(), tmp_path, **change)
-    with pytest.raises(ValueError, match=r"of another corpus \(language is"):
+    with pytest.raises(ValueError, match=r"of another corpus \(language.digest is"):
         draw(load_language("agreement"), tmp_path)
     for change in ({"num_sequences": 0}, {"first": -1}, {"shard_size": 0}):
         with pytest.raises(ValueError, match="expected at least"):
@@ -136,7 +136,8 @@ def test_impossible_draws_are_an_error(tmp_path):
     class Wrong(Stopped):
         def sample(self, seed: int, indices: Any, max_length: int) -> Sample:
             found = self.language.sample(seed, indices, max_length)
-            found.log_p[3] = float("-inf")
+            if 3 in indices:
+                found.log_p[[*indices].index(3)] = float("-inf")
             return found
 
     with pytest.raises(ValueError, match="sequence 3 was drawn, but its log-prob"):

@@ -25,11 +25,11 @@ def columns(true_log_p: Tensor, model_log_p: Tensor, **changes: Any) -> Columns:
     return Columns(**{**found, **changes})
 
 
-def save(directory: Path, found: Columns) -> Path:
+def save(directory: Path, found: Columns, bound: str = "exact") -> Path:
     rows_each = int(found.edits.max()) + 1
     number = len(found) // rows_each
     about = {"first": 0, "num_sequences": number, "rows_each": rows_each}
-    about |= {"shard_size": 1000}
+    about |= {"shard_size": 1000, "bound": bound}
 
     def rows(some: range) -> Columns:
         return found[(found.index >= some.start) & (found.index < some.stop)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.report.distortion.measures import MEASURES
 from lm_latent_eval.report.distortion.reading import Comparison
+from lm_latent_eval.report.distortion.writing import plain
 from tests.report.distortion.saved import columns, language, noise, save, save_epochs
 
 TRUE = language()
@@ -36,10 +36,6 @@ def measured(name, folders, tmp_path, num_bins=10):
     for ending in ("png", "svg"):
         assert stem.with_name(f"{name}.{ending}").stat().st_size > 1000
     return said, found
-
-
-def plain(value):
-    return json.loads(json.dumps(asdict(value)))
 
 
 def test_errors(scores, tmp_path):

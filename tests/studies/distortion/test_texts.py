@@ -38,5 +38,5 @@ def test_demonstration_text():
 
 
 def test_too_few_texts(tmp_path):
-    with pytest.raises(ValueError, match=r"too few texts: .*'test': 0"):
+    with pytest.raises(ValueError, match=r"too few texts for .*'test': 0"):
         write_texts(iter(["one", "two"]), tmp_path)
