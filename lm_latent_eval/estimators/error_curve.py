@@ -53,7 +53,9 @@ LARGEST_BIAS = 1 / 32
 """Nats of second-order bias beyond which the order is too low to say anything."""
 
 
-def estimation_error(true_log_p: Tensor, model_log_p: Tensor) -> Tensor:
+def estimation_error(
+    true_log_p: Tensor, model_log_p: Tensor, *, estimated: bool = False
+) -> Tensor:
     r"""Return by how much a model misjudges each sequence.
 
     .. math:: \mathrm{error}(x_n) = \log p_M(x_n) - \log p_L(x_n)
@@ -61,6 +63,8 @@ def estimation_error(true_log_p: Tensor, model_log_p: Tensor) -> Tensor:
     Args:
         true_log_p: Log p_L in nats, shape ``(N,)``.
         model_log_p: Log p_M in nats, shape ``(N,)``.
+        estimated: Whether those are estimates: then one may be above 0, since p-hat is
+            unbiased and may be above 1.
 
     Returns:
         Nats, shape ``(N,)``, float64; below 0 where the model underestimates.
@@ -86,6 +90,7 @@ def estimation_error(true_log_p: Tensor, model_log_p: Tensor) -> Tensor:
         "model_log_p",
         "the model rules the sequence out, and the mean error is -inf; count such "
         "sequences and leave them out",
+        most=math.inf if estimated else 0.0,
     )
     if true_log_p.shape != model_log_p.shape:
         raise ValueError(
@@ -204,7 +209,8 @@ class ErrorCurve:
                 count than sequences, no bin of equal width has more than ten, or a
                 standard error is missing, negative or not finite.
         """
-        error = estimation_error(true_log_p, model_log_p)
+        estimated = stderr is not None and bool((stderr > 0).any())
+        error = estimation_error(true_log_p, model_log_p, estimated=estimated)
         true_log_p = true_log_p.double()
         stderr = torch.zeros_like(error) if stderr is None else stderr
         variance = _checked_stderr(stderr, len(error)).double().square()
@@ -252,13 +258,13 @@ def _mean_bias(variance: Tensor) -> float:
     return 0.0 - variance.mean().item() / 2  # not -0.0 where all is exact
 
 
-def _checked_log_p(log_p: Tensor, name: str, meaning: str) -> None:
+def _checked_log_p(log_p: Tensor, name: str, meaning: str, most: float = 0.0) -> None:
     """Raise unless these are finite logarithms of probabilities, shape (N,)."""
     if checked_floating(log_p, name).ndim != 1 or len(log_p) == 0:
         raise ValueError(
             f"{name} must have shape (N,) with N >= 1; got {tuple(log_p.shape)}"
         )
-    bad = (~(log_p.isfinite() & (log_p <= 0))).nonzero()
+    bad = (~(log_p.isfinite() & (log_p <= most))).nonzero()
     if len(bad):
         index = int(bad[0])
         found = log_p[index].item()

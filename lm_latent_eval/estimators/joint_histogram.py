@@ -48,7 +48,7 @@ class JointHistogram:
             >>> histogram.counts
             ((0, 0, 0), (0, 0, 0), (1, 0, 1))
         """
-        estimation_error(true_log_p, model_log_p)
+        estimation_error(true_log_p, model_log_p, estimated=True)
         both = torch.stack([true_log_p.double(), model_log_p.double()])
         edges = equal_edges(both, num_bins)
         row, column = places(both, edges)

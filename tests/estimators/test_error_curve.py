@@ -412,6 +412,18 @@ def test_underestimation_of_the_model_is_seen_through_the_noise():
         assert found.lower < own - 0.02 < found.upper, "the interval is of estimates"
 
 
+def test_an_estimate_may_be_above_one():
+    """p-hat is unbiased: of a probability near one it may be more."""
+    true_log_p, model_log_p = doubles(-0.1, -0.2), doubles(0.05, -0.2)
+    stderr = doubles(0.2, 0.1)
+    curve = ErrorCurve.of(
+        true_log_p, model_log_p, stderr=stderr, bins="count", num_bins=1
+    )
+    assert curve.mean_error == pytest.approx(0.075)
+    with pytest.raises(ValueError, match=r"model_log_p\[0\] is 0.05; expected finite"):
+        ErrorCurve.of(true_log_p, model_log_p, bins="count", num_bins=1)
+
+
 def test_standard_errors_that_are_none():
     ok = doubles(-1.0, -2.0)
     for stderr, error, message in [

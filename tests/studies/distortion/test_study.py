@@ -10,10 +10,14 @@ import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 from lm_latent_eval.report.distortion.study import report
+from lm_latent_eval.settings import read
 from lm_latent_eval.studies.distortion.layout import Layout, Learners
 from lm_latent_eval.studies.distortion.plan import Plan
 from lm_latent_eval.studies.distortion.run import LOCK_FILE, Study
+from lm_latent_eval.text.corpora import read_texts
 
 MINI = Path(__file__).with_name("mini.json")
 PHRASES = ["the plum", "a river", "she sold", "his house", "we know", "by day"]
@@ -67,8 +71,73 @@ def test_columns_are_of_the_models(study):
         text = Scores.open(layout.scores(learner, "text"))
         assert text.settings["learner"]["digest"] == digest
     (mapped,) = Learners(plan).mapped
+    assert mapped.online
     rows = Scores.open(layout.scores(mapped, "perturbed")).columns()
     assert len(rows) == plan.num_perturbed * (plan.num_edits + 1)
+
+
+def test_models_are_what_their_names_say(study):
+    plan, layout = Plan.read(MINI), Layout(study)
+    digest = {
+        path.name: language_settings(path) for path in (study / "languages").iterdir()
+    }
+    assert len({*digest.values()}) == len(digest) == 5
+    seeds = set()
+    for learner in Learners(plan).all:
+        settings = read(layout.learner(learner), "training")
+        corpus = settings["data"]["corpus"]
+        assert corpus["language"]["temperature"] == learner.temperature
+        assert corpus["language"]["digest"] == digest[learner.language]
+        assert settings["data"].get("fresh") == (
+            plan.num_fresh if learner.online else None
+        )
+        start = settings["start"]
+        assert start.get("init") == (
+            digest[f"pretrained-{learner.size}"] if learner.pretrained else None
+        )
+        seeds.add((learner.language, learner.temperature, corpus["seed"]))
+    assert len({seed for _, _, seed in seeds}) == len(seeds) == 3
+    finetuned = read(layout.language("finetuned"), "training")
+    assert finetuned["start"]["init"] == digest["pretrained-medium"]
+    base, other = (
+        read(layout.language(n), "training") for n in ("base", "pretrained-medium")
+    )
+    assert finetuned["data"] == base["data"] != other["data"]
+
+
+def language_settings(directory: Path) -> str:
+    language = CausalLanguage.load(directory, begin_id=0, end_id=1, device="cpu")
+    return language.settings()["digest"]
+
+
+def test_tables_are_of_the_right_columns(study):
+    plan, layout = Plan.read(MINI), Layout(study)
+    learners = Learners(plan)
+    tables = (study / "report" / "tables.md").read_text()
+    held_out = read_texts(layout.text("language") / "test.txt")
+    fixed = learners.fixed[0]
+    text = Scores.open(layout.scores(fixed, "text"))
+    tokenizer = load_tokenizer(layout.tokenizer)
+    lengths = [
+        min(plan.max_length, 1 + len(tokenizer.encode(t, add_special_tokens=False)))
+        for t in held_out
+    ]
+    assert text.columns().num_tokens.tolist() == lengths
+    test = Scores.open(layout.scores(fixed, "test")).columns()
+    row = next(
+        line for line in tables.splitlines() if line.startswith("| LSTM | base |")
+    )
+    cells = row.split(" | ")
+    for place, found in ((3, test), (6, text.columns())):
+        nats = -found.model_log_p.sum() / found.num_tokens.sum()
+        assert cells[place] == f"{nats.exp().item():.4g}"
+    mapped = Scores.open(layout.scores(learners.mapped[0], "perturbed")).columns()
+    last = mapped[mapped.edits == plan.num_edits]
+    mean = (last.model_log_p - last.true_log_p).mean().item()
+    assert (
+        f"| {plan.num_edits} | {plan.num_perturbed} | {plan.num_perturbed} | {mean:.4g} |"
+        in tables
+    )
 
 
 def test_a_report_runs_no_model(study, tmp_path):
