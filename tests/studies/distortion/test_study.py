@@ -134,10 +134,10 @@ def test_tables_are_of_the_right_columns(study):
     mapped = Scores.open(layout.scores(learners.mapped[0], "perturbed")).columns()
     last = mapped[mapped.edits == plan.num_edits]
     mean = (last.model_log_p - last.true_log_p).mean().item()
-    assert (
-        f"| {plan.num_edits} | {plan.num_perturbed} | {plan.num_perturbed} | {mean:.4g} |"
-        in tables
-    )
+    number = str(plan.num_perturbed)
+    assert [f"| {plan.num_edits}", number, number, f"{mean:.4g}"] in [
+        line.split(" | ")[:4] for line in tables.splitlines()
+    ]
 
 
 def test_a_report_runs_no_model(study, tmp_path):
