@@ -184,7 +184,7 @@ class LatentLanguage:
                 f"max_length={max_length}: a sequence without its end can have "
                 f"{max_length} words, and {_count(self._latents.number(max_length))} "
                 f"latents to sum over. Give a max_length of {self._max_words} or less, "
-                "or a larger max_words"
+                "or, from Python, a larger max_words"
             )
         keys = [sequence_key(seed, index) for index in indices]
         drawn: list[list[int]] = []
