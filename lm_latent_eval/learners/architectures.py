@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.causal import CausalLanguage, check_causal
 from lm_latent_eval.learners import lstm as lstm  # so that its directories load
 from lm_latent_eval.learners.causal import check_positions
 from lm_latent_eval.learners.vocabulary import Vocabulary
@@ -143,6 +143,7 @@ class Configuration:
                 config, dtype=torch.float32
             )
         check_positions(model, "the configuration", max_length)
+        check_causal(model, "the configuration")
         return model
 
     def settings(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.words import word_tokenizer
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.learners.architectures import (
@@ -122,3 +123,18 @@ def test_pretrained_models_begin_and_end_as_the_data_do(tmp_path):
     assert Pretrained(path).settings() != Pretrained(other).settings()
     with pytest.raises(ValueError, match="there is gpt2-small, gpt2-medium"):
         named_size("gpt3")
+
+
+def test_a_model_that_sees_what_follows(tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = {"model_type": "bert", "intermediate_size": 8, **sizes}
+    vocabulary = Vocabulary.of(draw(tmp_path / "corpus", 5))
+    message = "sees the tokens that follow: it is no causal language model"
+    with pytest.raises(ValueError, match=f"the configuration {message}"):
+        Configuration({**bert, "initializer_range": 1.0}).build(vocabulary, 8, seed=0)
+    decoder = {**bert, "initializer_range": 1.0, "is_decoder": True}
+    model = Configuration(decoder).build(vocabulary, 8, seed=0)
+    model.config.is_decoder = False
+    model.save_pretrained(tmp_path / "bert")
+    with pytest.raises(ValueError, match=message):
+        CausalLanguage.load(tmp_path / "bert", begin_id=0, end_id=1, device="cpu")

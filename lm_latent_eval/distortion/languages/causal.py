@@ -107,6 +107,7 @@ class CausalLanguage:
             model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         except OSError as err:
             raise ValueError(f"{path} is not a causal language model ({err})") from err
+        check_causal(model, str(path))
         tokenizer = load_tokenizer(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         begin_id = _special(begin_id, "bos_token_id", model, tokenizer)
@@ -226,6 +227,25 @@ class CausalLanguage:
                 f"{self.name} has {room} positions: a sequence has at most {room} "
                 f"tokens, not {length}"
             )
+
+
+@torch.inference_mode()
+def check_causal(model: Any, name: str) -> None:
+    """Raise if a model predicts a token from what follows it.
+
+    Raises:
+        ValueError: If it does: its predictions are then no probabilities of sequences.
+    """
+    model.eval()
+    other = min(1, model.config.vocab_size - 1)
+    ids = torch.tensor([[0, 0, 0], [0, 0, other]], device=model.device)
+    one, changed = model(input_ids=ids, use_cache=False).logits[:, 0].double()
+    # Rows of a batch may be rounded differently.
+    if not torch.allclose(one, changed, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise ValueError(
+            f"{name} sees the tokens that follow: it is no causal language model (a "
+            "model of type bert needs is_decoder in its configuration)"
+        )
 
 
 def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
