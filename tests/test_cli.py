@@ -112,7 +112,7 @@ def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
 
     monkeypatch.setattr("lm_latent_eval.training.supervised.Trainer.run", interrupted)
     assert train(folder, "lstm", "cut", *LSTM) == 130
-    assert "go on where they were" in capsys.readouterr().err
+    assert "where they were" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", ["kglm", "lstm", "rnn", "srnn"])

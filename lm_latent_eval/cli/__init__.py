@@ -19,8 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
         print(
-            "\ninterrupted; `train`, `estimate --output`, `study` and `distort sample` "
-            "go on where they were",
+            "\ninterrupted; `train`, `estimate --output`, `study` and `distort` go on "
+            "where they were",
             file=sys.stderr,
         )
         return 130

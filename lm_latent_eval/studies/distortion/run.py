@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -156,6 +157,8 @@ def _train(steps: Steps, learners: Sequence[Learner]) -> Iterator[Step]:
 
 def _begin(threads: int) -> None:
     """Give a process its share of the processors, and one bar for all of them."""
+    # An interruption is the parent's to tell; files have their names when whole.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     import torch
     from transformers.utils import logging
 
