@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+
+from torch import Tensor
 
 
 def renamed(name: str, patterns: Iterable[tuple[str, str]], kind: str) -> str:
@@ -26,3 +28,28 @@ def renamed(name: str, patterns: Iterable[tuple[str, str]], kind: str) -> str:
         if hits:
             return found
     raise ValueError(f"{name!r} is not a tensor of an original {kind}")
+
+
+def misfits(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield what is not as a model asks for: a name, what is wanted, what is found.
+
+    Example:
+        >>> import torch
+        >>> wanted = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(2)}
+        >>> found = {"a": torch.zeros(2), "b": torch.zeros(2).int()}
+        >>> list(misfits(wanted, found))
+        [('b', '(2,)', '(2,) of torch.int32'), ('c', '(2,)', 'nothing')]
+    """
+    for name in sorted(wanted.keys() | found.keys()):
+        kinds = _kind(wanted.get(name)), _kind(found.get(name))
+        if kinds[0] != kinds[1]:
+            yield name, *kinds
+
+
+def _kind(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    of = "" if tensor.is_floating_point() else f" of {tensor.dtype}"
+    return f"{tuple(tensor.shape)}{of}"

@@ -1,44 +1,78 @@
-"""Reads pickles of plain data, and nothing else.
+"""Reads pickles without running them.
 
-A pickle is a program: it may import any function and call it. The pickles that come
-with older models hold dictionaries, lists, tuples, sets, strings and numbers, for which
-few instructions and fewer functions are needed; whatever else a file asks for is
-refused before it is looked up.
+A pickle is a program: it may import any function, call it, and set what it likes on
+what it gets. Here its instructions are carried out by a reader that knows those of
+plain data (dictionaries, lists, tuples, sets, strings, numbers) and, where it is told
+their names, of objects, each of which becomes a ``Record`` that only holds what it is
+given. A name is looked up in a table and never imported; whatever else a file asks for
+is refused.
 
-What is not protected: time and memory. A file that was made to be large, deep or
-entangled can exhaust them, or the interpreter's stack, and end the process; it cannot
-make it run anything. What a file merely *declares* to be large costs nothing: lengths
-are bounded by the file, and places in the memo are kept in a table of those used.
+Memory is bounded by the length of the file: what is merely *declared* to be large
+costs nothing, places in the memo are kept in a table of those used, and what calls copy
+is counted. Keys are names, numbers, or tuples of them: to hash a deep tuple would
+exhaust the interpreter's stack, and one that holds another twice, and so on, all time.
 """
 
 from __future__ import annotations
 
-import mmap
+import io
 import pickle
 import pickletools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn
 
 
 class PickleError(ValueError):
     """A pickle that is damaged, or that holds more than was expected of it."""
 
 
-def _plain(_factory: object = None, items: Iterable[Any] = ()) -> dict[Any, Any]:
-    """Stand for a ``defaultdict``: what it defaults to does not matter to a reader."""
-    return dict(items)
+class Record:
+    """Stands for any object: it holds what it is given."""
+
+    def __init__(self, *_: Any) -> None:
+        """Take anything, as whatever is pickled may."""
+        self.attributes: dict[Any, Any] = {}
+
+
+_SCALARS = (str, bytes, int, float, type(None))
+
+
+def _key(value: Any) -> Any:
+    """Return a key, or refuse one whose hash could be a labour without end."""
+    parts = value if type(value) is tuple else (value,)
+    if not all(isinstance(part, _SCALARS) for part in parts):
+        raise PickleError("it has a key that is no name, number or tuple of them")
+    return value
+
+
+def _dict(items: Any = ()) -> dict[Any, Any]:
+    pairs = items.items() if isinstance(items, dict) else items
+    return {_key(key): value for key, value in pairs}
+
+
+def _default_dict(_factory: object = None, items: Any = ()) -> dict[Any, Any]:
+    """What it defaults to does not matter to a reader."""
+    return _dict(items)
+
+
+def _set(items: Iterable[Any] = ()) -> set[Any]:
+    return set(map(_key, items))
+
+
+def _frozenset(items: Iterable[Any] = ()) -> frozenset[Any]:
+    return frozenset(map(_key, items))
 
 
 CONTAINERS: Mapping[str, Callable[..., Any]] = {
-    "builtins.dict": dict,
-    "builtins.frozenset": frozenset,
+    "builtins.dict": _dict,
+    "builtins.frozenset": _frozenset,
     "builtins.int": int,
     "builtins.list": list,
-    "builtins.set": set,
-    "collections.Counter": dict,
-    "collections.OrderedDict": dict,
-    "collections.defaultdict": _plain,
+    "builtins.set": _set,
+    "collections.Counter": _dict,
+    "collections.OrderedDict": _dict,
+    "collections.defaultdict": _default_dict,
 }
 """What a pickle may ask for -> what it gets. Every mapping is read as a ``dict``."""
 
@@ -50,49 +84,110 @@ _INSTRUCTIONS = """
     BINBYTES SHORT_BINBYTES BINBYTES8
     EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3
     EMPTY_DICT DICT SETITEM SETITEMS EMPTY_SET ADDITEMS FROZENSET
-    GLOBAL STACK_GLOBAL REDUCE
+    GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID
 """
 INSTRUCTIONS = frozenset(_INSTRUCTIONS.split())
-"""Every instruction that plain data need. Those that build objects, change attributes
-or refer to registries of the process are missing."""
+"""Every instruction that is carried out. Those that refer to registries of the process
+are missing; those of objects are carried out on a ``Record`` only."""
 
 
-class _PlainUnpickler(pickle._Unpickler):
+class Reader(pickle._Unpickler):
     """Carries out ``INSTRUCTIONS`` only, and imports nothing.
 
     The reader in Python, not the one in C: its instructions are a table that can be
     narrowed, and its memo is a dictionary.
     """
 
-    def __init__(self, file: BinaryIO, allowed: Mapping[str, Callable[..., Any]]):
+    def __init__(
+        self,
+        file: BinaryIO,
+        size: int,
+        names: Mapping[str, Any],
+        refer: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            file: It is read up to the end of the pickle.
+            size: Bytes of the file.
+            names: ``module.name`` -> what is called where the pickle asks for it.
+            refer: From a persistent id to what it stands for; None: there are none.
+        """
         super().__init__(file)
-        self.allowed = allowed
+        self.names = names
+        self.refer = refer
+        self.to_copy = size
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a global; the name is never looked up."""
         wanted = f"{'builtins' if module == '__builtin__' else module}.{name}"
-        if wanted not in self.allowed:
-            raise PickleError(f"it asks for {wanted}, which plain data do not need")
-        return self.allowed[wanted]
+        if wanted not in self.names:
+            shown = repr(wanted)[1:-1][:200]  # it may well have line ends
+            raise PickleError(f"it asks for {shown}, which its data do not need")
+        return self.names[wanted]
+
+    def load_reduce(self) -> None:
+        """Call what a name stands for, on no more in all than the file can hold."""
+        self.to_copy -= sum(len(a) for a in self.stack[-1] if isinstance(a, Sized))
+        if self.to_copy < 0:
+            raise PickleError("it copies the same data again and again")
+        super().load_reduce()
+
+    def load_newobj(self) -> None:
+        """Make a record."""
+        _, cls = self.stack.pop(), self.stack[-1]
+        if cls is not Record:
+            _refuse("NEWOBJ")
+        self.stack[-1] = Record()
+
+    def load_build(self) -> None:
+        """Give a record its attributes; those of a container are nobody's."""
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, Record):
+            target.attributes = state if isinstance(state, dict) else {}
+        elif not isinstance(target, dict):
+            _refuse("BUILD")
+
+    def load_binpersid(self) -> None:
+        """Ask whoever knows what the pickle refers to."""
+        if self.refer is None:
+            _refuse("BINPERSID")
+        self.stack[-1] = self.refer(self.stack[-1])
 
 
-def _refusal(name: str) -> Callable[[Any], NoReturn]:
-    def refuse(_: Any) -> NoReturn:
-        raise PickleError(
-            f"it has the instruction {name}, which plain data do not need"
-        )
-
-    return refuse
-
-
-_PlainUnpickler.dispatch = {
-    ord(op.code): (
-        pickle._Unpickler.dispatch[ord(op.code)]
-        if op.name in INSTRUCTIONS
-        else _refusal(op.name)
+def _refuse(instruction: str) -> NoReturn:
+    raise PickleError(
+        f"it has the instruction {instruction}, which its data do not need"
     )
-    for op in pickletools.opcodes
+
+
+_KEYS: Mapping[str, slice] = {
+    "SETITEM": slice(-2, -1),
+    "SETITEMS": slice(None, None, 2),
+    "DICT": slice(None, None, 2),
+    "ADDITEMS": slice(None),
+    "FROZENSET": slice(None),
 }
+"""Where on the stack the instructions that hash find what they hash."""
+
+
+def _carry_out(op: pickletools.OpcodeInfo) -> Callable[[Reader], None]:
+    """Return what a reader does at an instruction."""
+    if op.name not in INSTRUCTIONS:
+        return lambda _: _refuse(op.name)
+    load = getattr(Reader, pickle._Unpickler.dispatch[ord(op.code)].__name__)
+    if op.name not in _KEYS:
+        return load
+
+    def load_keys(reader: Reader) -> None:
+        for key in reader.stack[_KEYS[op.name]]:
+            _key(key)
+        load(reader)
+
+    return load_keys
+
+
+Reader.dispatch = {ord(op.code): _carry_out(op) for op in pickletools.opcodes}
 
 
 def load_pickle(
@@ -108,11 +203,8 @@ def load_pickle(
         PickleError: If the file asks for anything else, or is damaged.
     """
     try:
-        with (
-            Path(path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            return _PlainUnpickler(cast(BinaryIO, content), allowed).load()
+        content = Path(path).read_bytes()
+        return Reader(io.BytesIO(content), len(content), allowed).load()
     except PickleError as err:
         raise PickleError(
             f"{path} is refused: {err}; nothing in it was run. If you trust the file, "
@@ -122,5 +214,5 @@ def load_pickle(
         raise
     except Exception as err:  # a damaged pickle can raise nearly anything
         raise PickleError(
-            f"{path} is not a readable pickle ({err!r}): copy or download it again"
+            f"{path} is not a readable pickle ({err!r:.200}): copy or download it again"
         ) from err

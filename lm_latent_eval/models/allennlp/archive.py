@@ -10,20 +10,26 @@ An archive is a ``tar.gz`` or the directory that it unpacks to::
 In a padded namespace, one that no pattern matches, id 0 is the padding, which is not
 in the file, and the first line is id 1; in the others the first line is id 0. The last
 line may lack its end. Nothing is unpacked to disk and no code of the archive is run.
+
+What a packed file says of its sizes is not believed: it is read as a stream that may
+not become ``EXPANSION`` times as long as the file (weights hardly shrink).
 """
 
 from __future__ import annotations
 
-import io
+import gzip
 import json
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
-import torch
 from torch import Tensor
+
+from lm_latent_eval.models.torch_files import Stored, read_torch
+from lm_latent_eval.models.unpickling import PickleError
 
 PADDING, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
 _NEWLINE = "@@NEWLINE@@"
@@ -31,6 +37,9 @@ _NEWLINE = "@@NEWLINE@@"
 
 _CONFIG, _WEIGHTS = "config.json", "weights.th"
 _PATTERNS = "vocabulary/non_padded_namespaces.txt"
+
+EXPANSION, SMALL = 20, 1 << 24
+"""An archive may unpack to this many times its size, or to this many bytes."""
 
 
 class ArchiveError(ValueError):
@@ -101,23 +110,62 @@ def _files_of_directory(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
+    limit = max(EXPANSION * path.stat().st_size, SMALL)
     try:
-        with tarfile.open(path) as tar:
-            for member in tar:
-                name = PurePosixPath(member.name)
-                if name.is_absolute() or ".." in name.parts:
-                    raise ArchiveError(f"{path} is refused: {name} leads out of it")
-                if not (member.isfile() or member.isdir()):
-                    raise ArchiveError(f"{path} is refused: {name} is no plain file")
-                file = tar.extractfile(member) if _is_wanted(str(name)) else None
-                if file is not None:
-                    yield str(name), file.read()
-    except (tarfile.TarError, EOFError, OSError) as err:
-        if isinstance(err, FileNotFoundError):
-            raise
+        with path.open("rb") as packed:
+            gzipped = packed.read(2) == b"\x1f\x8b"
+            packed.seek(0)
+            file = gzip.GzipFile(fileobj=packed) if gzipped else packed
+            with tarfile.open(fileobj=_AtMost(path, file, limit), mode="r|") as tar:
+                while (member := tar.next()) is not None:
+                    tar.members = []  # or it would keep them all
+                    if found := _content(path, tar, member, limit):
+                        yield found
+    except ArchiveError:
+        raise
+    except Exception as err:  # a damaged archive can raise nearly anything
         raise ArchiveError(
-            f"{path} is not a readable archive ({err}): copy or download it again"
+            f"{path} is not a readable archive ({err!r:.200}): copy or download it "
+            "again"
         ) from err
+
+
+def _content(
+    path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, limit: int
+) -> tuple[str, bytes] | None:
+    """Return name and content of a member that is wanted."""
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts:
+        raise ArchiveError(f"{path} is refused: {name} leads out of it")
+    if not (member.isfile() or member.isdir()) or member.issparse():
+        raise ArchiveError(f"{path} is refused: {name} is no plain file")
+    if not 0 <= member.size <= limit:
+        raise _too_large(path, limit)
+    file = tar.extractfile(member) if _is_wanted(str(name)) else None
+    return None if file is None else (str(name), file.read())
+
+
+class _AtMost:
+    """A stream that is refused where it becomes longer than it may."""
+
+    def __init__(self, path: Path, file: BinaryIO, limit: int) -> None:
+        self.path, self.file, self.limit = path, file, limit
+        self.size = 0
+
+    def read(self, size: int) -> bytes:
+        """Read the next bytes."""
+        content = self.file.read(size)
+        self.size += len(content)
+        if self.size > self.limit:
+            raise _too_large(self.path, self.limit)
+        return content
+
+
+def _too_large(path: Path, limit: int) -> ArchiveError:
+    return ArchiveError(
+        f"{path} is refused: it unpacks to more than {limit:,} bytes, which weights "
+        "never do. If you trust it, unpack it yourself and give the directory"
+    )
 
 
 def _config(path: Path, content: bytes) -> dict[str, Any]:
@@ -125,31 +173,34 @@ def _config(path: Path, content: bytes) -> dict[str, Any]:
         config = json.loads(content)
         if not isinstance(config["model"]["type"], str):
             raise TypeError("the type is no name")
-    except (ValueError, KeyError, TypeError) as err:
+    except (ValueError, KeyError, TypeError, RecursionError) as err:
         raise ArchiveError(
-            f"{path}: {_CONFIG} is no configuration of an AllenNLP model ({err!r})"
+            f"{path}: {_CONFIG} is no configuration of an AllenNLP model ({err!r:.200})"
         ) from err
     return dict(config)
 
 
 def _weights(path: Path, content: bytes) -> dict[str, Tensor]:
     try:
-        weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as err:  # of a pickle or of torch
+        saved = read_torch(content)
+        table = saved.content
+        if not isinstance(table, dict):
+            raise PickleError("it holds no table of tensors")
+        for name, tensor in table.items():
+            if not (isinstance(name, str) and isinstance(tensor, Stored)):
+                raise PickleError(f"{name!r:.200} is no name of a tensor")
+        weights = saved.tensors(table)
+    except PickleError as err:
         raise ArchiveError(
-            f"{path}: {_WEIGHTS} is damaged or holds more than tensors ({err})"
+            f"{path}: {_WEIGHTS} is damaged or holds more than tensors: {err}"
         ) from err
-    if not isinstance(weights, dict):
-        raise ArchiveError(f"{path}: {_WEIGHTS} holds no table of tensors")
     for name, tensor in weights.items():
-        if not isinstance(tensor, Tensor):
-            raise ArchiveError(f"{path}: {name!r} in {_WEIGHTS} is no tensor")
         if not bool(tensor.isfinite().all()):
             raise ArchiveError(
                 f"{path}: tensor {name!r} in {_WEIGHTS} holds NaN or infinity: the "
                 "training diverged or the file is damaged"
             )
-    return dict(weights)
+    return weights
 
 
 def _vocabulary(path: Path, files: dict[str, bytes]) -> dict[str, list[str]]:
@@ -165,9 +216,9 @@ def _vocabulary(path: Path, files: dict[str, bytes]) -> dict[str, list[str]]:
                     f"{path}: the first line of {name} is not {UNKNOWN}: is its "
                     "namespace missing in non_padded_namespaces.txt?"
                 )
-        if len(set(entries)) < len(entries):
-            twice = next(e for i, e in enumerate(entries) if e in entries[:i])
-            raise ArchiveError(f"{path}: {name} lists {twice!r} twice")
+        twice, count = Counter(entries).most_common(1)[0]
+        if count > 1:
+            raise ArchiveError(f"{path}: {name} lists {twice!r:.200} twice")
         vocabulary[namespace] = entries
     return vocabulary
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.models.allennlp.archive import (
@@ -19,6 +20,7 @@ from lm_latent_eval.models.allennlp.archive import (
     Archive,
     ArchiveError,
 )
+from lm_latent_eval.models.renaming import misfits
 from lm_latent_eval.text.corpora import END_MARK, START_MARK
 
 SPECIAL_WORDS = (PADDING, UNKNOWN, START_MARK, END_MARK)
@@ -71,7 +73,13 @@ def check_rows(archive: Archive, tensor: str, namespace: str) -> None:
         ArchiveError: If it has not, or one of the two is missing.
     """
     entries = archive.namespace(namespace)
-    rows = len(archive.weights.get(tensor, ()))
+    table = archive.weights.get(tensor, torch.empty(0, 0))
+    if table.ndim != 2:
+        raise ArchiveError(
+            f"{archive.path}: {tensor} in weights.th is no table but of shape "
+            f"{tuple(table.shape)}"
+        )
+    rows = len(table)
     if rows != len(entries):
         raise ArchiveError(
             f"{archive.path}: {tensor} in weights.th has {rows} rows, but "
@@ -142,18 +150,13 @@ def _check_shapes(
     proposals: Mapping[str, Archive],
     asked_by: str,
 ) -> None:
-    for name in sorted(wanted.keys() | found.keys()):
+    for name, ours, theirs in misfits(wanted, found):
         part, which, *_ = name.split(".")
         archive = proposals[which] if part == "proposals" else original
-        shapes = [
-            tuple(weights[name].shape) if name in weights else "nothing"
-            for weights in (wanted, found)
-        ]
-        if shapes[0] != shapes[1]:
-            raise ArchiveError(
-                f"{archive.path}: {asked_by} asks for {shapes[0]} as our {name}, but "
-                f"weights.th has {shapes[1]}: they are of different models"
-            )
+        raise ArchiveError(
+            f"{archive.path}: {asked_by} asks for {ours} as our {name}, but "
+            f"weights.th has {theirs}: they are of different models"
+        )
 
 
 def _order(archive: Archive) -> list[int]:

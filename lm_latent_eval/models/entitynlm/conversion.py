@@ -75,7 +75,8 @@ def convert(
         num_unknown_types=len(original.vocabulary.get("tokens_unk", ())),
         **_size(original),
     )
-    model = EntityNLM(config)
+    with torch.device("meta"):  # sizes that no weights have must take no memory
+        model = EntityNLM(config)
     take_over(
         model,
         original,

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Regex
 from tokenizers.normalizers import Replace
 
@@ -117,7 +118,8 @@ def convert(
         num_unknown_types=len(original.vocabulary.get("tokens_unk", ())),
         **size,
     )
-    model = KGLM(config, graph)
+    with torch.device("meta"):  # sizes that no weights have must take no memory
+        model = KGLM(config, graph)
     rename = partial(rename_weights, tied=config.tie_weights)
     take_over(model, original, twins, rename, by_word=_BY_WORD, asked_by="config.json")
     checkpoint.save(model, tokenizer, Path(output), model.state_dict())
@@ -137,9 +139,17 @@ def _size(archive: Archive, kind: str) -> dict[str, Any]:
         )
     for namespace, tensor in _TABLES.items():
         check_rows(archive, tensor, namespace)
-    for name in ("hidden_size", "num_layers"):
-        if not isinstance(options.get(name), int):
+    for name, most in (
+        ("hidden_size", sum(w.numel() for w in archive.weights.values())),
+        ("num_layers", len(archive.weights)),
+    ):
+        if type(options.get(name)) is not int:
             raise ArchiveError(f"{archive.path}: config.json has no model.{name}")
+        if not 0 < options[name] <= most:
+            raise ArchiveError(
+                f"{archive.path}: model.{name} in config.json is {options[name]}, "
+                "which is not that of its weights"
+            )
     return {
         "token_embedding_dim": archive.weights[_TABLES["tokens"]].shape[-1],
         "entity_embedding_dim": archive.weights[_TABLES["entity_ids"]].shape[-1],

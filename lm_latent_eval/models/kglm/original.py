@@ -12,6 +12,7 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 import torch
@@ -127,7 +128,8 @@ def read_edges(path: Path) -> Edges:
     for head, out in table.items():
         if not (isinstance(out, (list, tuple)) and all(map(_is_edge, out))):
             raise ValueError(
-                f"{path}: {head!r} has {out!r:.60}; expected a list of (relation, tail)"
+                f"{path}: {head!r:.60} has {shown(out)}; expected a list of "
+                "(relation, tail)"
             )
         edges[head] = [(relation, tail) for relation, tail in out]
     return edges
@@ -142,13 +144,16 @@ def read_aliases(path: Path) -> Names:
     table = _read_table(path)
     names: dict[str, list[list[str]]] = {}
     for entity, forms in table.items():
-        # A set has no order of its own.
-        listed = sorted(forms) if isinstance(forms, (set, frozenset)) else forms
-        if not (isinstance(listed, (list, tuple)) and all(map(_is_form, listed))):
+        known = isinstance(forms, (list, tuple, set, frozenset))
+        if not (known and all(map(_is_form, forms))):
             raise ValueError(
-                f"{path}: {entity!r} has {forms!r:.60}; expected a list of names, each "
-                "a string or a list of words"
+                f"{path}: {entity!r:.60} has {shown(forms)}; expected a list of names, "
+                "each a string or a list of words"
             )
+        # A set has no order of its own.
+        listed = (
+            sorted(forms, key=str) if isinstance(forms, (set, frozenset)) else forms
+        )
         cut = (split_alias(form) if isinstance(form, str) else form for form in listed)
         names[entity] = [list(form) for form in cut]
     return names
@@ -158,8 +163,8 @@ def _read_table(path: Path) -> dict[str, Any]:
     if Path(path).suffix == ".json":
         try:
             table = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as err:
-            raise ValueError(f"{path} is not JSON ({err})") from err
+        except (ValueError, RecursionError) as err:
+            raise ValueError(f"{path} is not JSON of a table ({err})") from err
     else:
         table = load_pickle(path)
     if not (isinstance(table, dict) and all(isinstance(k, str) for k in table)):

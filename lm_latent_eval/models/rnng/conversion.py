@@ -1,7 +1,7 @@
 """Turns an RNNG that its authors' program trained into a checkpoint of ours.
 
 Their file is a pickled dictionary with a whole model object in it. Nothing of it is
-imported or run (``saved_modules.py``): of the object its parameters are taken.
+imported or run (``torch_files.py``): of the object its parameters are taken.
 
 The words were cut by a treebank, so the tokenizer cuts at white space alone: texts are
 given as the original data has them, one sentence a text, one space between words.
@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from lm_latent_eval.models import checkpoint
+from lm_latent_eval.models.renaming import misfits
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.original import configuration, rename_weights
-from lm_latent_eval.models.rnng.saved_modules import (
-    Container,
-    UnreadableError,
-    read_module,
-)
+from lm_latent_eval.models.torch_files import parameters, read_torch
+from lm_latent_eval.models.unpickling import PickleError, Record
 from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
 
 _CLASSES = (
@@ -62,10 +61,14 @@ def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:
     weights, words = read(path)
     try:
         config = configuration(weights, sentence_ends=sentence_ends)
-        model = RNNG(config)
-        model.load_state_dict(rename_weights(weights), assign=True)
-    except (KeyError, ValueError, RuntimeError) as err:
+        with torch.device("meta"):  # sizes that no weights have must take no memory
+            model = RNNG(config)
+        ours = rename_weights(weights)
+    except ValueError as err:
         raise OriginalError(f"{path} holds no original RNNG: {err}") from err
+    for name, wanted, found in misfits(model.state_dict(), ours):
+        raise OriginalError(f"{path} has {found} as our {name}, expected {wanted}")
+    model.load_state_dict(ours, assign=True)
     if len(words) != config.vocab_size:
         raise OriginalError(
             f"{path} has {len(words)} words but embeddings of {config.vocab_size}"
@@ -83,26 +86,30 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
         OriginalError: If the file is damaged, unsafe, or something else.
     """
     try:
-        content, parameters = read_module(path, _CLASSES)
-        model = content.get("model") if isinstance(content, dict) else None
-        words = content.get("idx2word") if isinstance(content, dict) else None
-        if not isinstance(model, Container) or not isinstance(words, dict):
+        saved = read_torch(Path(path).read_bytes(), _CLASSES)
+        content = saved.content if isinstance(saved.content, dict) else {}
+        model, words = content.get("model"), content.get("idx2word")
+        if not isinstance(model, Record) or not isinstance(words, dict):
             raise OriginalError(
                 f"{path} is not what the original program saves: a dictionary with "
                 "'model' and 'idx2word'"
             )
-        weights = parameters(model)
-    except UnreadableError as err:
+        weights = saved.tensors(parameters(model))
+    except PickleError as err:
         raise OriginalError(
             f"{path} is refused: {err}. An original RNNG asks for nothing but its own "
             "classes; nothing in the file was run"
         ) from err
     if set(words) != set(range(len(words))):
         raise OriginalError(f"{path}: the ids of its words are not 0, 1, 2, ...")
-    ordered = [str(words[i]) for i in range(len(words))]
+    ordered = [words[i] for i in range(len(words))]
+    if not all(isinstance(word, str) for word in ordered):
+        raise OriginalError(f"{path}: not all of its words are strings")
+    if len(set(ordered)) < len(ordered):
+        raise OriginalError(f"{path} lists a word twice")
     if tuple(ordered[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
         raise OriginalError(
-            f"{path}: its first words are {ordered[: len(SPECIAL_WORDS)]}, not "
+            f"{path}: its first words are {ordered[: len(SPECIAL_WORDS)]!r:.200}, not "
             f"{list(SPECIAL_WORDS)}"
         )
     return weights, ordered

@@ -27,6 +27,7 @@ _RENAMED = (
     (r"^q_binary\.4\.(\w+)$", r"spans.score.3.\1"),
 )
 _TIED = "vocab_mlp.1.weight"
+_SIZES = ("emb.weight", "q_leaf_rnn.weight_hh_l0", "q_pos_emb.weight")
 
 
 def rename_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -57,7 +58,13 @@ def configuration(weights: Mapping[str, Tensor], *, sentence_ends: bool) -> RNNG
         weights: Under their original names.
         sentence_ends: Whether its sentences are scored with their end, which is not
             written in a checkpoint (its published perplexities are without).
+
+    Raises:
+        ValueError: If one that tells a size is missing or no matrix.
     """
+    for name in _SIZES:
+        if name not in weights or weights[name].ndim != 2:
+            raise ValueError(f"{name} is no matrix in it")
     vocab_size, hidden_size = weights["emb.weight"].shape
     layers = [name for name in weights if re.fullmatch(r"stack_rnn.*\.bias", name)]
     return RNNGConfig(
