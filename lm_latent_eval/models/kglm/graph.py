@@ -1,4 +1,4 @@
-"""The knowledge graph and its aliases, as a few memory-mapped columns.
+"""The knowledge graph and its aliases, as a few columns of a file.
 
 Nodes are numbered 0 .. N-1; node 0 is "no entity". A directed edge head -> tail with a
 relation is one entry of two columns sorted by (head, tail):
@@ -12,8 +12,8 @@ of the extended vocabulary (words the model can utter, then words it can only co
 0 fills. ``entity_of`` (N,) maps a node to its row in the models' entity embeddings:
 the identity for new models, while converted ones share rows among literals.
 
-A loaded graph is a mapping of its file: on the CPU no column is copied, and only what
-is looked up is read. Moving a model to a GPU moves the columns, but not the names.
+Of a loaded graph, on the CPU, only what is looked up is read (``columns.py``). Moving
+a model to a GPU moves the columns, but not the names.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_latent_eval.models.kglm.columns import Rows, everything, moved, search
 from lm_latent_eval.models.kglm.graph_file import (
     COLUMNS,
     FILE_NAME,
     LOOKUPS,
     GraphError,
     PackedNames,
+    alias_words,
     outside,
     read,
     write,
@@ -53,9 +55,9 @@ class Lookups:
     """The node of a row of the entity table, (E,); 0 if several nodes share it."""
     has_edges: Tensor
     """Whether edges leave that node, (E,)."""
-    alias_order: Tensor
+    alias_order: Rows
     """Every alias (node * A + number), sorted by its first word, (M,)."""
-    alias_first: Tensor
+    alias_first: Rows
     """Those first words, (M,)."""
     num_words: int
     """No alias has a word with this id or a larger one."""
@@ -71,7 +73,8 @@ class Lookups:
         node_of[entity_of] = torch.arange(graph.num_nodes, device=entity_of.device)
         node_of[shared] = NO_ENTITY
         start, end = graph.edge_range(node_of)
-        first = graph.aliases[..., 0].flatten()
+        aliases = everything(graph.aliases)
+        first = aliases[..., 0].flatten()
         (some,) = first.nonzero(as_tuple=True)
         order = some[first[some].argsort(stable=True)]
         return cls(
@@ -79,7 +82,7 @@ class Lookups:
             has_edges=(end > start) & (node_of != NO_ENTITY),
             alias_order=order,
             alias_first=first[order],
-            num_words=int(graph.aliases.max()) + 1 if graph.aliases.numel() else 0,
+            num_words=int(aliases.max()) + 1 if aliases.numel() else 0,
         )
 
 
@@ -87,10 +90,10 @@ class Lookups:
 class KnowledgeGraph:
     """Triples and surface forms over numbered nodes."""
 
-    edge_key: Tensor
-    edge_relation: Tensor
+    edge_key: Rows
+    edge_relation: Rows
     entity_of: Tensor
-    aliases: Tensor
+    aliases: Rows
     node_names: Sequence[str]
     relation_names: Sequence[str]
     num_entities: int
@@ -145,22 +148,17 @@ class KnowledgeGraph:
     def edge_range(self, head: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the edges of each head start and end, same shape as ``head``."""
         low = head * self.num_nodes
-        return (
-            torch.searchsorted(self.edge_key, low),
-            torch.searchsorted(self.edge_key, low + self.num_nodes),
-        )
+        start, end = search(self.edge_key, torch.stack([low, low + self.num_nodes]))
+        return start, end
 
     def edges_between(self, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the edges head -> tail start and end, elementwise."""
         key = head * self.num_nodes + tail
-        return (
-            torch.searchsorted(self.edge_key, key),
-            torch.searchsorted(self.edge_key, key, right=True),
-        )
+        return search(self.edge_key, key), search(self.edge_key, key, right=True)
 
     def neighbours(self, head: int) -> list[int]:
         """List the distinct tails of one head, in increasing order."""
-        start, end = self.edge_range(torch.tensor([head], device=self.edge_key.device))
+        start, end = self.edge_range(torch.tensor([head], device=self.entity_of.device))
         edges, _ = expand_ranges(start, end)
         return [int(node) for node in self.tail(edges).unique()]
 
@@ -177,21 +175,22 @@ class KnowledgeGraph:
         first = self.lookups.alias_first
         word = word.to(first.dtype)
         place, which = expand_ranges(
-            torch.searchsorted(first, word),
-            torch.searchsorted(first, word, right=True),
+            search(first, word), search(first, word, right=True)
         )
         alias = self.lookups.alias_order[place]
-        words = self.aliases.flatten(0, 1)[alias]
+        words = alias_words(self.aliases, alias)
         words = _inside(words, self.lookups.num_words, "an alias's word")
         return words, alias // self.aliases.shape[1], which
 
     # -- making and keeping ---------------------------------------------------------
 
     def map(self, function: Callable[[Tensor], Tensor]) -> KnowledgeGraph:
-        """Return the graph with a function applied to every column (a move, say)."""
-        columns: dict[str, Any] = {n: function(getattr(self, n)) for n in COLUMNS}
+        """Return the graph with every column moved by a function."""
+        columns: dict[str, Any] = {
+            n: moved(getattr(self, n), function) for n in COLUMNS
+        }
         lookups: dict[str, Any] = {
-            n: function(getattr(self.lookups, n)) for n in LOOKUPS
+            n: moved(getattr(self.lookups, n), function) for n in LOOKUPS
         }
         return replace(self, **columns, known_lookups=replace(self.lookups, **lookups))
 
@@ -238,8 +237,10 @@ class KnowledgeGraph:
         Raises:
             GraphError: If it contradicts itself.
         """
-        columns: dict[str, Any] = {n: getattr(self, n).cpu() for n in COLUMNS}
-        columns |= {n: getattr(self.lookups, n).cpu() for n in LOOKUPS}
+        columns: dict[str, Any] = {
+            n: everything(getattr(self, n)).cpu() for n in COLUMNS
+        }
+        columns |= {n: everything(getattr(self.lookups, n)).cpu() for n in LOOKUPS}
         columns["node_names"] = PackedNames.pack(self.node_names)
         columns["relation_names"] = PackedNames.pack(self.relation_names)
         columns["num_entities"] = self.num_entities
@@ -248,7 +249,7 @@ class KnowledgeGraph:
 
     @classmethod
     def load(cls, directory: Path) -> KnowledgeGraph:
-        """Map the columns of a checkpoint directory into memory.
+        """Open the columns of a checkpoint directory.
 
         Raises:
             GraphError: If the file is missing, damaged or contradicts itself.

@@ -1,4 +1,4 @@
-"""A knowledge graph on disk: columns in one file, mapped into memory, not read.
+"""A knowledge graph on disk: columns in one file, read where they are looked at.
 
 What can only be told by reading everything (that no id dangles, that sorted columns
 are sorted) is told once, when a file is written; the file says so by its format.
@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
+
+from lm_latent_eval.models.kglm.columns import (
+    Rows,
+    TensorFile,
+    everything,
+    search,
+)
 
 FILE_NAME = "graph.safetensors"
 FORMATS = ("kglm-graph-1", "kglm-graph-2")
@@ -38,11 +44,13 @@ LOOKUPS = {
     "alias_first": torch.int32,
 }
 NAMES = ("node_names", "relation_names")
+BY_ENTITY = ("entity_of", "node_of_entity", "has_edges")
+"""Columns that are as long as the models' own tables, and are read with them."""
 WINDOWS, WIDTH = 4, 1024
 """How many windows of how many rows of a long column are looked at when loading."""
 
 Columns = dict[str, Any]
-"""Tensors of ``COLUMNS`` and perhaps of ``LOOKUPS``, ``PackedNames`` of ``NAMES``, and
+"""``Rows`` of ``COLUMNS`` and perhaps of ``LOOKUPS``, ``PackedNames`` of ``NAMES``, and
 the numbers ``num_entities`` and ``num_words``."""
 
 
@@ -54,8 +62,8 @@ class GraphError(ValueError):
 class PackedNames(Sequence[str]):
     """Strings in one byte column, decoded one at a time when asked for."""
 
-    text: Tensor
-    ends: Tensor
+    text: Rows
+    ends: Rows
 
     @classmethod
     def pack(cls, strings: Iterable[str]) -> PackedNames:
@@ -74,13 +82,15 @@ class PackedNames(Sequence[str]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = range(len(self))[index]
-        start = int(self.ends[position - 1]) if position else 0
-        return self.text[start : int(self.ends[position])].numpy().tobytes().decode()
+        # The first begins at 0, which is no end.
+        before = self.ends[max(position - 1, 0) : position + 1].tolist()
+        start, end = [0, *before][-2:]
+        return self.text[start:end].numpy().tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
         """Decode every string."""
-        text = self.text.numpy().tobytes()
-        return (text[a:b].decode() for a, b in pairwise([0, *self.ends.tolist()]))
+        text, ends = everything(self.text).numpy().tobytes(), everything(self.ends)
+        return (text[a:b].decode() for a, b in pairwise([0, *ends.tolist()]))
 
 
 def write(path: Path, columns: Columns) -> None:
@@ -92,18 +102,18 @@ def write(path: Path, columns: Columns) -> None:
     check(columns, whole)
     tensors = {name: columns[name].contiguous() for name in (*COLUMNS, *LOOKUPS)}
     for name in NAMES:
-        tensors[f"{name}.text"] = columns[name].text
-        tensors[f"{name}.ends"] = columns[name].ends
+        tensors[f"{name}.text"] = everything(columns[name].text)
+        tensors[f"{name}.ends"] = everything(columns[name].ends)
     for name in ("num_entities", "num_words"):
         tensors[name] = torch.tensor(columns[name])
-    # A file that a graph is mapped from must not change under it.
+    # A file that a graph is read from must not change under it.
     partial = path.with_name(f"{path.name}.partial")
     save_file(tensors, partial, metadata={"format": CHECKED})
     partial.rename(path)
 
 
 def read(path: Path) -> Columns:
-    """Map the columns of a graph; without lookups where it was not checked.
+    """Open the columns of a graph; without lookups where it was not checked.
 
     Raises:
         GraphError: If the file is missing, damaged or contradicts itself.
@@ -111,17 +121,16 @@ def read(path: Path) -> Columns:
     if not path.is_file():
         raise GraphError(f"{path} is missing: the checkpoint has no knowledge graph")
     try:
-        with safe_open(path, "pt") as file:
-            version = (file.metadata() or {}).get("format", FORMATS[0])
+        file = TensorFile(path)
+        version = file.metadata.get("format", FORMATS[0])
         if version not in FORMATS:
             raise GraphError(
                 f"is of the format {version}, which this version of lm_latent_eval "
                 f"does not know; it reads {', '.join(FORMATS)}: update the package"
             )
         checked = version == CHECKED
-        # On a mapping of its own, which takes with it what the check has read.
-        check(_columns(path, checked), sampled if checked else whole)
-        return _columns(path, checked)
+        columns = _columns(file, checked)
+        check(columns, sampled if checked else whole)
     except GraphError as err:
         raise GraphError(f"{path}: {err}") from err
     except Exception as err:
@@ -129,35 +138,36 @@ def read(path: Path) -> Columns:
             f"{path} is not a readable graph ({err}); was its writing interrupted? "
             "Build it again with the checkpoint"
         ) from err
+    return columns
 
 
-def _columns(path: Path, checked: bool) -> Columns:
-    tensors = load_file(path)
+def _columns(file: TensorFile, checked: bool) -> Columns:
+    def column(name: str) -> Rows:
+        lazy = file.column(name)
+        return lazy if checked and name not in BY_ENTITY else lazy.whole()
+
     columns: Columns = {
-        name: tensors[name] for name in (*COLUMNS, *(LOOKUPS if checked else ()))
+        name: column(name) for name in (*COLUMNS, *(LOOKUPS if checked else ()))
     }
     for name in NAMES:
-        columns[name] = PackedNames(tensors[f"{name}.text"], tensors[f"{name}.ends"])
+        columns[name] = PackedNames(column(f"{name}.text"), column(f"{name}.ends"))
     for name in ("num_entities", *(["num_words"] if checked else [])):
-        columns[name] = int(tensors[name])
+        columns[name] = int(file.column(name).whole())
     return columns
 
 
 # -- checks -------------------------------------------------------------------------
 
-Look = Callable[[Tensor], Tensor]
+Look = Callable[[Rows], Tensor]
 """What a check looks at of a column, in order."""
 
-
-def whole(column: Tensor) -> Tensor:
-    """Look at everything."""
-    return column
+whole = everything
 
 
-def sampled(column: Tensor) -> Tensor:
+def sampled(column: Rows) -> Tensor:
     """Look at evenly spaced windows, the beginning and the end among them."""
     if len(column) <= WINDOWS * WIDTH:
-        return column
+        return everything(column)
     starts = torch.linspace(0, len(column) - WIDTH, WINDOWS, dtype=torch.float64)
     return torch.cat([column[s : s + WIDTH] for s in starts.long().tolist()])
 
@@ -176,6 +186,12 @@ def check(columns: Mapping[str, Any], look: Look) -> None:
     for name, dtype in (COLUMNS | LOOKUPS).items():
         if name in columns and columns[name].dtype != dtype:
             raise GraphError(f"{name} is {columns[name].dtype}, expected {dtype}")
+        if name in columns and columns[name].ndim != (3 if name == "aliases" else 1):
+            raise GraphError(
+                f"{name} are not word ids of shape (nodes, aliases, words)"
+                if name == "aliases"
+                else f"{name} is no column"
+            )
     for name in NAMES:
         text, ends = columns[name].text, columns[name].ends
         last = ends[-1:].tolist() or [0]
@@ -204,7 +220,7 @@ def check(columns: Mapping[str, Any], look: Look) -> None:
             )
     aliases = columns["aliases"]
     words = columns.get("num_words", torch.iinfo(aliases.dtype).max)
-    if aliases.ndim != 3 or outside(look(aliases), words):
+    if outside(look(aliases), words):
         raise GraphError("aliases are not word ids of shape (nodes, aliases, words)")
     if _falls(look(edge_key)):
         raise GraphError("the edges are not sorted by head and tail")
@@ -227,16 +243,22 @@ def _check_lookups(columns: Mapping[str, Any], look: Look) -> None:
         heads, entity = look(node_of), look(torch.arange(entities))
         own = heads != 0
         low = heads * n
-        ends = torch.searchsorted(columns["edge_key"], torch.stack([low, low + n]))
+        ends = search(columns["edge_key"], torch.stack([low, low + n]))
         good = (
             bool((columns["entity_of"][heads] == entity)[own].all())
             and torch.equal(look(columns["has_edges"]), (ends[1] > ends[0]) & own)
-            and torch.equal(aliases.flatten(0, 1)[look(order), 0], first)
+            and torch.equal(alias_words(aliases, look(order))[:, 0], first)
         )
     if not good:
         raise GraphError(
             "the lookup columns are not of this graph: copy or build it again"
         )
+
+
+def alias_words(aliases: Rows, alias: Tensor) -> Tensor:
+    """Return the words of aliases (node * A + number), (M, L)."""
+    node, number = alias // aliases.shape[1], alias % aliases.shape[1]
+    return aliases[node][torch.arange(len(node), device=node.device), number]
 
 
 def outside(ids: Tensor, limit: int) -> bool:

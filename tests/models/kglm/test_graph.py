@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import (
     FILE_NAME,
     REFLEXIVE,
@@ -156,12 +157,18 @@ def test_parallel_edges_lie_together():
 def same(ours: KnowledgeGraph, wanted: KnowledgeGraph) -> bool:
     columns = ("edge_key", "edge_relation", "entity_of", "aliases")
     return (
-        all(torch.equal(getattr(ours, c), getattr(wanted, c)) for c in columns)
+        all(
+            torch.equal(everything(getattr(ours, c)), everything(getattr(wanted, c)))
+            for c in columns
+        )
         and list(ours.node_names) == list(wanted.node_names)
         and list(ours.relation_names) == list(wanted.relation_names)
         and ours.num_entities == wanted.num_entities
         and all(
-            torch.equal(getattr(ours.lookups, name), getattr(wanted.lookups, name))
+            torch.equal(
+                everything(getattr(ours.lookups, name)),
+                everything(getattr(wanted.lookups, name)),
+            )
             for name in ("node_of_entity", "has_edges", "alias_order", "alias_first")
         )
         and ours.lookups.num_words == wanted.lookups.num_words

@@ -188,12 +188,13 @@ def measured(code: str, *arguments: object) -> dict[str, int]:
 
 LOAD = """
 from pathlib import Path
+from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import COLUMNS, KnowledgeGraph
 before = memory("VmRSS")
 graph = KnowledgeGraph.load(Path(sys.argv[1]))
 loaded = memory("VmRSS") - before
 for name in COLUMNS:
-    getattr(graph, name).sum()
+    everything(getattr(graph, name)).sum()
 print(json.dumps({"loaded": loaded, "read": memory("VmRSS") - before}))
 """
 
