@@ -157,6 +157,10 @@ MALICIOUS = {
     "NEWOBJ": (lambda c: b"\x80\x02c__builtin__\ndict\n)\x81.", "NEWOBJ"),
     "NEWOBJ_EX": (lambda c: b"\x80\x04c__builtin__\ndict\n)}\x92.", "NEWOBJ_EX"),
     "BUILD": (lambda c: b"ccollections\nCounter\n}b.", "BUILD"),
+    "a name of two lines": (
+        lambda c: b"\x80\x04" + stack_global("os\n", "system") + b".",
+        r"os\n.system",
+    ),
     "a persistent id": (lambda c: b"P0\n.", "PERSID"),
     "a persistent id on the stack": (lambda c: b"\x80\x02K\x01Q.", "BINPERSID"),
     "an extension": (lambda c: b"\x80\x02\x82\xf0.", "EXT1"),
@@ -266,6 +270,79 @@ DECLARED = {
 }
 
 HARMLESS = ("a frame", "a place in the memo")
+
+
+def put(place: int) -> bytes:
+    return b"r" + struct.pack("<I", place)
+
+
+def get(place: int) -> bytes:
+    return b"j" + struct.pack("<I", place)
+
+
+# Of each a kilobyte could ask for gigabytes, or for hours: (t, t) of (t, t) of ...
+TWICE = (
+    b"K\x01"
+    + b"\x85"
+    + put(0)
+    + b"0"
+    + b"".join(get(i) + get(i) + b"\x86" + put(i + 1) + b"0" for i in range(50))
+)
+DEEP = b"K\x01" + b"\x85" * 1_000_000
+LABOURS = {
+    "a key that is twice itself": b"}" + TWICE + get(50) + b"Ns.",
+    "keys that are": b"}(" + TWICE + get(50) + b"Nu.",
+    "keys at once": b"(" + TWICE + get(50) + b"Nd.",
+    "a deep key": b"}" + DEEP + b"Ns.",
+    "a member": b"\x8f(" + TWICE + get(50) + b"\x90.",
+    "a member of a frozen set": b"(" + TWICE + get(50) + b"\x91.",
+    "a member of a called set": b"c__builtin__\nset\n(" + TWICE + get(50) + b"l\x85R.",
+    "a key of a called dictionary": (
+        b"ccollections\nOrderedDict\n(" + TWICE + get(50) + b"N\x86l\x85R."
+    ),
+    "a list copied": (
+        b"]("
+        + b"N" * 50_000
+        + b"e"
+        + put(0)
+        + (b"c__builtin__\nlist\n" + get(0) + b"\x85R") * 5000
+        + b"."
+    ),
+    "a string cut": (
+        b"X"
+        + struct.pack("<i", 50_000)
+        + b"x" * 50_000
+        + put(0)
+        + (b"c__builtin__\nlist\n" + get(0) + b"\x85R") * 5000
+        + b"."
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LABOURS)
+def test_labours_without_end_are_not_begun(tmp_path, kind):
+    """In a process of its own: some would end it."""
+    (tmp_path / "data.pkl").write_bytes(LABOURS[kind])
+    code = (
+        "import resource\n"
+        "from pathlib import Path\n"
+        "from lm_latent_eval.models.unpickling import PickleError, load_pickle\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "try:\n"
+        "    load_pickle(Path('data.pkl'))\n"
+        "except PickleError as err:\n"
+        "    print(err)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        timeout=600,
+    )
+    said = "copies the same data" if "copied" in kind or "cut" in kind else "has a key"
+    assert f"data.pkl is refused: it {said}" in done.stdout
 
 
 @pytest.mark.parametrize("kind", DECLARED)

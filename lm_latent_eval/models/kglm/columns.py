@@ -22,8 +22,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 15
-"""Bytes that are read at once."""
+BLOCK = 1 << 12
+"""Numbers of a column that are read at once: they are searched, or lie together. Rows
+of a table are looked up anywhere: as many as have so many bytes."""
 REMEMBERED = 1 << 16
 """Keys whose places in a column are: most are asked for again."""
 
@@ -101,8 +102,9 @@ class Column:
         """Reserve memory, and read nothing."""
         self.file, self.place, self.dtype, self.shape = file, place, dtype, shape
         self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        self.per_block = max(1, BLOCK // max(8, self.row_bytes))
-        self.known = torch.zeros(-(-len(self) // self.per_block), dtype=torch.bool)
+        self.per_block = max(1, BLOCK // (max(1, self.row_bytes) if shape[1:] else 1))
+        blocks = -(-len(self) // self.per_block) if self.row_bytes else 0
+        self.known = torch.zeros(blocks, dtype=torch.bool)
         self.num_unread = len(self.known)
         self.content = torch.empty(shape, dtype=dtype)
         self._place = lru_cache(REMEMBERED)(self._search_one)
@@ -122,7 +124,7 @@ class Column:
         Raises:
             ChangedError: If they are read from a file that was changed.
         """
-        if isinstance(rows, slice):
+        if self.num_unread and isinstance(rows, slice):
             start, end, _ = rows.indices(len(self))
             first, last = start // self.per_block, -(-end // self.per_block)
             self._read(torch.arange(first, max(first, last)))

@@ -65,7 +65,7 @@ class Lookups:
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> Lookups:
         """Read a whole graph."""
-        entity_of, num_entities = graph.entity_of, graph.num_entities
+        entity_of, num_entities = everything(graph.entity_of), graph.num_entities
         # The first node of a row that several share has no row "of its own":
         # such rows (literals, unknown) are never introduced and have no edges.
         shared = torch.bincount(entity_of, minlength=num_entities) > 1
@@ -92,7 +92,7 @@ class KnowledgeGraph:
 
     edge_key: Rows
     edge_relation: Rows
-    entity_of: Tensor
+    entity_of: Rows
     aliases: Rows
     node_names: Sequence[str]
     relation_names: Sequence[str]
@@ -158,7 +158,9 @@ class KnowledgeGraph:
 
     def neighbours(self, head: int) -> list[int]:
         """List the distinct tails of one head, in increasing order."""
-        start, end = self.edge_range(torch.tensor([head], device=self.entity_of.device))
+        start, end = self.edge_range(
+            torch.tensor([head], device=self.node_of_entity.device)
+        )
         edges, _ = expand_ranges(start, end)
         return [int(node) for node in self.tail(edges).unique()]
 

@@ -44,7 +44,7 @@ LOOKUPS = {
     "alias_first": torch.int32,
 }
 NAMES = ("node_names", "relation_names")
-BY_ENTITY = ("entity_of", "node_of_entity", "has_edges")
+BY_ENTITY = ("node_of_entity", "has_edges")
 """Columns that are as long as the models' own tables, and are read with them."""
 WINDOWS, WIDTH = 4, 1024
 """How many windows of how many rows of a long column are looked at when loading."""
@@ -243,11 +243,13 @@ def _check_lookups(columns: Mapping[str, Any], look: Look) -> None:
         heads, entity = look(node_of), look(torch.arange(entities))
         own = heads != 0
         low = heads * n
+        # Of many aliases few: they lie anywhere in their table.
+        some = slice(None, None, 16 if len(first) < len(order) else 1)
         ends = search(columns["edge_key"], torch.stack([low, low + n]))
         good = (
             bool((columns["entity_of"][heads] == entity)[own].all())
             and torch.equal(look(columns["has_edges"]), (ends[1] > ends[0]) & own)
-            and torch.equal(alias_words(aliases, look(order))[:, 0], first)
+            and torch.equal(alias_words(aliases, look(order)[some])[:, 0], first[some])
         )
     if not good:
         raise GraphError(

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.walk import Mention
 from lm_latent_eval.text.corpora import START_MARK, numbered_lines, unmarked
@@ -181,7 +182,7 @@ class LinkedAnnotator:
         """Index the graph by name."""
         self.word_id = tokenizer.tokenizer.token_to_id
         self.node = {name: i for i, name in enumerate(graph.node_names)}
-        self.entity_of = graph.entity_of.tolist()
+        self.entity_of = everything(graph.entity_of).tolist()
 
     def __call__(self, text: LinkedText) -> tuple[list[int], list[int], list[int]]:
         """Return word ids, mention types and nodes of the tokens after the first."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.models import load
 from lm_latent_eval.models.kglm.conversion import convert
-from lm_latent_eval.models.kglm.original import read_aliases
+from lm_latent_eval.models.kglm.original import read_aliases, read_edges
 from tests.allennlp_archive import files, write_directory, write_tar
 from tests.kglm_archives import golden_archive, knowledge
+from tests.memory_limit import at_most
 
 
 def without(contents, name):
@@ -89,6 +92,38 @@ DAMAGED = {
         with_weights(lambda w: w["_fc_copy.bias"].fill_(float("nan"))),
         "'_fc_copy.bias' in weights.th holds NaN",
     ),
+    "a tensor of rank 0": (
+        with_weights(lambda w: w.update({"_token_embedder.weight": torch.ones(())})),
+        "_token_embedder.weight in weights.th is no table but of shape ()",
+    ),
+    "whole numbers": (
+        with_weights(lambda w: w.update({"_fc_copy.bias": w["_fc_copy.bias"].long()})),
+        "words.copy.bias, but weights.th has (6,) of torch.int64",
+    ),
+    "sparse": (
+        with_weights(
+            lambda w: w.update({"_fc_copy.bias": w["_fc_copy.bias"].to_sparse()})
+        ),
+        "holds more than tensors: it asks for torch._utils._rebuild_sparse_tensor",
+    ),
+    "one number for all": (
+        with_weights(lambda w: w.update(x=torch.ones(1).expand(1 << 40))),
+        "holds more than tensors: a tensor repeats its numbers (a stride of 0)",
+    ),
+    "sizes that nothing has": (
+        with_option("hidden_size", 10**12),
+        "model.hidden_size in config.json is 1000000000000, which is not that",
+    ),
+    "layers without end": (
+        with_option("num_layers", 10**9),
+        "model.num_layers in config.json is 1000000000, which is not that",
+    ),
+    "a size below 1": (with_option("hidden_size", -1), "config.json is -1, which is"),
+    "a size that is none": (with_option("num_layers", True), "has no model.num_layers"),
+    "deep JSON": (
+        lambda c: c | {"config.json": b"[" * 100_000},
+        "config.json is no configuration",
+    ),
     "a tensor less": (
         with_weights(lambda w: w.pop("_fc_copy.bias")),
         "words.copy.bias, but weights.th has nothing",
@@ -133,10 +168,12 @@ DAMAGED = {
 def test_what_is_wrong_with_an_archive_is_said(tmp_path, kind, write):
     damage, message = DAMAGED[kind]
     archive = write(tmp_path / "a", damage(files(*golden_archive("B"))))
-    with pytest.raises(ValueError) as caught:
+    with at_most(1 << 29), pytest.raises(ValueError) as caught:
         convert(archive, tmp_path / "out", **knowledge(tmp_path))
     assert str(archive) in str(caught.value)
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value), "torch's advice is dangerous"
     assert not (tmp_path / "out").exists()
 
 
@@ -176,6 +213,120 @@ def test_unsafe_members_are_refused(tmp_path, unsafe, message):
                 worse.addfile(info, content)
     with pytest.raises(ValueError, match=rf"b\.tar is refused: .* {message}"):
         convert(tmp_path / "b.tar", tmp_path / "out", **knowledge(tmp_path))
+
+
+HUGE = 1 << 40
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("name", ["weights.th", "log/unwanted"])
+@pytest.mark.parametrize("size", [HUGE, -512])
+def test_members_of_a_declared_size(tmp_path, name, size, zipped):
+    """They have 512 bytes each, and no end."""
+    info = member(name, size=size)
+    content = info.tobuf(tarfile.GNU_FORMAT) + bytes(512)
+    path = tmp_path / "a.tar"
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    with (
+        at_most(1 << 28),
+        pytest.raises(ValueError, match=r"a\.tar is (refused: it unp|not a readable)"),
+    ):
+        convert(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_of_a_declared_size(tmp_path, kind):
+    """tarfile reads all of a long name, and of an extended header."""
+    info = member("x", size=HUGE, type=kind)
+    path = tmp_path / "a.tar"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10**8)))
+    assert path.stat().st_size < 200_000, "premise"
+    with (
+        at_most(1 << 28),
+        pytest.raises(ValueError, match=r"a\.tar is refused: it unpacks to more than"),
+    ):
+        convert(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["weights.th", "config.json", "log/unwanted"])
+def test_an_archive_that_unpacks_to_much_more(tmp_path, name):
+    """A hundred thousand bytes of gzip become a hundred million."""
+    path = write_tar(tmp_path / "a.tar.gz", {name: bytes(10**8)})
+    assert path.stat().st_size < 200_000, "premise"
+    with at_most(10**8), pytest.raises(ValueError) as caught:
+        convert(path, tmp_path / "out")
+    assert "a.tar.gz is refused: it unpacks to more than 16,777" in str(caught.value)
+    assert "give the directory" in str(caught.value)
+
+
+def test_very_many_members(tmp_path):
+    """30,000 members of nothing, each a record of a kilobyte if they were kept."""
+    header = member("x").tobuf(tarfile.GNU_FORMAT)
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(header * 30_000))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="lacks config"):
+        convert(path, tmp_path / "out")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+def test_a_sparse_member(tmp_path):
+    """Of nothing but a hole of a terabyte."""
+    info = member("weights.th", type=tarfile.GNUTYPE_SPARSE)
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[483:495] = b"\x80" + HUGE.to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + bytes(1024))
+    with at_most(1 << 28), pytest.raises(ValueError, match=r"weights\.th is no plain"):
+        convert(tmp_path / "a.tar", tmp_path / "out")
+
+
+def test_other_compressions_are_no_archives(tmp_path):
+    """A header of LZMA asks for gigabytes before the first byte."""
+    path = tmp_path / "a.tar.xz"
+    with tarfile.open(path, "w:xz") as tar:
+        tar.addfile(member("config.json"))
+    with pytest.raises(ValueError, match=r"a\.tar\.xz is not a readable archive"):
+        convert(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[" * 100_000, "not JSON of a table"),
+        ('{"Q1": ' + "[" * 900 + "]" * 900 + "}", "expected a list"),
+    ],
+)
+@pytest.mark.parametrize("name", ["knowledge_graph", "aliases"])
+def test_deep_json(tmp_path, name, content, said):
+    files_ = knowledge(tmp_path)
+    (tmp_path / "deep.json").write_text(content)
+    archive = write_directory(tmp_path / "a", files(*golden_archive("B")))
+    with pytest.raises(ValueError, match=rf"deep\.json.*{said}") as caught:
+        convert(archive, tmp_path / "out", **{**files_, name: tmp_path / "deep.json"})
+    assert len(str(caught.value)) < 500
+
+
+def test_a_deep_pickle_is_shown_in_part(tmp_path):
+    """A list within a list, a million times: to show it all would never end."""
+    deep = b"\x80\x02}X\x02\0\0\0Q1" + b"]" * 10**6 + b"a" * (10**6 - 1) + b"s."
+    (tmp_path / "deep.pkl").write_bytes(deep)
+    for reader in (read_aliases, read_edges):
+        with pytest.raises(ValueError, match="expected a list") as caught:
+            reader(tmp_path / "deep.pkl")
+        assert len(str(caught.value)) < 500
+
+
+def test_sets_of_names_of_both_kinds(tmp_path):
+    path = tmp_path / "alias.pkl"
+    path.write_bytes(pickle.dumps({"Q1": {"Ada", ("Ada", "King")}}))
+    assert sorted(read_aliases(path)["Q1"]) == [["Ada"], ["Ada", "King"]]
+    path.write_bytes(pickle.dumps({"Q1": {"Ada", 1}}))
+    with pytest.raises(ValueError, match=r"alias\.pkl: 'Q1' has"):
+        read_aliases(path)
 
 
 def test_an_archive_may_hold_more_and_begin_with_a_dot(tmp_path):

@@ -17,7 +17,9 @@ from lm_latent_eval.models import MODELS
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.rnng.conversion import OriginalError, convert, read
 from lm_latent_eval.text.words import SPECIAL_WORDS
+from tests.memory_limit import at_most
 from tests.models.rnng import reference
+from tests.models.test_torch_files import FORMS, text
 
 WORDS = dict(enumerate([*SPECIAL_WORDS, *(f"w{n}" for n in range(284))]))
 
@@ -159,6 +161,91 @@ def test_other_files_are_refused(checkpoint, tmp_path):
     with pytest.raises(OriginalError, match=r"file\.pt is refused"):
         read(path)
     assert not (tmp_path / "out").exists()
+
+
+WRONG = {
+    "no embeddings": ("emb.weight", lambda w: None, "emb.weight is no matrix"),
+    "embeddings of rank 1": ("emb.weight", lambda w: w[0], "emb.weight is no matrix"),
+    "embeddings of rank 3": (
+        "emb.weight",
+        lambda w: w[None],
+        "emb.weight is no matrix",
+    ),
+    "a state of rank 0": (
+        *("q_leaf_rnn.weight_hh_l0", lambda w: w[0, 0]),
+        "q_leaf_rnn.weight_hh_l0 is no matrix",
+    ),
+    "positions of rank 1": (
+        *("q_pos_emb.weight", lambda w: w[0]),
+        "q_pos_emb.weight is no matrix",
+    ),
+    "a bias of rank 0": (
+        *("q_binary.0.bias", lambda w: w[0]),
+        r"has \(\) as our spans.score.0.bias, expected \(24,\)",
+    ),
+    "a bias less": (
+        *("q_binary.0.bias", lambda w: None),
+        r"has nothing as our spans.score.0.bias, expected \(24,\)",
+    ),
+    "whole numbers": (
+        *("q_binary.0.bias", lambda w: w.long()),
+        r"has \(24,\) of torch.int64 as our spans.score.0.bias",
+    ),
+    # 2 x 2,000,000 numbers would ask for matrices of 32 TB.
+    "embeddings that ask for much": (
+        *("emb.weight", lambda w: torch.zeros(len(w), 9000)),
+        r"not a tied|expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_tensors_are_named(checkpoint, tmp_path, kind):
+    """In one line, before any memory is taken for a model of their sizes."""
+    name, change, message = WRONG[kind]
+    *outer, last = name.split(".")
+    module = checkpoint["model"].get_submodule(".".join(outer))
+    wrong = change(module._parameters[last])
+    module._parameters[last] = None if wrong is None else wrong.detach()
+    if "much" in kind:
+        checkpoint["model"].vocab_mlp[-1]._parameters["weight"] = wrong.detach()
+    path = tmp_path / "file.pt"
+    torch.save(checkpoint, path)
+    size = path.stat().st_size
+    with (
+        at_most(8 * size + (1 << 28)),
+        pytest.raises(OriginalError, match=message) as e,
+    ):
+        convert(path, tmp_path / "out")
+    assert "\n" not in str(e.value)
+    assert str(path) in str(e.value)
+
+
+def test_words_that_are_none_or_twice(checkpoint, tmp_path):
+    path = tmp_path / "file.pt"
+    for word, message in ((7, "not all of its words are strings"), ("w3", "twice")):
+        torch.save({**checkpoint, "idx2word": {**WORDS, 50: word}}, path)
+        with pytest.raises(OriginalError, match=message):
+            read(path)
+
+
+@pytest.mark.parametrize("depth", [3000, 0])
+@pytest.mark.parametrize("form", FORMS)
+def test_modules_without_end_are_refused(tmp_path, form, depth):
+    """3,000 within one another, or one that is within itself."""
+    relu = b"ctorch.nn.modules.activation\nReLU\n)\x81"
+    modules = text("_modules")
+    inside = b"}" + modules + b"}" + text("m")
+    # The first stands in the memo, and is the last as well.
+    opened = relu + b"q\0" + inside + (relu + inside) * depth
+    pickled = opened + b"h\0" + b"ssb" * (depth + 1)
+    words = text("idx2word") + b"}"
+    path = tmp_path / "deep.pt"
+    path.write_bytes(
+        FORMS[form](b"\x80\x02}(" + text("model") + pickled + words + b"u.")
+    )
+    with pytest.raises(OriginalError, match="are within themselves, or without end"):
+        read(path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.999])
