@@ -98,6 +98,8 @@ class Reader(pickle._Unpickler):
     narrowed, and its memo is a dictionary.
     """
 
+    stack: list[Any]
+
     def __init__(
         self,
         file: BinaryIO,
@@ -128,10 +130,11 @@ class Reader(pickle._Unpickler):
 
     def load_reduce(self) -> None:
         """Call what a name stands for, on no more in all than the file can hold."""
-        self.to_copy -= sum(len(a) for a in self.stack[-1] if isinstance(a, Sized))
+        args = self.stack.pop()
+        self.to_copy -= sum(len(arg) for arg in args if isinstance(arg, Sized))
         if self.to_copy < 0:
             raise PickleError("it copies the same data again and again")
-        super().load_reduce()
+        self.stack[-1] = self.stack[-1](*args)
 
     def load_newobj(self) -> None:
         """Make a record."""
@@ -171,11 +174,13 @@ _KEYS: Mapping[str, slice] = {
 """Where on the stack the instructions that hash find what they hash."""
 
 
-def _carry_out(op: pickletools.OpcodeInfo) -> Callable[[Reader], None]:
+def _carry_out(op: pickletools.OpcodeInfo) -> Callable[[Any], None]:
     """Return what a reader does at an instruction."""
     if op.name not in INSTRUCTIONS:
         return lambda _: _refuse(op.name)
-    load = getattr(Reader, pickle._Unpickler.dispatch[ord(op.code)].__name__)
+    load: Callable[[Any], None] = getattr(
+        Reader, pickle._Unpickler.dispatch[ord(op.code)].__name__
+    )
     if op.name not in _KEYS:
         return load
 

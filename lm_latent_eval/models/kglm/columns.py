@@ -161,11 +161,7 @@ class Column:
             self.file.read(self.place + b * self.row_bytes, self.row_bytes)
             for b in blocks
         ]
-        return (
-            torch.cat([self.content.new_empty(0).view(torch.uint8), *rows])
-            .view(self.dtype)
-            .tolist()
-        )
+        return torch.cat(rows).view(self.dtype).tolist()
 
     def _read(self, blocks: Tensor) -> None:
         known = self.known[blocks]

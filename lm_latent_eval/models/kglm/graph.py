@@ -179,7 +179,8 @@ class KnowledgeGraph:
         place, which = expand_ranges(
             search(first, word), search(first, word, right=True)
         )
-        alias = self.lookups.alias_order[place]
+        limit = self.num_nodes * self.aliases.shape[1]
+        alias = _inside(self.lookups.alias_order[place], limit, "an alias")
         words = alias_words(self.aliases, alias)
         words = _inside(words, self.lookups.num_words, "an alias's word")
         return words, alias // self.aliases.shape[1], which
