@@ -21,8 +21,8 @@ NOT_LOCKED = frozenset({"lm-latent-eval", "pip"})
 COMMENT = """\
 # The versions that development and continuous integration run, what our requirements
 # require included; pip is not locked. Users get the open ranges of pyproject.toml.
-# Made by `python -m tests.constraints` in an environment of `make test` on Linux without
-# a GPU; of a requirement that is not installed there the line is kept.
+# Made by `python -m tests.constraints` in an environment of `make test` on Linux
+# without a GPU; of a requirement that is not installed there the line is kept.
 """
 
 

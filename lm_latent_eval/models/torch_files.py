@@ -63,11 +63,10 @@ class Stored:
         """Check all that can be told without the numbers."""
         numbers = (self.offset, *self.size, *self.stride)
         if not (
-            isinstance(self.storage, Storage)
-            and len(self.size) == len(self.stride) <= _LIMIT
+            len(self.size) == len(self.stride) <= _LIMIT
             and all(type(n) is int and 0 <= n < 1 << 63 for n in numbers)
         ):
-            raise PickleError("a tensor has no numbers, or no shape")
+            raise PickleError("a tensor has no shape")
         if any(
             n > 1 and not step for n, step in zip(self.size, self.stride, strict=True)
         ):
@@ -80,6 +79,8 @@ class Stored:
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Stored:
+    if not isinstance(storage, Storage):
+        raise PickleError("a tensor has no numbers")
     return Stored(storage, offset, tuple(size), tuple(stride))
 
 

@@ -212,7 +212,7 @@ class Trainer(Generic[ItemT]):
             raise ValueError(
                 f"{self.path} is damaged ({type(err).__name__}): remove the file to "
                 "start anew"
-            ) from err
+            ) from None  # torch advises to run what is in the file
         options = json.loads(state["options"])
         mine = asdict(self.options)
         # More epochs may be asked for; anything else would be another run.

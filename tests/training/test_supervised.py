@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,6 +217,18 @@ def test_a_damaged_state_says_what_to_do(tmp_path, content):
         (tmp_path / STATE_FILE).write_bytes(content)
     with pytest.raises(ValueError, match=r"is damaged .* remove the file"):
         trainer(tmp_path)
+
+
+def test_torchs_advice_is_not_passed_on(tmp_path, capfd):
+    """It is to read again what is no data, and to run what is in it."""
+    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    torch.save({"options": Path}, tmp_path / STATE_FILE)
+    with pytest.raises(pickle.UnpicklingError, match="weights_only"):
+        torch.load(tmp_path / STATE_FILE, weights_only=True)
+    with pytest.raises(ValueError, match=r"is damaged .* remove the file") as caught:
+        trainer(tmp_path)
+    assert "weights_only" not in "".join(traceback.format_exception(caught.value))
+    assert "weights_only" not in "".join(capfd.readouterr())
 
 
 # -- numbers that are none ----------------------------------------------------------

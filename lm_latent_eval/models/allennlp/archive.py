@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from torch import Tensor
 
@@ -116,9 +116,11 @@ def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
             gzipped = packed.read(2) == b"\x1f\x8b"
             packed.seek(0)
             file = gzip.GzipFile(fileobj=packed) if gzipped else packed
-            with tarfile.open(fileobj=_AtMost(path, file, limit), mode="r|") as tar:
+            stream = cast(BinaryIO, _AtMost(path, cast(BinaryIO, file), limit))
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
                 while (member := tar.next()) is not None:
-                    tar.members = []  # or it would keep them all
+                    # Or it would keep them all.
+                    tar.members = []  # type: ignore[attr-defined]
                     if found := _content(path, tar, member, limit):
                         yield found
     except ArchiveError:

@@ -124,12 +124,8 @@ class Column:
         Raises:
             ChangedError: If they are read from a file that was changed.
         """
-        if self.num_unread and isinstance(rows, slice):
-            start, end, _ = rows.indices(len(self))
-            first, last = start // self.per_block, -(-end // self.per_block)
-            self._read(torch.arange(first, max(first, last)))
-        elif self.num_unread:
-            self._read(rows // self.per_block)
+        if self.num_unread:
+            self._read(self._blocks(rows))
         return self.content[rows]
 
     def whole(self) -> Tensor:
@@ -151,7 +147,7 @@ class Column:
         insert = bisect_right if right else bisect_left
         start = self.per_block * max(insert(self._firsts, key) - 1, 0)
         rows = self[start : start + self.per_block]
-        return start + insert(memoryview(rows.numpy()), key)
+        return start + insert(rows.numpy().data, key)
 
     @cached_property
     def _firsts(self) -> list[int]:
@@ -162,6 +158,13 @@ class Column:
             for b in blocks
         ]
         return torch.cat(rows).view(self.dtype).tolist()
+
+    def _blocks(self, rows: Tensor | slice) -> Tensor:
+        if isinstance(rows, Tensor):
+            return rows // self.per_block
+        start, end, _ = rows.indices(len(self))
+        first, last = start // self.per_block, -(-end // self.per_block)
+        return torch.arange(first, max(first, last))
 
     def _read(self, blocks: Tensor) -> None:
         known = self.known[blocks]

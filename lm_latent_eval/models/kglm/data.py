@@ -100,7 +100,10 @@ def read_annotated(path: Path) -> list[AnnotatedText]:
             if "annotations" in record:
                 record = LinkedText.from_json(record).as_record()
             texts.append(AnnotatedText.from_json(record))
-        except (ValueError, KeyError, IndexError, TypeError) as err:
+        except (
+            *(ValueError, KeyError, IndexError, TypeError),
+            RecursionError,  # nested without end
+        ) as err:
             raise ValueError(
                 f"{path}, line {number}: not an annotated text ({err!r}); expected "
                 '{"tokens": [...], "mentions": [...], "triples": [...]}, or '
@@ -131,7 +134,10 @@ class Knowledge:
             aliases = {
                 str(k): [str(f) for f in v] for k, v in content["aliases"].items()
             }
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
+        except (
+            *(ValueError, KeyError, TypeError, AttributeError),
+            RecursionError,  # nested without end
+        ) as err:
             raise ValueError(
                 f"{path} is not a knowledge graph ({err!r}); expected "
                 '{"triples": [["s", "r", "o"], ...], "aliases": {"s": ["name", ...]}}'

@@ -104,6 +104,7 @@ def test_a_text_without_its_tokens_is_an_error():
         json.dumps({**ADA, "mentions": [mention(2, 2)]}),
         json.dumps({**ADA, "mentions": [mention("0", 2)]}),
         json.dumps({**ADA, "triples": [["Ada", "knew"]]}),
+        '{"tokens": ' + "[" * 100_000,
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line):
@@ -136,6 +137,7 @@ def test_texts_are_read_in_order(tmp_path):
         '{"triples": [["a", "b"]], "aliases": {}}',
         '{"triples": [], "aliases": ["a"]}',
         '{"triples": [], "aliases": {"a": 3}}',
+        "[" * 100_000,
     ],
 )
 def test_bad_knowledge_is_named(tmp_path, content):
