@@ -25,7 +25,7 @@ from lm_latent_eval.inference import (
     particles,
 )
 from lm_latent_eval.inference.particles import Particles, next_token
-from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import LatentLM, LeftToRight, Mass, Proposal, WholeText
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.text.batch import TokenBatch
@@ -39,6 +39,8 @@ from tests.models.rnng.space import every_prefix
 
 LENGTH = 3
 """Tokens of the texts that are listed."""
+LONG, LONG_SENTENCE = 350, 40
+"""Words of texts that are not."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,52 @@ def test_texts_are_scored_alike_in_any_company(name, which):
     for n, text in enumerate(texts):
         alone = method.log_weights(model, proposal, tiny.batch([text]), [names[n]])
         torch.testing.assert_close(together[n], alone[0], rtol=0, atol=1e-10)
+
+
+@every_normalised_model
+def test_company_moves_float32_by_a_walk_of_roundings(name):
+    """Relatively by less than sqrt(T) roundings of float32 in texts of T tokens.
+
+    A token's log-probability is rounded, and so is the recurrent state that it is
+    predicted from, once a token before it: independent roundings add up like steps of
+    a random walk. The sum over tokens is taken in float64 and adds none.
+    """
+    tiny, model, proposal = opened(name)
+    model.float()
+    length = LONG if tiny.goes_on else LONG_SENTENCE
+    texts = [
+        [*(tiny.words[(n + t * t) % 3 % len(tiny.words)] for t in range(length)), END]
+        for n in range(5)
+    ]
+    batch, every = tiny.batch(texts), torch.arange(5)
+    stepwise = proposal.left_to_right if _whole(proposal) else proposal
+    latents = stepwise.sample(stepwise.encode(batch), Streams(keys(5), 3), 3).latents
+
+    def log_joint(some: torch.Tensor) -> torch.Tensor:
+        mine = latents
+        if name not in WITHOUT_LATENTS:
+            mine = type(latents)(*(part[some] for part in latents))
+        return model.log_joint(model.encode(batch.select(some)), mine)
+
+    alone = torch.cat([log_joint(n) for n in every.split(1)])
+    limit = math.sqrt(length + 1) * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(alone, log_joint(every), rtol=limit, atol=0)
+
+
+@every_normalised_model
+def test_what_an_unknown_word_costs_is_not_rounded(name):
+    """Tens of nats a word, hundreds of words: added in float64 by float32 models."""
+    tiny, model, _ = opened(name)
+    model.float()
+    cost, text = -10 * math.pi, [UNKNOWN, 4, UNKNOWN]
+    free, dear = (
+        model.log_joint(
+            model.encode(TokenBatch.collate([text], [[c, 0.0, c]], first=START)),
+            tiny.latents(model, text),
+        )
+        for c in (0.0, cost)
+    )
+    torch.testing.assert_close(dear, free + 2 * cost, rtol=1e-12, atol=0)
 
 
 @every_proposal

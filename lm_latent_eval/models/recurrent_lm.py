@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
+from lm_latent_eval.models.pretrained import OwnWeights
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
@@ -73,7 +74,7 @@ class Encoded:
     carry: Carry
 
 
-class RecurrentLM(PreTrainedModel, ABC):
+class RecurrentLM(OwnWeights, ABC):
     """p(x) of a stack of recurrent layers; its own proposal, since z is always ()."""
 
     cell: ClassVar[Any]

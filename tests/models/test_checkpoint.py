@@ -9,12 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lm_latent_eval.models import MODELS as REGISTERED
 from lm_latent_eval.models import checkpoint, model_class
 from lm_latent_eval.models.checkpoint import CheckpointError, load, save
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
+from lm_latent_eval.models.pretrained import OwnWeights
 from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
 from tests import tiny_models
 from tests.kglm_space import every_walk
@@ -96,13 +98,21 @@ def test_a_graph_travels_with_its_model(tmp_path):
     assert torch.equal(graph.aliases, wanted.aliases)
 
 
+def the_library_way(name: str, directory: Path):
+    """Read a model and freeze it: torch rounds an LSTM that can be trained otherwise.
+
+    It does so where no gradient is asked for as well.
+    """
+    model = model_class(name).from_pretrained(directory, dtype=torch.float64)
+    return model.eval().requires_grad_(False)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_library_way(tmp_path, name):
     model = MODELS[name]()
     model.save_pretrained(tmp_path)
-    again = model_class(name).from_pretrained(tmp_path, dtype=torch.float64).eval()
-    with torch.no_grad():
-        assert torch.equal(log_p(again), log_p(model))
+    again = the_library_way(name, tmp_path)
+    assert torch.equal(log_p(again), log_p(model))
     if isinstance(again, KGLM):
         assert list(again.knowledge.node_names) == list(model.knowledge.node_names)
 
@@ -142,6 +152,47 @@ def test_the_digest_is_of_what_scores_depend_on(saved):
     assert len({first, second, third}) == 3
     write(name, directory)
     assert load(directory).digest == first
+
+
+# -- whose memory weights are in -----------------------------------------------------
+
+
+def lengthen_header(path: Path, spaces: int) -> None:
+    """Move all that a file of tensors holds to other addresses."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    size = (end - 8 + spaces).to_bytes(8, "little")
+    path.write_bytes(size + content[8:end] + b" " * spaces + content[end:])
+
+
+@pytest.fixture(params=MODELS)
+def published(request, tmp_path):
+    """A model's name and the directory that it was saved to in the library's way."""
+    MODELS[request.param]().save_pretrained(tmp_path)
+    tiny_models.tokenizer().save(tmp_path)
+    return request.param, tmp_path
+
+
+@pytest.mark.parametrize("spaces", [1, 8, 13, 56])
+def test_where_a_file_has_its_weights_moves_no_number(published, spaces):
+    """One machine, as many threads, the same questions: equal to the last bit."""
+    name, directory = published
+    lengthen_header(directory / "model.safetensors", spaces)
+    for again in (load(directory).model, the_library_way(name, directory)):
+        assert torch.equal(log_p(again), log_p(MODELS[name]()))
+
+
+def test_a_file_may_change_once_it_is_read(published):
+    name, directory = published
+    path = directory / "model.safetensors"
+    read = (load(directory).model, the_library_way(name, directory))
+    with path.open("r+b") as file:
+        file.write(b"\0" * path.stat().st_size)
+    assert all(torch.equal(log_p(again), log_p(MODELS[name]())) for again in read)
+
+
+def test_no_model_keeps_a_file_mapped():
+    assert all(issubclass(model_class(name), OwnWeights) for name in REGISTERED)
 
 
 # -- what is refused ----------------------------------------------------------------

@@ -13,6 +13,7 @@ from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from tests import tiny_checkpoint
+from tests.rounding import agree
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada"]
 
@@ -41,7 +42,7 @@ def test_estimates_are_those_of_the_model(checkpoint, tmp_path):
     items = scored(checkpoint, tmp_path / "out.jsonl", num_samples=20)
     model = load(checkpoint, device="cpu")
     estimates = model.log_likelihood(TEXTS, num_samples=20, batch_size=1)
-    assert [i.estimate for i in items] == estimates
+    assert agree([i.estimate for i in items], estimates)
     assert [i.bytes for i in items] == [len(text) for text in TEXTS]
 
 
@@ -79,10 +80,11 @@ def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monke
         file.write('{"index": 3, "log_lik')
     again = []
     monkeypatch.setattr(files, "_record", lambda a: again.append(a.index) or record(a))
-    assert scored(checkpoint, output, num_samples=20) == whole
+    assert agree(scored(checkpoint, output, num_samples=20), whole)
     assert sorted(read + again) == [0, 1, 2, 3], "nothing twice"
     monkeypatch.setattr(files, "_record", None)
-    assert scored(checkpoint, output, num_samples=20) == whole, "nothing left to do"
+    done = scored(checkpoint, output, num_samples=20)
+    assert agree(done, whole), "nothing left to do"
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ class Following:
         return torch.where(self.free, begins, goes_on) & self.inside
 
     def log_prob(self) -> Tensor:
-        """Return log p(z_t | z_<t) in nats, (B, K, T); 0 past the end."""
+        """Return log p(z_t | z_<t) in nats, (B, K, T) float64; 0 past the end."""
         mention, slot, length = self.factors()
-        return mention + slot + length
+        return mention.double() + slot + length
 
     def contexts(self) -> tuple[Tensor, Tensor]:
         """Return the slots that words are chosen by.

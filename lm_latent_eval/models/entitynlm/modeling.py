@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.entitynlm.chain import Chains, Steps
@@ -35,6 +34,7 @@ from lm_latent_eval.models.entitynlm.prediction import weighted_contexts
 from lm_latent_eval.models.entitynlm.trunk import Trunk
 from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
+from lm_latent_eval.models.pretrained import OwnWeights
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
@@ -75,7 +75,7 @@ class GenerativeModel(nn.Module):
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class EntityNLM(PreTrainedModel):
+class EntityNLM(OwnWeights):
     """An EntityNLM with its proposals.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -120,7 +120,7 @@ class EntityNLM(PreTrainedModel):
         """Return log p(x, z_k) in nats, (B, K) float64."""
         following = encoded.follow(chains)
         log_words = self._log_words(encoded, chains, following)
-        return (following.log_prob().double() + log_words).sum(-1)
+        return (following.log_prob() + log_words).sum(-1)
 
     def log_words(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
@@ -269,7 +269,7 @@ class EntityNLMProposal:
 
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        return encoded.follow(chains).log_prob().double().sum(-1)
+        return encoded.follow(chains).log_prob().sum(-1)
 
     def beam(
         self, encoded: Encoded, width: int, log_q: Tensor | None = None

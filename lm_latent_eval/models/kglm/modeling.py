@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
@@ -41,6 +40,7 @@ from lm_latent_eval.models.kglm.unfolding import (
 )
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 from lm_latent_eval.models.kglm.words import Words, log_add
+from lm_latent_eval.models.pretrained import OwnWeights
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
@@ -115,7 +115,7 @@ class GenerativeModel(nn.Module):
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class KGLM(PreTrainedModel):
+class KGLM(OwnWeights):
     """A knowledge graph language model with its proposals and its graph.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -218,10 +218,10 @@ class KGLM(PreTrainedModel):
         log_z = log_prob_walks(
             encoded.walk, self._history(encoded, walks), walks, encoded.batch.length
         )
-        return (log_z.double() + self.log_words(encoded, walks).double()).sum(-1)
+        return (log_z.double() + self.log_words(encoded, walks)).sum(-1)
 
     def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
-        """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T); 0 past the end.
+        """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
 
         Each (position, node) of a text is scored once, however many walks share it.
         """
@@ -237,7 +237,7 @@ class KGLM(PreTrainedModel):
         paths = self.generative.words.log_paths(
             encoded.text,
             batch.targets,
-            batch.unknown_log_prob.to(encoded.text.dtype),
+            batch.unknown_log_prob,
             self._entity_vectors(node),
             keys,
             aliases,
@@ -245,8 +245,8 @@ class KGLM(PreTrainedModel):
             pair % len(node),
             spelled=batch.spelled,
         )
-        result = encoded.text.new_zeros(walks.node.shape)
-        return result.masked_scatter(inside, log_add(*paths)[shared])
+        log_p = log_add(*paths)
+        return log_p.new_zeros(walks.node.shape).masked_scatter(inside, log_p[shared])
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""

@@ -112,7 +112,8 @@ class Words(nn.Module):
         Args:
             hidden: h of each position, (B, T, dim).
             target: Extended ids of the tokens, (B, T).
-            unknown_log_prob: What an unknown word costs on top of p(unknown), (B, T).
+            unknown_log_prob: What an unknown word costs on top of p(unknown), (B, T),
+                float64.
             entity_embedding: Embeddings of n nodes, (n, entity_dim).
             alias_keys: From ``encode_aliases``, (n, dim, slots).
             aliases: Extended word ids of the slots, (n, slots).
@@ -123,7 +124,7 @@ class Words(nn.Module):
 
         Returns:
             Log-probabilities of generating and of copying the token in nats, (U,)
-            each; log p(x_t | h_t, node) is their ``log_add``.
+            float64 each; log p(x_t | h_t, node) is their ``log_add``.
         """
         position_scores = self.position_scores(hidden)
         entity_scores = self.entity_scores(entity_embedding)
@@ -139,7 +140,7 @@ class Words(nn.Module):
         word = target.masked_fill(unknown, UNKNOWN)
         same = (aliases[node] == target[:, None]) & (target != UNKNOWN)[:, None]
         flat_scores = position_scores.flatten(0, 1)
-        generate = flat_scores[position, word] + entity_scores[node, word]
+        generate = flat_scores[position, word].double() + entity_scores[node, word]
         generate = generate + cost.masked_fill(~unknown, 0.0)
         if not spelled:
             generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
@@ -217,7 +218,7 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
         column: Its row of b, (U,).
 
     Returns:
-        (U,).
+        (U,) float64.
     """
     batch, num_positions, _ = a.shape
     peak_a = a.detach().amax(-1, keepdim=True)
@@ -242,10 +243,10 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     (tiny,) = (product.detach() < a.shape[-1] * limit.tiny / limit.eps).nonzero(
         as_tuple=True
     )
-    peaks = peak_a.flatten()[row] + peak_b.flatten()[column]
-    result = product.clamp_min(limit.tiny).log() + peaks
+    peaks = peak_a.flatten()[row].double() + peak_b.flatten()[column]
+    result = product.clamp_min(limit.tiny).double().log() + peaks
     flat = a.flatten(0, 1)
     for pairs in tiny.split(256):
-        again = (flat[row[pairs]] + b[column[pairs]]).logsumexp(-1)
+        again = (flat[row[pairs]] + b[column[pairs]]).logsumexp(-1).double()
         result = result.index_put((pairs,), again)
     return result

@@ -85,7 +85,7 @@ class RNNLanguageModel(RecurrentLM):
         ]
         log_class = self.classes(hidden).log_softmax(-1).gather(1, classes[:, None])
         log_within = torch.cat(within)[by_class.argsort()]
-        total: Tensor = (log_class + log_within)[:, 0]
+        total: Tensor = (log_class.double() + log_within)[:, 0]
         return total
 
     def log_probs(self, hidden: Tensor) -> Tensor:

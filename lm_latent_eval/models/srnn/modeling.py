@@ -24,9 +24,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
+from lm_latent_eval.models.pretrained import OwnWeights
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.sentences import line_starts
@@ -72,7 +73,7 @@ class Encoded:
     carry: Carry
 
 
-class SentenceRNN(PreTrainedModel):
+class SentenceRNN(OwnWeights):
     """s(x) in the place of log p(x); its own proposal, since z is always ().
 
     Implements ``LatentLM``, ``LeftToRight`` and ``SentenceModel``: the lines of a

@@ -18,6 +18,7 @@ from lm_latent_eval.studies.importance.rows import read
 from lm_latent_eval.studies.importance.run import LOCK_FILE, ROWS_FILE, Study
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
+from tests.rounding import agree
 
 TEXTS = ("the fox saw Ada .", "Bo saw the fox .", "the fox .", "Ada saw Bo .", "fox")
 PLAN = {"num_samples": 20, "replicate": 4, "beam_widths": (1, 3)}
@@ -69,6 +70,18 @@ def test_every_row_is_what_a_run_of_its_own_says(checkpoint, data, tmp_path):
         assert row["tokens"] == tokens
 
 
+def file(path) -> DrawsFile:
+    return DrawsFile(path, 1 if "beam" in path.name else PLAN["num_samples"])
+
+
+def draws(path) -> list[object]:
+    """The weight of every draw, text by text."""
+    return [
+        (some.keys, some.num_tokens.tolist(), some.log_w.tolist())
+        for some in file(path).read()
+    ]
+
+
 class Stopped(Scorer):
     """Stops after some texts, like a machine that is switched off."""
 
@@ -91,10 +104,7 @@ def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, a
         patched.setattr("lm_latent_eval.studies.importance.run.Scorer", Stopped)
         with pytest.raises(KeyboardInterrupt):
             study(checkpoint, data, cut).run()
-    kept = sum(
-        len(DrawsFile(path, 1 if "beam" in path.name else 20).keys())
-        for path in (cut / "draws").glob("*.f64")
-    )
+    kept = sum(len(file(path).keys()) for path in (cut / "draws").glob("*.f64"))
     assert kept == after
     weighed = []
     plain = Scorer.weigh
@@ -108,18 +118,20 @@ def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, a
         study(checkpoint, data, cut).run()
     settings = len(study(checkpoint, data, cut).plan.settings())
     assert len(weighed) == len(TEXTS) * settings - after
-    assert (cut / ROWS_FILE).read_bytes() == (whole / ROWS_FILE).read_bytes()
+    assert agree(read(cut / ROWS_FILE), read(whole / ROWS_FILE))
+    for path in (whole / "draws").glob("*.f64"):
+        assert agree(draws(cut / "draws" / path.name), draws(path))
 
 
 def test_a_record_cut_short_is_drawn_again(checkpoint, data, tmp_path):
     output = tmp_path / "study"
     study(checkpoint, data, output).run()
-    before = (output / ROWS_FILE).read_bytes()
+    before = read(output / ROWS_FILE)
     draws = output / "draws" / "is-nonpeeking-1.f64"
     draws.write_bytes(draws.read_bytes()[:-5])
     assert len(DrawsFile(draws, 20).keys()) == len(TEXTS) - 1
     study(checkpoint, data, output).run()
-    assert (output / ROWS_FILE).read_bytes() == before
+    assert agree(read(output / ROWS_FILE), before)
 
 
 def test_other_settings_are_refused(checkpoint, data, tmp_path):
