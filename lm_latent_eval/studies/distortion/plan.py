@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
+
+from lm_latent_eval.text import strict_json
 
 PLANS = Path(__file__).parent / "plans"
 _OPTIONAL = {"seed", "micro_batch", "bf16"}
@@ -137,7 +138,7 @@ class Plan:
         """
         path = PLANS / f"{name}.json" if str(name) in plans() else Path(name)
         try:
-            return cls.of(json.loads(path.read_text(encoding="utf-8")))
+            return cls.of(strict_json.read(path))
         except (OSError, AttributeError, TypeError, ValueError) as err:
             raise ValueError(
                 f"{name} is no plan of a study ({err}); built in are "
