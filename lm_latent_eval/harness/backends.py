@@ -32,7 +32,6 @@ from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import (
     ScoringOptions,
-    parse_batch_size,
     parse_device,
     parse_dtype,
 )
@@ -114,8 +113,6 @@ class LatentLMBackend(LM):
             target_stderr=target_stderr,
             max_samples=max_samples,
         )
-        size = parse_batch_size(batch_size)
-        largest = parse_batch_size(max_batch_size)
         self._processes = Processes.start()
         self._device = self._processes.device or parse_device(device)
         self.checkpoint = load(
@@ -129,8 +126,8 @@ class LatentLMBackend(LM):
         self._scorer = Scorer(
             self.checkpoint,
             options,
-            batch_size=size,
-            max_batch_size=largest,
+            batch_size=batch_size,
+            max_batch_size=max_batch_size,
             quiet=self.rank != 0,
         )
         self.options = self._scorer.options

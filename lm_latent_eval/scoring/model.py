@@ -49,7 +49,7 @@ class LatentModel:
         unk: str | None = None,
         target_stderr: float | None = None,
         max_samples: int = 100_000,
-        batch_size: int | None = None,
+        batch_size: int | str | None = None,
         progress: bool = False,
     ) -> list[Estimate]:
         """Estimate log p of texts, their ends included, or of continuations.
@@ -66,8 +66,8 @@ class LatentModel:
             unk: ``spelled``, ``penalized`` or ``closed``.
             target_stderr: Choose K a text for this Monte Carlo error, nats.
             max_samples: The most that ``target_stderr`` may choose.
-            batch_size: Texts scored together, which moves no number; None: as many as
-                memory allows.
+            batch_size: Texts scored together, which moves no number; None or ``auto``:
+                as many as memory allows.
             progress: Show a progress bar.
 
         Returns:
