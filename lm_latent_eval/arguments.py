@@ -59,6 +59,18 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
+def at_least_0(name: str, value: Any) -> float:
+    """Read a finite number that is not negative.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    number = math.nan if isinstance(value, bool) else _float(value)
+    if not (0 <= number < math.inf):
+        raise ValueError(f"{name}={value!r}: expected a number of at least 0")
+    return number
+
+
 def one_of(name: str, value: Any, names: Sequence[str]) -> str:
     """Read one of several names.
 

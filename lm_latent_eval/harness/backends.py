@@ -48,6 +48,10 @@ UNITS = {
 """What a log-likelihood is where it is not that of a whole text, its end included."""
 
 
+LM_EVAL_DEVICE = "cuda:0"
+"""What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
+
+
 class LatentLMBackend(LM):
     """Scores strings with a latent language model.
 
@@ -114,7 +118,9 @@ class LatentLMBackend(LM):
             max_samples=max_samples,
         )
         self._processes = Processes.start()
-        self._device = self._processes.device or parse_device(device)
+        # lm_eval asks for its default where nobody has asked for a device.
+        asked = None if device == LM_EVAL_DEVICE else device
+        self._device = self._processes.device or parse_device(asked)
         self.checkpoint = load(
             str(pretrained or self._embedded()),  # a name of digits comes as a number
             expected=self.model_name,
@@ -253,6 +259,8 @@ class LatentLMBackend(LM):
             "checkpoint_digest": self.checkpoint.digest,
             "model_num_parameters": sum(p.numel() for p in model.parameters()),
             "model_dtype": str(model.dtype),
+            # lm-eval's own "device" is what it was told, not what was used.
+            "model_device": str(model.device),
             "latent_eval": {
                 **asdict(self.options),
                 "mass": str(model.mass),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -142,7 +143,11 @@ class LatentModel:
         options = ScoringOptions.parse(
             num_samples=num_samples, proposal=proposal, seed=seed
         )
-        how = GenerationOptions(tuple(until), max_tokens, sampling_temperature)
+        how = GenerationOptions(
+            tuple(until),
+            whole("max_tokens", max_tokens, 1),
+            at_least_0("sampling_temperature", sampling_temperature),
+        )
         scorer = Scorer(self.checkpoint, options, quiet=True)
         queries = [(Query(n, f"text/{n}", "", c), how) for n, c in enumerate(contexts)]
         texts = dict(scorer.generate(queries))
