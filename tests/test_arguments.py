@@ -29,20 +29,22 @@ def test_a_float_without_a_fraction_is_a_whole_number(number):
 def test_what_is_no_whole_number_is_refused(value):
     with pytest.raises(ValueError, match="expected a whole number"):
         integer(value)
-    with pytest.raises(ValueError, match="k=.*: expected a whole number of at least 1"):
+    with pytest.raises(
+        ValueError, match=r"k=.*: expected a whole number of at least 1"
+    ):
         whole("k", value, 1)
 
 
 def test_limits():
     assert whole("k", "1e3", 1000) == 1000
-    with pytest.raises(ValueError, match="k=999: .* at least 1000"):
+    with pytest.raises(ValueError, match=r"k=999: .* at least 1000"):
         whole("k", 999, 1000)
     assert at_least_0("t", "0") == 0
     for value in (0, -1, "inf", math.nan, "hot", None, True):
-        with pytest.raises(ValueError, match="t=.*: expected a positive number"):
+        with pytest.raises(ValueError, match=r"t=.*: expected a positive number"):
             positive("t", value)
     for value in (-1, "inf", math.nan, "hot", None, True):
-        with pytest.raises(ValueError, match="t=.*: expected a number of at least 0"):
+        with pytest.raises(ValueError, match=r"t=.*: expected a number of at least 0"):
             at_least_0("t", value)
     with pytest.raises(ValueError, match="did you mean beam"):
         one_of("estimator", "bean", ["is", "beam"])

@@ -34,6 +34,6 @@ def check_temperature(temperature: float) -> None:
     lowest, highest = TEMPERATURES
     if not lowest <= temperature <= highest:
         raise ValueError(
-            f"temperature={temperature:g}: expected a number from {lowest:g} to "
-            f"{highest:g}; small values concentrate the proposal, large ones flatten it"
+            f"temperature={temperature}: expected a positive number from {lowest:g} "
+            f"to {highest:g}; small values concentrate the proposal, large ones flatten it"
         )

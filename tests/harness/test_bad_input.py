@@ -112,8 +112,14 @@ WRONG = {
     ("num_samples", 1.5): "num_samples=1.5: expected a whole number",
     ("temperature", 0): "temperature=0: expected a positive number",
     ("temperature", "warm"): "temperature='warm': expected a positive number",
-    ("temperature", 1e-30): "temperature=1e-30: expected a number from 0.001 to 1000",
-    ("temperature", 1e4): "temperature=10000: expected a number from 0.001 to 1000",
+    (
+        "temperature",
+        1e-30,
+    ): "temperature=1e-30: expected a positive number from 0.001 to 1000",
+    (
+        "temperature",
+        1e4,
+    ): "temperature=10000.0: expected a positive number from 0.001 to 1000",
     ("temperature", "nan"): "temperature='nan': expected a positive number",
     ("seed", -1): "seed=-1: expected a whole number of at least 0",
     ("estimator", "bean"): r"estimator=.bean.: .* \(did you mean beam\?\)",

@@ -146,7 +146,7 @@ def test_the_command_names_what_is_wrong(checkpoint, text_file, capsys):
     assert main([*command, "--num-samples", "1.5"]) == 2
     assert "num_samples='1.5': expected a whole number" in capsys.readouterr().err
     assert main([*command, "--temperature", "1e-30"]) == 2
-    assert "temperature=1e-30: expected a number from" in capsys.readouterr().err
+    assert "temperature=1e-30: expected a positive number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
