@@ -35,5 +35,5 @@ def check_temperature(temperature: float) -> None:
     if not lowest <= temperature <= highest:
         raise ValueError(
             f"temperature={temperature}: expected a positive number from {lowest:g} "
-            f"to {highest:g}; small ones concentrate the proposal, large ones flatten it"
+            f"to {highest:g}; low ones concentrate the proposal, high ones flatten it"
         )
