@@ -9,7 +9,8 @@ import sys
 import pytest
 import torch
 
-from lm_latent_eval.cli import main
+from lm_latent_eval.cli import _parser, main
+from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.world import generate
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.text.batch import TokenBatch
@@ -18,6 +19,7 @@ from lm_latent_eval.text.words import END, START
 RUN = ["--epochs", "2", "--batch-size", "8", "--num-layers", "1", "--hidden-size", "9"]
 KGLM = [*RUN, "--token-embedding-dim", "8", "--entity-embedding-dim", "5"]
 LSTM = [*RUN, "--embedding-dim", "8"]
+OUT = ["--output", "OUTPUT"]
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,66 @@ def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
     capsys.readouterr()
     assert train(tmp_path, "srnn", "never", *cut, "--distortion", "0.7") == 2
     assert "distortion=0.7: expected" in capsys.readouterr().err
+
+
+READERS = {
+    "estimate": ["estimate", str(CHECKPOINT), "--data", "FILE"],
+    "study": ["study", "--pretrained", str(CHECKPOINT), "--data", "FILE", *OUT],
+    "kglm": ["train", "kglm", "--data", "FILE", "--dev", "FILE", *OUT],
+    "entitynlm": ["train", "entitynlm", "--data", "FILE", "--dev", "FILE", *OUT],
+    "lstm": ["train", "lstm", "--data", "FILE", "--dev", "FILE", *OUT],
+    "rnng": ["train", "rnng", "--data", "FILE", "--dev", "FILE", *OUT],
+    "spelling": ["train", "spelling", str(CHECKPOINT), "--data", "FILE"],
+    "productivity": ["distort", "productivity", "--data", "FILE", *OUT],
+    "tokenizer": ["distort", "tokenizer", "--data", "FILE", *OUT],
+}
+"""Every command that reads texts, and which file."""
+UNREADABLE = {
+    "letters": b'{"tokens": "a string", "mentions": [], "triples": []}\n',
+    "nested": b'{"tokens": [["a"]], "mentions": [], "triples": []}\n',
+    "twice": b'{"tokens": ["a"], "mentions": [], "triples": [], "tokens": ["b"]}\n',
+    "deep": b'{"tokens": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+    "utf-16": "Ada met Bo .\n".encode("utf-16"),
+    "nul": b"Ada\0met Bo .\n",
+    "mark within": b"{}\n\xef\xbb\xbfAda met Bo .\n",
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_what_is_no_text_is_refused_by_all_that_read_texts(tmp_path, capsys, command):
+    for name, content in UNREADABLE.items():
+        path = tmp_path / f"{name}.JSONL"
+        path.write_bytes(content)
+        places = {"FILE": str(path), "OUTPUT": str(tmp_path / "out")}
+        assert main([places.get(word, word) for word in READERS[command]]) == 2, name
+        shown = capsys.readouterr().err
+        assert shown.startswith(f"lm-latent-eval: {path}"), name
+        assert shown.count("\n") == 1, name
+
+
+@pytest.mark.parametrize("command", ["estimate", "lstm", "tokenizer"])
+@pytest.mark.parametrize("name", ["bank.mrg", "bank.txt"])
+def test_brackets_are_not_learned_or_scored_as_words(tmp_path, capsys, command, name):
+    (tmp_path / name).write_text("(S (NP (NN plum)) (VP (VBZ is)))\n")
+    places = {"FILE": str(tmp_path / name), "OUTPUT": str(tmp_path / "out")}
+    assert main([places.get(word, word) for word in READERS[command]]) == 2
+    assert "has trees in brackets, which only `train rnng`" in capsys.readouterr().err
+
+
+def test_a_thousand_may_be_written_1e3(capsys):
+    parser = _parser()
+    read = parser.parse_args(["study", "--output", "o", "--num-samples", "1e3"])
+    assert read.num_samples == 1000
+    sample = ["distort", "sample", "--language", "agreement", "--output", "o"]
+    assert parser.parse_args([*sample, "--num-sequences", "2e1"]).num_sequences == 20
+    trained = ["train", "lstm", "--data", "d", "--dev", "d", "--output", "o"]
+    assert parser.parse_args([*trained, "--epochs", "1e1"]).epochs == 10
+    for wrong in ("1.5", "inf", "many"):
+        with pytest.raises(SystemExit):
+            parser.parse_args([*trained, "--epochs", wrong])
+        assert f"argument --epochs: invalid int value: '{wrong}'" in (
+            capsys.readouterr().err
+        )
 
 
 def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):

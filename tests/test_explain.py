@@ -60,6 +60,30 @@ def test_it_says_how_and_what(tmp_path, capsys):
     assert "12.35" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("estimator", "meaning"),
+    [
+        ("is", "on average: more samples lower it. ± is its Monte Carlo error"),
+        ("smc", "on average: more samples lower it. ± is its Monte Carlo error"),
+        ("beam", "wider beams lower it"),
+        ("exact", "It is exact: nothing is drawn"),
+    ],
+)
+def test_only_what_is_drawn_gets_better_with_samples(tmp_path, estimator, meaning):
+    ours = {**CONFIG["latent_eval"], "estimator": estimator}
+    names = ["token_perplexity", "corpus_token_perplexity"]
+    names += ["certified_token_perplexity"]
+    error = 0.5 if estimator in ("is", "smc") else 0.0
+    values = {f"{name},none": 12.0 for name in names}
+    values |= {f"{name}_stderr,none": error for name in names[:2]}
+    write(tmp_path, {**CONFIG, "latent_eval": ours}, {"t": values})
+    text = " ".join(explain(tmp_path).split())
+    assert meaning in text
+    for part in ("more samples", "Monte Carlo", "12 ± 0.5", "95 %", "draw decides"):
+        assert (part in text) == (error > 0 and part != "draw decides"), part
+    assert ("the same, as nothing is drawn" in text) == (error == 0)
+
+
 def test_every_metric_has_a_meaning():
     from lm_latent_eval.harness.metrics import METRICS
 

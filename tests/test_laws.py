@@ -212,7 +212,7 @@ def test_a_normalised_model_says_so(name):
 
 
 @proposals(*WITHOUT_LATENTS)
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.001, 0.5, 1.0, 2.0, 1000.0])
 def test_proposals_total_one_and_cover_the_model(name, which, temperature):
     tiny, model, proposal = opened(name, which, temperature)
     for text in readable(tiny, proposal)[::7]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from lm_latent_eval.cli import convert, distort, estimate, explain, study, train
+from lm_latent_eval.cli.arguments import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="lm-latent-eval",
         description="Latent language models: train, convert and score them.",
     )

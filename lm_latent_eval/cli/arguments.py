@@ -6,10 +6,21 @@ import argparse
 import dataclasses
 from typing import Any, TypeVar
 
+from lm_latent_eval.arguments import integer
+
 T = TypeVar("T")
 
 Commands = Any
 """What ``add_subparsers`` returns; argparse does not name its type."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads whole numbers as they are read elsewhere: ``1e3`` is one thousand."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take the arguments of ``ArgumentParser``; commands get such a parser too."""
+        super().__init__(*args, **kwargs)
+        self.register("type", int, integer)
 
 
 def add_fields(parser: argparse.ArgumentParser, options: Any) -> None:

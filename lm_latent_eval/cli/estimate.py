@@ -48,7 +48,7 @@ def _estimate(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.estimates import table
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.scoring.model import load
-    from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
+    from lm_latent_eval.scoring.options import ScoringOptions
     from lm_latent_eval.scoring.scorer import Scorer
     from lm_latent_eval.text.corpora import read_texts
 
@@ -56,6 +56,6 @@ def _estimate(args: argparse.Namespace) -> None:
     options = ScoringOptions.parse(**given)
     texts = read_texts(args.data)
     checkpoint = load(args.checkpoint, device=args.device, dtype=args.dtype).checkpoint
-    scorer = Scorer(checkpoint, options, batch_size=parse_batch_size(args.batch_size))
+    scorer = Scorer(checkpoint, options, batch_size=args.batch_size)
     items = score_file(scorer, checkpoint, texts, args.output)
     print(table(items, scorer.options))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lm_latent_eval.arguments import whole
 from lm_latent_eval.cli.arguments import Commands
 
 
@@ -77,7 +78,6 @@ def _study(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.model import load
-    from lm_latent_eval.scoring.options import parse_batch_size, whole
     from lm_latent_eval.studies.importance.plan import Plan
     from lm_latent_eval.studies.importance.run import Study
 
@@ -97,6 +97,6 @@ def _run(args: argparse.Namespace) -> None:
         Plan.of(model.checkpoint.model.proposal_names, args.temper, **choices),
         args.output,
         limit=None if args.limit is None else whole("limit", args.limit, 1),
-        batch_size=parse_batch_size(args.batch_size),
+        batch_size=args.batch_size,
     )
     study.run()

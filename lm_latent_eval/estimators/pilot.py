@@ -71,6 +71,7 @@ def required_num_samples(
             "the limits must be 1 <= minimum <= maximum; "
             f"got minimum {minimum}, maximum {maximum}"
         )
-    num_samples = relative_variance(pilot_log_w) / target_stderr**2
+    # Not by the square, which can leave the range of numbers where K does not.
+    num_samples = relative_variance(pilot_log_w) / target_stderr / target_stderr
     rounding = 1 - 1e-12  # so that a quotient of 100 + 1e-14 asks for 100, not 101
     return (num_samples * rounding).ceil().clamp(minimum, maximum).to(torch.int64)

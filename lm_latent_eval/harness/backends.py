@@ -32,7 +32,6 @@ from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import (
     ScoringOptions,
-    parse_batch_size,
     parse_device,
     parse_dtype,
 )
@@ -47,6 +46,10 @@ UNITS = {
     Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
 }
 """What a log-likelihood is where it is not that of a whole text, its end included."""
+
+
+LM_EVAL_DEVICE = "cuda:0"
+"""What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
 
 
 class LatentLMBackend(LM):
@@ -114,10 +117,10 @@ class LatentLMBackend(LM):
             target_stderr=target_stderr,
             max_samples=max_samples,
         )
-        size = parse_batch_size(batch_size)
-        largest = parse_batch_size(max_batch_size)
         self._processes = Processes.start()
-        self._device = self._processes.device or parse_device(device)
+        # lm_eval asks for its default where nobody has asked for a device.
+        asked = None if device == LM_EVAL_DEVICE else device
+        self._device = self._processes.device or parse_device(asked)
         self.checkpoint = load(
             str(pretrained or self._embedded()),  # a name of digits comes as a number
             expected=self.model_name,
@@ -129,8 +132,8 @@ class LatentLMBackend(LM):
         self._scorer = Scorer(
             self.checkpoint,
             options,
-            batch_size=size,
-            max_batch_size=largest,
+            batch_size=batch_size,
+            max_batch_size=max_batch_size,
             quiet=self.rank != 0,
         )
         self.options = self._scorer.options
@@ -256,6 +259,8 @@ class LatentLMBackend(LM):
             "checkpoint_digest": self.checkpoint.digest,
             "model_num_parameters": sum(p.numel() for p in model.parameters()),
             "model_dtype": str(model.dtype),
+            # lm-eval's own "device" is what it was told, not what was used.
+            "model_device": str(model.device),
             "latent_eval": {
                 **asdict(self.options),
                 "mass": str(model.mass),

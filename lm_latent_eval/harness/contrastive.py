@@ -24,6 +24,7 @@ from lm_eval.api.registry import get_aggregation, register_aggregation, register
 from lm_eval.api.task import ConfigurableTask
 from transformers import AutoTokenizer
 
+from lm_latent_eval.arguments import one_of, whole
 from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.distortion.texts import TextNoise
 from lm_latent_eval.distortion.units import Tokens, WhiteSpaceWords
@@ -35,7 +36,6 @@ from lm_latent_eval.scoring.contrast import (
     bits_per_word,
     ratio,
 )
-from lm_latent_eval.scoring.options import one_of, whole
 
 logger = logging.getLogger(__name__)
 

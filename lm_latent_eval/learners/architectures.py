@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage, check_cau
 from lm_latent_eval.learners import lstm as lstm  # so that its directories load
 from lm_latent_eval.learners.causal import check_positions
 from lm_latent_eval.learners.vocabulary import Vocabulary
+from lm_latent_eval.text import strict_json
 
 _FILLED_IN = ("vocab_size", "bos_token_id", "eos_token_id")
 
@@ -124,7 +124,7 @@ class Configuration:
             ValueError: If it is no configuration.
         """
         try:
-            config = json.loads(Path(path).read_text(encoding="utf-8"))
+            config = strict_json.read(path)
             if not isinstance(config, dict):
                 raise ValueError("expected a JSON object")
             return cls(config)

@@ -79,4 +79,4 @@ def language_of(
 
 def _is_described(name: str | Path) -> bool:
     """Whether a language is a grammar or a hidden Markov model, not a model's."""
-    return str(name) in examples() or Path(name).suffix == ".json"
+    return str(name) in examples() or Path(name).suffix.lower() == ".json"

@@ -54,7 +54,7 @@ class LatentLearner:
         end_id: int,
         options: ScoringOptions | None = None,
         *,
-        batch_size: int | None = None,
+        batch_size: int | str | None = None,
     ) -> None:
         """Match the words of language and model.
 
@@ -86,7 +86,7 @@ class LatentLearner:
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
-        batch_size: int | None = None,
+        batch_size: int | str | None = None,
         **options: Any,
     ) -> Self:
         """Load a checkpoint for the sequences of a corpus.

@@ -96,10 +96,13 @@ def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]
     """
     several, lacking, found = [], [], {}
     for token, word in words.items():
+        if word in SPECIAL_WORDS:
+            lacking.append(word)
+            continue
         ids = tokenizer(word).ids
         if len(ids) != 1:
             several.append(word)
-        elif tokenizer.is_unknown(ids[0]) or ids[0] < len(SPECIAL_WORDS):
+        elif tokenizer.is_unknown(ids[0]):
             lacking.append(word)
         else:
             found[token] = ids[0]

@@ -10,7 +10,8 @@ from lm_latent_eval.distortion.languages.derivations import Derivation
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.learners.languages import language_of
 from lm_latent_eval.learners.lexicon import check_whole
-from lm_latent_eval.models.rnng.data import SUFFIXES, ParsedSentence, read_treebank
+from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank
+from lm_latent_eval.text.corpora import TREE_SUFFIXES
 from lm_latent_eval.text.words import split
 
 
@@ -52,8 +53,9 @@ def write_trees(corpus: Corpus, path: Path) -> int:
         ValueError: If the file would not be read as a treebank, there are no trees, or
             they would be read as other sentences than these.
     """
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: a file of trees ends in {' or '.join(SUFFIXES)}")
+    if path.suffix.lower() not in TREE_SUFFIXES:
+        suffixes = " or ".join(TREE_SUFFIXES)
+        raise ValueError(f"{path}: a file of trees ends in {suffixes}")
     found = derivations(corpus)
     _check_brackets(found)
     partial = path.with_name(f"partial-{path.name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 
@@ -21,14 +20,20 @@ def chosen(name: str | None, known: Sequence[str]) -> str:
     return name
 
 
+TEMPERATURES = (0.001, 1000.0)
+"""The lowest and the highest. Lower ones would let the rounding of scores decide, which
+they divide; at higher ones all choices are as good as equal."""
+
+
 def check_temperature(temperature: float) -> None:
     """Refuse what cannot divide scores.
 
     Raises:
-        ValueError: If it is not positive and finite.
+        ValueError: If it is not between the lowest and the highest.
     """
-    if not (temperature > 0 and math.isfinite(temperature)):
+    lowest, highest = TEMPERATURES
+    if not lowest <= temperature <= highest:
         raise ValueError(
-            f"temperature={temperature}: expected a positive number; small values "
-            "concentrate the proposal, large ones flatten it"
+            f"temperature={temperature}: expected a positive number from {lowest:g} "
+            f"to {highest:g}; low ones concentrate the proposal, high ones flatten it"
         )

@@ -9,8 +9,7 @@ from typing import Any
 
 MEANING = {
     "token_perplexity": "exp of the negative log-likelihood a predicted token, each "
-    "text's likelihood estimated by itself (instance level). An upper bound of the "
-    "true perplexity on average: more samples lower it. ± is its Monte Carlo error.",
+    "text's likelihood by itself (instance level).",
     "corpus_token_perplexity": "the same, with the weights of all texts multiplied "
     "before averaging (corpus level, as some papers report). Looser: compare its "
     "effective sample size below.",
@@ -29,6 +28,23 @@ MEANING = {
     "acc": "share of questions whose right answer has the largest estimated "
     "likelihood.",
 }
+
+_DRAWN = (
+    " An upper bound of the true perplexity on average: more samples lower it. ± is "
+    "its Monte Carlo error."
+)
+BOUNDS = {
+    "is": _DRAWN,
+    "smc": _DRAWN,
+    "beam": " An upper bound of the true perplexity: wider beams lower it, as a rule.",
+    "exact": " It is exact: nothing is drawn.",
+}
+"""Estimator -> on which side of the truth its token perplexity is."""
+NOT_DRAWN = {
+    "corpus_token_perplexity": "the same, as nothing is drawn.",
+    "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",
+}
+"""What is meant by some metrics where latents are not drawn."""
 
 
 UNKNOWN_WORDS = {
@@ -57,8 +73,10 @@ def explain(directory: Path) -> str:
         )
     content = json.loads(files[-1].read_text(encoding="utf-8"))
     sections = [_how(content["config"])]
+    estimator = content["config"].get("latent_eval", {}).get("estimator", "exact")
     sections += [
-        f"{task}\n{_task(values)}" for task, values in content["results"].items()
+        f"{task}\n{_task(values, estimator)}"
+        for task, values in content["results"].items()
     ]
     return "\n\n".join(sections)
 
@@ -106,9 +124,11 @@ def _how(config: dict[str, Any]) -> str:
     return "\n".join(_wrapped(line) for line in lines)
 
 
-def _task(values: dict[str, Any]) -> str:
+def _task(values: dict[str, Any], estimator: str) -> str:
+    drawn = estimator in ("is", "smc")
+    meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
-    for name, meaning in MEANING.items():
+    for name, meaning in meanings.items():
         value = values.get(f"{name},none")
         if value is None:
             continue
@@ -117,8 +137,10 @@ def _task(values: dict[str, Any]) -> str:
             continue
         error = values.get(f"{name}_stderr,none")
         number = f"{value:.4g}"
-        if isinstance(error, int | float):
+        if isinstance(error, int | float) and (drawn or error):
             number += f" ± {error:.2g}"
+        if name == "token_perplexity":
+            meaning += BOUNDS[estimator]
         lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
     return "\n".join(lines)
 

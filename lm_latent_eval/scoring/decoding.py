@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators.estimate import MissedSupportError
 from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
 
@@ -29,23 +29,23 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be written."""
-        if self.max_tokens < 1 or not 0 <= self.temperature < math.inf:
-            raise ValueError(
-                f"max_gen_toks={self.max_tokens}, temperature={self.temperature}: "
-                "expected at least 1 token and a temperature of at least 0"
-            )
         if not all(self.until):
             raise ValueError(
                 f"until={self.until!r}: expected strings to stop before, none empty"
             )
 
     @classmethod
-    def parse(cls, kwargs: dict[str, Any]) -> GenerationOptions:
+    def parse(cls, kwargs: Any) -> GenerationOptions:
         """Read them.
 
         Raises:
-            ValueError: If a value is out of its range.
+            ValueError: If they are no dictionary, or a value is out of its range.
         """
+        if not isinstance(kwargs, dict):
+            raise ValueError(
+                f"generation arguments {kwargs!r}: expected a dictionary such as "
+                '{"until": ["."], "max_gen_toks": 32}'
+            )
         known = {"until", "max_gen_toks", "max_new_tokens", "do_sample", "temperature"}
         if ignored := sorted(kwargs.keys() - known):
             logger.warning(
@@ -53,11 +53,16 @@ class GenerationOptions:
             )
         until = kwargs.get("until") or []
         until = [until] if isinstance(until, str) else until
-        most = int(
-            kwargs.get("max_gen_toks", kwargs.get("max_new_tokens", MOST_TOKENS))
-        )
+        if not (
+            isinstance(until, list | tuple) and all(isinstance(s, str) for s in until)
+        ):
+            raise ValueError(f"until={until!r}: expected a string or a list of strings")
+        name = "max_gen_toks" if "max_gen_toks" in kwargs else "max_new_tokens"
+        most = whole(name, kwargs.get(name, MOST_TOKENS), 1)
         sampling = kwargs.get("do_sample")
-        temperature = float(kwargs.get("temperature", 1.0 if sampling else 0.0))
+        temperature = at_least_0(
+            "temperature", kwargs.get("temperature", 1.0 if sampling else 0.0)
+        )
         if sampling is not None and not sampling:
             temperature = 0.0
         return cls(tuple(stop for stop in until if stop), most, temperature)

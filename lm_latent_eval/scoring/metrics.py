@@ -111,7 +111,7 @@ def of_strings(
                 (sum(i.respaced for i in items), "gaps not charged"),
             )
             if count
-        ]
+        ] or ["no bytes"] * (not any(i.bytes for i in items))
         if not lacking:
             return float(getattr(rate(items), part))
         if part == "stderr":
@@ -214,10 +214,13 @@ def of_probabilities(name: str, metric: Metric) -> Metric:
     """Refuse a metric of log-probabilities where a model gave unnormalised scores."""
 
     def checked(items: Sequence[Scored]) -> float | str:
-        if all(i.estimate.bound is not Bound.UNNORMALISED for i in items):
+        normalised = all(i.estimate.bound is not Bound.UNNORMALISED for i in items)
+        if normalised and _tokens(items):
             return metric(items)
         if name.endswith("_stderr"):
             return "N/A"
+        if normalised:
+            return "refused: no words to predict"
         logger.warning(
             "no %s: the model's scores are not normalised, so they are no "
             "probabilities; use the contrastive_entropy tasks",

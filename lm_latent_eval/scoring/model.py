@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -49,7 +50,7 @@ class LatentModel:
         unk: str | None = None,
         target_stderr: float | None = None,
         max_samples: int = 100_000,
-        batch_size: int | None = None,
+        batch_size: int | str | None = None,
         progress: bool = False,
     ) -> list[Estimate]:
         """Estimate log p of texts, their ends included, or of continuations.
@@ -66,8 +67,8 @@ class LatentModel:
             unk: ``spelled``, ``penalized`` or ``closed``.
             target_stderr: Choose K a text for this Monte Carlo error, nats.
             max_samples: The most that ``target_stderr`` may choose.
-            batch_size: Texts scored together, which moves no number; None: as many as
-                memory allows.
+            batch_size: Texts scored together, which moves no number; None or ``auto``:
+                as many as memory allows.
             progress: Show a progress bar.
 
         Returns:
@@ -142,7 +143,11 @@ class LatentModel:
         options = ScoringOptions.parse(
             num_samples=num_samples, proposal=proposal, seed=seed
         )
-        how = GenerationOptions(tuple(until), max_tokens, sampling_temperature)
+        how = GenerationOptions(
+            tuple(until),
+            whole("max_tokens", max_tokens, 1),
+            at_least_0("sampling_temperature", sampling_temperature),
+        )
         scorer = Scorer(self.checkpoint, options, quiet=True)
         queries = [(Query(n, f"text/{n}", "", c), how) for n, c in enumerate(contexts)]
         texts = dict(scorer.generate(queries))

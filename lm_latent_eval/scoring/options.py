@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 import torch
 
+from lm_latent_eval.arguments import one_of, positive, whole
 from lm_latent_eval.inference import ESTIMATORS
+from lm_latent_eval.models.proposals import check_temperature
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ class ScoringOptions:
         num_samples: K, samples a text, or the width of the beam; with
             ``target_stderr`` the size of the pilot.
         proposal: One that the checkpoint has; None is the one that reads most.
-        temperature: Divides the proposal's scores; above 1 flattens it.
+        temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
+            1000: beyond, rounding would decide.
         seed: Of all random numbers.
         unk: What an unknown word costs, see ``UnknownWords``; None is ``spelled`` where
             the checkpoint has a character model.
@@ -68,43 +69,14 @@ class ScoringOptions:
         return options
 
 
-def whole(name: str, value: Any, least: int) -> int:
-    """Read a whole number."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 1e3, say, on a command line
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise ValueError(
-            f"{name}={value!r}: expected a whole number of at least {least}"
-        )
-    return number
-
-
-def positive(name: str, value: Any) -> float:
-    """Read a positive finite number."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (0 < number < math.inf):
-        raise ValueError(f"{name}={value!r}: expected a positive number")
-    return number
-
-
-def one_of(name: str, value: Any, names: Sequence[str]) -> str:
-    """Read one of several names."""
-    if value not in names:
-        near = difflib.get_close_matches(str(value), names)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(names)}{hint}")
-    return str(value)
-
-
 def _name(name: str, value: Any) -> str | None:
     return None if value in (None, "") else str(value)
+
+
+def _temperature(name: str, value: Any) -> float:
+    temperature = positive(name, value)
+    check_temperature(temperature)
+    return temperature
 
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
@@ -113,7 +85,7 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     ),
     "num_samples": partial(whole, least=1),
     "proposal": _name,
-    "temperature": positive,
+    "temperature": _temperature,
     "seed": partial(whole, least=0),
     "unk": _name,
     "target_stderr": lambda name, value: (

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import Bound, Estimate, required_num_samples
 from lm_latent_eval.inference import ESTIMATORS
 from lm_latent_eval.inference.importance import DECISIONS
@@ -25,7 +26,7 @@ from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
-from lm_latent_eval.scoring.options import ScoringOptions, one_of
+from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.reading import UnknownWords
@@ -85,8 +86,8 @@ class Scorer:
         checkpoint: Checkpoint,
         options: ScoringOptions,
         *,
-        batch_size: int | None = None,
-        max_batch_size: int | None = None,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
         quiet: bool = False,
     ) -> None:
         """Choose what the options leave open.
@@ -94,12 +95,14 @@ class Scorer:
         Args:
             checkpoint: Model and vocabulary.
             options: How to estimate.
-            batch_size: Texts scored together; None is as many as memory allows.
-            max_batch_size: The most that None takes.
+            batch_size: Texts scored together; None and ``auto`` are as many as memory
+                allows.
+            max_batch_size: The most that they take.
             quiet: Show no progress.
 
         Raises:
-            ValueError: If the model has no such estimator, proposal or policy.
+            ValueError: If the model has no such estimator, proposal or policy, or a
+                batch size is none.
         """
         self.model, self.tokenizer = checkpoint.model, checkpoint.tokenizer
         self.proposal = self.model.proposal(options.proposal, options.temperature)
@@ -132,8 +135,8 @@ class Scorer:
                 f"target_stderr needs estimator=is: estimator={name} has no Monte "
                 "Carlo error to aim at"
             )
-        self.batch_size, self.quiet = batch_size, quiet
-        self.max_batch_size = max_batch_size or MOST_TEXTS
+        self.batch_size, self.quiet = parse_batch_size(batch_size), quiet
+        self.max_batch_size = parse_batch_size(max_batch_size) or MOST_TEXTS
 
     # -- whole texts ------------------------------------------------------------------
 

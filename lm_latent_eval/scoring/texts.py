@@ -80,9 +80,11 @@ class Cutter:
         """Return a document's texts, each with its end.
 
         Raises:
-            ValueError: If spellings are charged and one of them is lost.
+            ValueError: If spellings are charged and one of them is lost, or a word is
+                a mark of the model's.
         """
-        reading = self.reader(query.text)
+        with naming(query):
+            reading = self.reader(query.text)
         # Without words a document still ends, but has no sentence that could.
         ended = self.ends and (bool(reading.ids) or self.sentence_starts is None)
         spans = self._sentences(query.text, reading)
@@ -103,7 +105,8 @@ class Cutter:
             ValueError: If spellings are charged and one of the continuation's is lost.
         """
         text = query.context + query.text
-        reading = self.reader(text)
+        with naming(query):
+            reading = self.reader(text)
         border = sum(end <= len(query.context) for end in reading.ends)
         spans = self._sentences(text, reading)
         last = len(spans) - 1

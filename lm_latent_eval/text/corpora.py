@@ -1,60 +1,68 @@
-"""Reads plain texts from the files that corpora come in."""
+"""Reads plain texts from the files that corpora come in.
+
+A file is of JSON lines or of lines of text: JSON if its name says so (``.jsonl``,
+``.ndjson``, ``.json``, in any case) or its first line looks like it. What is annotated
+text of another kind is refused, as its annotation would be read as words.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from lm_latent_eval.text.words import LITERAL_UNKNOWN
+from lm_latent_eval.text.files import numbered_lines
+from lm_latent_eval.text.strict_json import checked, parse, strings
+from lm_latent_eval.text.words import LITERAL_UNKNOWN, encodable
 
 START_MARK, END_MARK = "@@START@@", "@@END@@"
 _UNMARKED = {END_MARK: "\n", "@@UNKNOWN@@": LITERAL_UNKNOWN}
+
+TREE_SUFFIXES = (".ptb", ".mrg")
+"""Files of trees in brackets, in any case."""
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_JSON = re.compile(r'\s*\[?\s*\{\s*"|\s*[\[{]\s*$')
+"""How JSON begins: an object, a list of objects, or one of them over several lines."""
+_TREE = re.compile(r"\s*\(\s*(?:[A-Z][^\s()]*)?\s*(?:\(|$)")
+"""How a tree begins: (S (NP, ( (S, or (ROOT at the end of a line."""
+_CONLL = re.compile(r"#\s*begin document")
 
 
 def read_texts(path: Path) -> list[str]:
     """Read one text a line: JSON lines with ``text`` or ``tokens``, or plain text.
 
     Raises:
-        ValueError: If a JSON line has neither, or the file has no text.
+        ValueError: If the file is of neither kind or of both, has no text, or a JSON
+            line is not as expected; the line is named.
     """
     return list(stream_texts(path))
 
 
 def stream_texts(path: Path) -> Iterator[str]:
     """Yield what ``read_texts`` returns, for files larger than memory."""
-    empty = True
+    records = None
     for number, line in numbered_lines(path):
-        empty = False
-        if Path(path).suffix not in (".jsonl", ".json"):
-            yield line
-            continue
-        try:
-            text = _text(json.loads(line))
-        except (ValueError, KeyError, TypeError) as err:
+        like_json = bool(_JSON.match(line))
+        if records is None:
+            _refuse_annotation(path, line)
+            records = like_json or Path(path).suffix.lower() in _JSON_SUFFIXES
+        if like_json and not records:
             raise ValueError(
-                f'{path}, line {number}: expected {{"text": "..."}} or '
-                '{"tokens": ["...", ...]}'
-            ) from err
-        yield text
-    if empty:
+                f"{path}, line {number}: JSON after lines of plain text; expected one "
+                'or the other (as JSON, a text is {"text": "..."})'
+            )
+        yield _text(path, number, line) if records else line
+    if records is None:
         raise ValueError(f"{path} has no text")
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file that are not blank, numbered from 1.
-
-    Raises:
-        ValueError: If the file is not UTF-8.
-    """
-    with Path(path).open(encoding="utf-8") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line.removesuffix("\n")
-        except UnicodeDecodeError as err:
-            raise ValueError(f"{path} is not UTF-8 ({err}): convert it first") from err
+def holds_trees(path: Path, first_line: str | None = None) -> bool:
+    """Whether a file has trees in brackets, by its name or its first line."""
+    if Path(path).suffix.lower() in TREE_SUFFIXES:
+        return True
+    if first_line is None:
+        _, first_line = next(numbered_lines(path), (0, ""))
+    return bool(_TREE.match(first_line))
 
 
 def unmarked(tokens: Sequence[str]) -> list[str]:
@@ -71,8 +79,29 @@ def unmarked(tokens: Sequence[str]) -> list[str]:
     return [_UNMARKED.get(token, token) for token in tokens[first:last]]
 
 
-def _text(record: Any) -> str:
-    text = record["text"] if "text" in record else " ".join(unmarked(record["tokens"]))
-    if not isinstance(text, str):
-        raise TypeError("not a string")
-    return text
+def _refuse_annotation(path: Path, first_line: str) -> None:
+    kind, reader = "", ""
+    if holds_trees(path, first_line):
+        kind, reader = "trees in brackets", "rnng"
+    elif _CONLL.match(first_line):
+        kind, reader = "documents with coreference (CoNLL)", "entitynlm"
+    if kind:
+        raise ValueError(
+            f"{path} has {kind}, which only `train {reader}` reads; write texts one a "
+            'line, or as JSON lines: {"text": "..."}'
+        )
+
+
+def _text(path: Path, number: int, line: str) -> str:
+    try:
+        record = checked(parse(line), dict, "a line")
+        if "text" in record:
+            return encodable(checked(record["text"], str, "text"))
+        if "tokens" in record:
+            return encodable(" ".join(unmarked(strings(record["tokens"], "tokens"))))
+        raise ValueError("there is neither")
+    except (ValueError, TypeError) as err:
+        raise ValueError(
+            f'{path}, line {number}: expected {{"text": "..."}} or '
+            f'{{"tokens": ["...", ...]}}, one a line ({err})'
+        ) from err

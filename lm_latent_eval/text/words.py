@@ -20,6 +20,7 @@ from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
 
 PADDING, UNKNOWN, START, END = range(4)
 SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")
+_MARKS = frozenset((PADDING, START, END))
 LITERAL_UNKNOWN = SPECIAL_WORDS[UNKNOWN]
 """In a text, it is the unknown word: what it stood for is lost."""
 FILE_NAME = "tokenizer.json"
@@ -120,13 +121,18 @@ class WordTokenizer:
         return cls(tokenizer, vocab_size)
 
     def __call__(self, text: str) -> Words:
-        """Split a string into words."""
-        encoding = self.tokenizer.encode(encodable(text), add_special_tokens=False)
-        return Words(
-            encoding.ids,
-            [start for start, _ in encoding.offsets],
-            [end for _, end in encoding.offsets],
-        )
+        """Split a string into words.
+
+        Raises:
+            ValueError: If the name of a special word stands there as a word, which can
+                be where another program cut the words.
+        """
+        text = encodable(text)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        ids, offsets = encoding.ids, encoding.offsets
+        if not _MARKS.isdisjoint(ids):
+            _refuse_marks(text, ids, offsets)
+        return Words(ids, [start for start, _ in offsets], [end for _, end in offsets])
 
     def cut(self, text: str) -> list[str]:
         """Return the words of a string as they stand there, known or not."""
@@ -195,6 +201,16 @@ def split(text: str) -> list[str]:
 
 def _cut(text: str, pieces: PreTokenizer) -> list[str]:
     return [word for word, _ in pieces.pre_tokenize_str(encodable(text))]
+
+
+def _refuse_marks(text: str, ids: list[int], offsets: list[tuple[int, int]]) -> None:
+    """Refuse marks that the text itself names, not those that stand for a line end."""
+    for i, (start, end) in zip(ids, offsets, strict=True):
+        if i in _MARKS and text[start:end] == SPECIAL_WORDS[i]:
+            raise ValueError(
+                f"the text has {SPECIAL_WORDS[i]} as a word, which for this model is "
+                "no word but a mark of its own: take it out"
+            )
 
 
 _SPLIT = Split(Regex(WORD), behavior="removed", invert=True)

@@ -14,7 +14,7 @@ __all__ = ["ContrastiveEntropyTask", "demo_world", "load_text"]
 
 def load_text(text_file=None, **_):
     """Read the file that ``--metadata '{"text_file": "PATH"}'`` names."""
-    if text_file is None:
+    if not isinstance(text_file, str):
         raise ValueError(
             "contrastive_entropy needs a text, and the text that the model was trained "
             'on: --metadata \'{"text_file": "PATH", "vocabulary_file": "PATH"}\''

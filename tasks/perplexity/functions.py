@@ -12,7 +12,7 @@ __all__ = ["load_text", "process_text"]
 
 def load_text(text_file=None, **_):
     """Read the file that ``--metadata '{"text_file": "PATH"}'`` names."""
-    if text_file is None:
+    if not isinstance(text_file, str):
         raise ValueError(
             'latent_perplexity needs a text: --metadata \'{"text_file": "PATH"}\''
         )

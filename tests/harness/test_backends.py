@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -366,9 +367,32 @@ def test_sampled_words_follow_their_probabilities(backend, truth):
 
 def test_wordy_arguments_are_checked(backend):
     lm = backend(num_samples=5)
-    for wrong in ({"max_gen_toks": 0}, {"temperature": -1.0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
+    for wrong in (
+        {"max_gen_toks": 0},
+        {"max_gen_toks": math.inf},
+        {"max_gen_toks": "many"},
+        {"max_new_tokens": 1.5},
+        {"temperature": -1.0},
+        {"temperature": "hot"},
+        {"until": 3},
+        {"until": ["a", 3]},
+    ):
+        with pytest.raises(ValueError, match=rf"task/0 .*{next(iter(wrong))}=.*expec"):
             lm.generate_until(generation("the", **wrong))
+    no_dictionary = generation("the")
+    no_dictionary[0].arguments = ("the", ["until"])
+    with pytest.raises(
+        ValueError, match=r"task/0 .*\['until'\]: expected a dictionary"
+    ):
+        lm.generate_until(no_dictionary)
+
+
+def test_numbers_of_generation_come_as_strings(backend):
+    lm = backend(num_samples=5)
+    asked = {"do_sample": True, "until": []}
+    few = lm.generate_until(generation("the", max_gen_toks=2, temperature=2, **asked))
+    same = generation("the", max_gen_toks="2e0", temperature="2", **asked)
+    assert lm.generate_until(same) == few
 
 
 def test_every_pair_of_options_is_answered_in_the_order_asked(exact, truth):

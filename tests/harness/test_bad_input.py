@@ -106,9 +106,20 @@ WRONG = {
     ("num_samples", 0): "num_samples=0: expected a whole number of at least 1",
     ("num_samples", -1): "num_samples=-1: expected a whole number",
     ("num_samples", "many"): "num_samples='many': expected a whole number",
+    ("num_samples", True): "num_samples=True: expected a whole number",
+    ("num_samples", "1.5"): "num_samples='1.5': expected a whole number",
+    ("num_samples", "inf"): "num_samples='inf': expected a whole number",
     ("num_samples", 1.5): "num_samples=1.5: expected a whole number",
     ("temperature", 0): "temperature=0: expected a positive number",
     ("temperature", "warm"): "temperature='warm': expected a positive number",
+    (
+        "temperature",
+        1e-30,
+    ): "temperature=1e-30: expected a positive number from 0.001 to 1000",
+    (
+        "temperature",
+        1e4,
+    ): "temperature=10000.0: expected a positive number from 0.001 to 1000",
     ("temperature", "nan"): "temperature='nan': expected a positive number",
     ("seed", -1): "seed=-1: expected a whole number of at least 0",
     ("estimator", "bean"): r"estimator=.bean.: .* \(did you mean beam\?\)",
@@ -149,7 +160,7 @@ def test_settings_come_as_strings_from_the_command_line(tiny):
 
 
 def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):
-    absent = f"cuda:{torch.cuda.device_count()}"
+    absent = f"cuda:{torch.cuda.device_count() + 1}"
     with caplog.at_level(logging.WARNING):
         lm = LatentKGLM(pretrained=tiny, device=absent, num_samples=3)
     assert lm.device == torch.device("cpu")
@@ -158,6 +169,16 @@ def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):
     with caplog.at_level(logging.WARNING):
         assert parse_device("mps") == torch.device("cpu")
     assert "device=mps is not supported" in caplog.text
+
+
+def test_nobody_is_told_of_a_device_that_nobody_asked_for(tiny, caplog):
+    """lm_eval names its first GPU where its user named none."""
+    with caplog.at_level(logging.INFO):
+        lm = LatentKGLM(pretrained=tiny, device="cuda:0", num_samples=3)
+    assert "cuda" not in caplog.text
+    used = lm.checkpoint.model.device
+    assert used.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert lm.get_model_info()["model_device"] == str(used)
 
 
 # -- checkpoints ---------------------------------------------------------------------

@@ -28,9 +28,12 @@ def test_a_temperature_must_be_positive_and_finite(temperature):
         check_temperature(temperature)
 
 
-@pytest.mark.parametrize("temperature", [5e-324, 1, 1e308])
-def test_every_positive_number_is_a_temperature(temperature):
-    check_temperature(temperature)
+def test_a_temperature_must_leave_scores_their_digits():
+    for temperature in (0.001, 1, 1000):
+        check_temperature(temperature)
+    for temperature in (5e-324, 1e-30, 0.00099, 1001, 1e308):
+        with pytest.raises(ValueError, match=r"expected a positive number from 0\.001"):
+            check_temperature(temperature)
 
 
 def test_proposals_of_a_grammar():

@@ -145,3 +145,34 @@ def test_the_command_names_what_is_wrong(checkpoint, text_file, capsys):
     assert "proposal='peaking': this checkpoint has" in capsys.readouterr().err
     assert main([*command, "--num-samples", "0"]) == 2
     assert "num_samples='0': expected a whole number" in capsys.readouterr().err
+    assert main([*command, "--num-samples", "1.5"]) == 2
+    assert "num_samples='1.5': expected a whole number" in capsys.readouterr().err
+    assert main([*command, "--temperature", "1e-30"]) == 2
+    assert "temperature=1e-30: expected a positive number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-samples", "2e1"],
+        ["--temperature", "1e-3"],
+        ["--target-stderr", "1e300"],
+        ["--target-stderr", "1e-300", "--max-samples", "3e1"],
+        ["--batch-size", "auto"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_may_be_odd(checkpoint, text_file, capsys, options):
+    command = ["estimate", str(checkpoint), "--data", str(text_file)]
+    assert main([*command, "--num-samples", "5", *options]) == 0
+    assert "token_perplexity" in capsys.readouterr().out
+
+
+def test_texts_without_a_byte_have_no_rate_per_byte(checkpoint, tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text('{"text": ""}\n{"tokens": []}\n')
+    command = ["estimate", str(checkpoint), "--data", str(tmp_path / "empty.jsonl")]
+    assert main([*command, "--num-samples", "5"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 texts, 2 predicted tokens, 0 bytes" in printed
+    assert "bits_per_byte               refused: no bytes ± N/A" in printed
+    assert "token_perplexity" in printed

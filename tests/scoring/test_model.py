@@ -67,6 +67,20 @@ def test_estimates_come_in_the_order_of_the_texts(model):
         assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-12)
 
 
+def test_arguments_are_read_as_on_a_command_line(model):
+    usual = model.log_likelihood(TEXTS, num_samples=1000)
+    for number in ("1000", 1e3, "1e3"):
+        same = model.log_likelihood(TEXTS, num_samples=number, batch_size="auto")
+        assert same == usual
+    with pytest.raises(ValueError, match=r"num_samples=1\.5: expected a whole number"):
+        model.log_likelihood(TEXTS, num_samples=1.5)
+    with pytest.raises(ValueError, match="batch_size='big': expected a whole number"):
+        model.log_likelihood(TEXTS, batch_size="big")
+    for wrong in ({"max_tokens": math.inf}, {"sampling_temperature": "hot"}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.*: expected"):
+            model.generate(["the"], num_samples=2, **wrong)
+
+
 def test_seeds_draw_anew_and_unknown_words_have_a_price(model):
     [a], [b] = (model.log_likelihood(TEXTS[:1], seed=s) for s in (0, 1))
     assert a.log_weights != b.log_weights

@@ -7,7 +7,7 @@ import pytest
 from lm_latent_eval.scoring.texts import Cutter, Query
 from lm_latent_eval.text.reading import reader
 from lm_latent_eval.text.sentences import sentence_starts
-from lm_latent_eval.text.words import END
+from lm_latent_eval.text.words import END, WordTokenizer
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import ids
 
@@ -35,6 +35,17 @@ def spelled():
 
 def cut(texts):
     return [(text.context, text.words) for text in texts]
+
+
+def test_a_mark_in_a_text_is_an_error_that_names_it():
+    words = tiny_checkpoint.tokenizer().vocabulary
+    marks = [tiny_checkpoint.tokenizer().word(i) for i in range(4)]
+    both = WordTokenizer.at_white_space([*marks, *words], 4 + len(words))
+    cutter = Cutter(reader(both, "closed"))
+    with pytest.raises(ValueError, match=r"task/3 \('fox </s>'\): the text has </s>"):
+        cutter.whole(Query(0, "task/3", "fox </s>"))
+    with pytest.raises(ValueError, match=r"task/3 \('<s> \|  fox'\): .* has <s>"):
+        cutter.continuation(Query(0, "task/3", " fox", "<s>"))
 
 
 def test_a_document_is_one_text(documents):

@@ -27,6 +27,16 @@ def spoken(words: WordTokenizer, text: str) -> list[str]:
     return [words.tokenizer.id_to_token(i) for i in words(text).ids]
 
 
+@pytest.mark.parametrize("mark", ["<pad>", "<s>", "</s>"])
+def test_a_mark_is_no_word_of_a_text(words, mark):
+    """Where words are cut at white space, a text could name one."""
+    cut = WordTokenizer.at_white_space(["<pad>", "<unk>", "<s>", "</s>", "cat"], 5)
+    assert cut("cat <unk> s> <S>").ids == [4, UNKNOWN, UNKNOWN, UNKNOWN]
+    with pytest.raises(ValueError, match=f"the text has {mark} as a word.*take it out"):
+        cut(f"cat {mark} cat")
+    assert min(words(f"cat {mark} cat").ids) == UNKNOWN, "cut into pieces"
+
+
 # -- vocabulary ---------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ def load_language(name: str | Path, **causal: Any) -> Language:
         26
     """
     path = EXAMPLES / f"{name}.json" if str(name) in examples() else Path(name)
-    if path.suffix != ".json":
+    if path.suffix.lower() != ".json":
         from lm_latent_eval.distortion.languages.causal import CausalLanguage
 
         return CausalLanguage.load(name, **causal)

@@ -18,6 +18,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
+from lm_latent_eval.text import strict_json
+
 BEGIN, END = "<s>", "</s>"
 BEGIN_ID, END_ID, FIRST_WORD = 0, 1, 2
 LANGUAGE_FILE = "language.json"
@@ -73,9 +75,7 @@ def read_description(path: Path) -> dict[str, Any]:
         ValueError: If it is not an object, or a name stands twice in one.
     """
     try:
-        found = json.loads(
-            Path(path).read_text(encoding="utf-8"), object_pairs_hook=_distinct
-        )
+        found = strict_json.read(path)
     except (OSError, ValueError) as err:
         raise ValueError(
             f"{path} is not the description of a language ({err})"
@@ -125,12 +125,6 @@ def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
         eos_token=END,
         clean_up_tokenization_spaces=False,
     )
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if repeated := _repeated([name for name, _ in pairs]):
-        raise ValueError(f"{repeated!r} stands twice in one place")
-    return dict(pairs)
 
 
 def _repeated(names: Sequence[str]) -> str | None:

@@ -22,7 +22,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lm_latent_eval.text.corpora import numbered_lines
+from lm_latent_eval.text.files import numbered_lines
 
 _BEGIN = re.compile(r"#\s*begin document\s*(.*)")
 _END = re.compile(r"#\s*end document")

@@ -15,7 +15,6 @@ names and descriptions are the aliases. Articles of Linked WikiText-2
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,10 +28,14 @@ from torch import Tensor
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.linked_wikitext import LinkedText
 from lm_latent_eval.models.kglm.walk import Mention, Walks
-from lm_latent_eval.text.corpora import numbered_lines
+from lm_latent_eval.text import strict_json
+from lm_latent_eval.text.files import numbered_lines
+from lm_latent_eval.text.strict_json import checked, strings
 from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer, split
 
-NAMING = ("name", "description")
+FORMS = ("name", "description", "pronoun", "demonstrative")
+NAMING = FORMS[:2]
+_OF_A_MENTION = {"start": int, "end": int, "entity": str, "form": str}
 
 
 @dataclass(frozen=True)
@@ -57,23 +60,34 @@ class AnnotatedText:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> AnnotatedText:
         """Read one record of the format above."""
-        tokens = record["tokens"]
-        for m in record["mentions"]:
+        tokens = strings(record["tokens"], "tokens")
+        marked = checked(record["mentions"], list, "mentions")
+        for m in marked:
+            for name, kind in _OF_A_MENTION.items():
+                checked(checked(m, dict, "a mention")[name], kind, name)
+            if m["form"] not in FORMS:
+                raise ValueError(f"form {m['form']!r}: expected {', '.join(FORMS)}")
             if not 0 <= m["start"] < m["end"] <= len(tokens):
                 raise ValueError(
                     f"a mention of tokens {m['start']} to {m['end']} of {len(tokens)}"
                 )
-        text = record.get("text", " ".join(tokens))
+        text = checked(record.get("text", " ".join(tokens)), str, "text")
         places = list(_places(tokens, text))
         mentions = tuple(
             Span(places[m["start"]][0], places[m["end"] - 1][1], m["entity"], m["form"])
-            for m in sorted(record["mentions"], key=lambda m: m["start"])
+            for m in sorted(marked, key=lambda m: m["start"])
         )
         for before, after in pairwise(mentions):
             if after.start < before.end:
                 raise ValueError(f"mentions overlap at character {after.start}")
-        triples = tuple((s, r, o) for s, r, o in record["triples"])
-        return cls(record.get("id", ""), text, mentions, triples)
+        return cls(record.get("id", ""), text, mentions, _triples(record["triples"]))
+
+
+def _triples(value: Any) -> tuple[tuple[str, str, str], ...]:
+    triples = (
+        strings(triple, "a triple") for triple in checked(value, list, "triples")
+    )
+    return tuple((s, r, o) for s, r, o in triples)
 
 
 def _places(tokens: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
@@ -96,7 +110,7 @@ def read_annotated(path: Path) -> list[AnnotatedText]:
     texts = []
     for number, line in numbered_lines(path):
         try:
-            record = json.loads(line)
+            record = checked(strict_json.parse(line), dict, "a line")
             if "annotations" in record:
                 record = LinkedText.from_json(record).as_record()
             texts.append(AnnotatedText.from_json(record))
@@ -129,15 +143,11 @@ class Knowledge:
             ValueError: If the file is not of this format.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            triples = tuple((s, r, o) for s, r, o in content["triples"])
-            aliases = {
-                str(k): [str(f) for f in v] for k, v in content["aliases"].items()
-            }
-        except (
-            *(ValueError, KeyError, TypeError, AttributeError),
-            RecursionError,  # nested without end
-        ) as err:
+            content = checked(strict_json.read(path), dict, "the file")
+            triples = _triples(content["triples"])
+            names = checked(content["aliases"], dict, "aliases")
+            aliases = {name: strings(forms, name) for name, forms in names.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
             raise ValueError(
                 f"{path} is not a knowledge graph ({err!r}); expected "
                 '{"triples": [["s", "r", "o"], ...], "aliases": {"s": ["name", ...]}}'

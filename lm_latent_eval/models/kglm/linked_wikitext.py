@@ -20,7 +20,6 @@ the walk of a *converted* model; ``LinkedText.as_record`` writes it as a record 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -32,7 +31,9 @@ import torch
 from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.walk import Mention
-from lm_latent_eval.text.corpora import START_MARK, numbered_lines, unmarked
+from lm_latent_eval.text.corpora import START_MARK, unmarked
+from lm_latent_eval.text.files import numbered_lines
+from lm_latent_eval.text.strict_json import checked, parse, strings
 from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
 
 if TYPE_CHECKING:
@@ -58,17 +59,14 @@ class Annotation:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Annotation:
         """Read one annotation."""
-        start, end = record["span"]
-        relations, parents = record["relation"], record["parent_id"]
+        start, end = (checked(n, int, "span") for n in record["span"])
+        relations = strings(record["relation"], "relation")
+        parents = strings(record["parent_id"], "parent_id")
         edges = (
             () if relations == [_NEW] else tuple(zip(relations, parents, strict=True))
         )
-        strings = (record["id"], *relations, *parents)
-        if not all(isinstance(name, str) for name in strings):
-            raise TypeError(f"names that are no strings: {strings!r:.80}")
-        if not (isinstance(start, int) and isinstance(end, int)):
-            raise TypeError(f"a span that is no pair of numbers: {record['span']!r}")
-        return cls(start, end, record["id"], record.get("source", ""), edges)
+        source = checked(record.get("source", ""), str, "source")
+        return cls(start, end, checked(record["id"], str, "id"), source, edges)
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,11 @@ class LinkedText:
         Raises:
             ValueError, KeyError, TypeError: If it is not of the format.
         """
-        tokens = tuple(record["tokens"])
-        if not all(isinstance(token, str) for token in tokens):
-            raise TypeError("tokens are no strings")
+        tokens = tuple(strings(record["tokens"], "tokens"))
         if tokens[:1] != (START_MARK,):
             raise ValueError(f"the first token is not {START_MARK}")
-        annotations = tuple(map(Annotation.from_json, record["annotations"]))
+        found = checked(record["annotations"], list, "annotations")
+        annotations = tuple(map(Annotation.from_json, found))
         for a in annotations:
             if not 0 < a.start < a.end <= len(tokens):
                 raise ValueError(
@@ -140,7 +137,7 @@ class LinkedText:
             "id": self.title,
             "tokens": tokens,
             "mentions": mentions,
-            "triples": sorted(triples),
+            "triples": sorted(map(list, triples)),
         }
 
 
@@ -159,7 +156,7 @@ def read_linked(path: Path) -> list[LinkedText]:
     texts = []
     for number, line in numbered_lines(path):
         try:
-            texts.append(LinkedText.from_json(json.loads(line)))
+            texts.append(LinkedText.from_json(parse(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as err:
             raise ValueError(
                 f"{path}, line {number}: not a linked article ({err!r}); expected "

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
-from lm_latent_eval.models.kglm.ragged import invert_cdf
+from lm_latent_eval.models.kglm.ragged import invert_cdf, segment_logsumexp
 from lm_latent_eval.models.kglm.scores import EntityScores
 
 
@@ -54,11 +54,12 @@ class NewEntities:
         lift = torch.zeros_like(self.log_z)
         if self.tilt is None:
             return lift
-        position, entity, tilt = self._tilted(
-            torch.arange(len(lift), device=lift.device)
-        )
-        more = self._log_plain(position, entity).double().exp() * tilt.double().expm1()
-        return more.new_zeros(len(lift)).index_add(0, position, more).log1p().to(lift)
+        every = torch.arange(len(lift), device=lift.device)
+        position, entity, tilt = self._tilted(every)
+        # As logarithms: of a cold proposal e^b is beyond all numbers.
+        log_more = self._log_plain(position, entity).double() + _log_expm1(tilt)
+        terms, row = torch.cat([lift.double(), log_more]), torch.cat([every, position])
+        return segment_logsumexp(terms, row, len(lift)).to(lift)
 
     def log_prob(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return log p_new of positions and entities in nats, elementwise, (n,)."""
@@ -112,11 +113,17 @@ class NewEntities:
         return self.scores.rows(position).masked_fill(~self.introducible, -torch.inf)
 
     def _tilted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """List the introducible entities with a tilt: index, entity and tilt."""
+        """List the introducible entities with a positive tilt: index, entity, tilt."""
         if self.tilt is None:
             raise ValueError("no tilt")
         row, node, tilt = self.tilt.entries(position)
         entity = self.graph.entity(node)
         own = (self.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
-        own &= self.introducible[entity]
+        own &= self.introducible[entity] & (tilt > 0)
         return row[own], entity[own], tilt[own]
+
+
+def _log_expm1(value: Tensor) -> Tensor:
+    """Return log(e^x - 1) of positive numbers, float64."""
+    value = value.double()
+    return value + (-(-value).expm1()).log()

@@ -7,7 +7,6 @@ a field of the configuration, never a switch of the code.
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from torch import Tensor
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.renaming import renamed
 from lm_latent_eval.models.unpickling import load_pickle
+from lm_latent_eval.text import strict_json
 
 _RENAMED = (
     (r"^_token_embedder\.weight$", "trunk.token_embeddings.weight"),
@@ -160,10 +160,10 @@ def read_aliases(path: Path) -> Names:
 
 
 def _read_table(path: Path) -> dict[str, Any]:
-    if Path(path).suffix == ".json":
+    if Path(path).suffix.lower() == ".json":
         try:
-            table = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as err:
+            table = strict_json.read(path)
+        except ValueError as err:
             raise ValueError(f"{path} is not JSON of a table ({err})") from err
     else:
         table = load_pickle(path)

@@ -22,11 +22,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm_latent_eval.text.corpora import read_texts
+from lm_latent_eval.text.corpora import TREE_SUFFIXES, holds_trees, read_texts
+from lm_latent_eval.text.files import numbered_lines
 from lm_latent_eval.text.words import END, WordTokenizer
-
-SUFFIXES = (".ptb", ".mrg")
-"""Files of brackets."""
 
 TRACE = "-NONE-"
 _JOINS_LEFT = frozenset(["HYPH", "''", "-RRB-", "-RSB-", "-RCB-", *".,;:!?%)]}…"])
@@ -57,14 +55,18 @@ class ParsedSentence:
 
 
 def read_sentences(path: Path) -> list[ParsedSentence] | list[str]:
-    """Read a treebank (a folder, or a file of brackets) or one sentence a line."""
-    if path.is_dir() or path.suffix in SUFFIXES:
+    """Read a treebank (a folder, or a file of brackets) or one sentence a line.
+
+    Raises:
+        ValueError: If the file is neither, or malformed.
+    """
+    if path.is_dir() or (path.is_file() and holds_trees(path)):
         return read_treebank(path)
     return read_texts(path)
 
 
 def read_treebank(path: Path) -> list[ParsedSentence]:
-    """Read a file of brackets, or all files of a folder that end in ``SUFFIXES``.
+    """Read a file of brackets, or all of a folder that end in ``TREE_SUFFIXES``.
 
     Raises:
         ValueError: If brackets are malformed (file and line are named), or there are
@@ -72,7 +74,8 @@ def read_treebank(path: Path) -> list[ParsedSentence]:
     """
     files = [path]
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
+        found = (p for p in path.iterdir() if p.suffix.lower() in TREE_SUFFIXES)
+        files = sorted(found)
     sentences = [sentence for file in files for sentence in _read_file(file)]
     if not sentences:
         raise ValueError(f"{path} has no trees: expected brackets like (S (NP (NN ...")
@@ -156,13 +159,9 @@ def _read_file(path: Path) -> Iterator[ParsedSentence]:
 
 
 def _atoms(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open(encoding="utf-8") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                for atom in re.findall(r"[()]|[^\s()]+", line):
-                    yield number, atom
-        except UnicodeDecodeError as err:
-            raise ValueError(f"{path} is not UTF-8 ({err}): convert it first") from err
+    for number, line in numbered_lines(path):
+        for atom in re.findall(r"[()]|[^\s()]+", line):
+            yield number, atom
 
 
 class _Tree:

@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lm_latent_eval.arguments import whole
 from lm_latent_eval.models.checkpoint import Checkpoint, save
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
@@ -151,6 +152,7 @@ def parts(model: RNNG, objective: Objective, num_samples: int) -> dict[str, Part
             "p": Part(model.generative, lambda batch: -log_p(model, batch).sum()),
             "crf": Part(model.spans, lambda batch: -log_q(model, batch).sum()),
         }
+    num_samples = whole("num_samples", num_samples, 1)
     if num_samples < 2:
         raise ValueError(
             f"num_samples={num_samples}: each tree is compared with the others, so "

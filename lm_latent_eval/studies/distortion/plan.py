@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
+
+from lm_latent_eval.arguments import whole
+from lm_latent_eval.text import strict_json
 
 PLANS = Path(__file__).parent / "plans"
 _OPTIONAL = {"seed", "micro_batch", "bf16"}
@@ -137,7 +139,7 @@ class Plan:
         """
         path = PLANS / f"{name}.json" if str(name) in plans() else Path(name)
         try:
-            return cls.of(json.loads(path.read_text(encoding="utf-8")))
+            return cls.of(strict_json.read(path))
         except (OSError, AttributeError, TypeError, ValueError) as err:
             raise ValueError(
                 f"{name} is no plan of a study ({err}); built in are "
@@ -160,9 +162,13 @@ class Plan:
 
 
 def _checked(kind: Any, found: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    names = {each.name for each in fields(kind)}
+    types = {each.name: each.type for each in fields(kind)}
+    names = set(types)
     if unknown := sorted(set(found) - names):
         raise ValueError(f"{where}unknown: {', '.join(unknown)}")
     if missing := sorted(names - set(found) - _OPTIONAL):
         raise ValueError(f"{where}missing: {', '.join(missing)}")
-    return dict(found)
+    return {
+        name: whole(f"{where}{name}", value, 0) if types[name] == "int" else value
+        for name, value in found.items()
+    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lm_latent_eval.scoring.options import ScoringOptions, one_of
+from lm_latent_eval.arguments import one_of, whole
+from lm_latent_eval.scoring.options import ScoringOptions
 
 TEMPERATURES = (0.5, 0.9, 1.0, 1.1, 2.0, 5.0)
 """Those of Logan et al. (2020), section 4."""
@@ -76,6 +77,8 @@ class Plan:
         for name in tempered:
             one_of("tempered", name, proposals)
         others = tuple(name for name in proposals if name not in tempered)
+        for name in {"num_samples", "replicate"} & {*choices}:
+            choices[name] = whole(name, choices[name], 1)
         plan = cls(tempered, others, **choices)  # type: ignore[arg-type]
         if not 1 <= plan.replicate <= plan.num_samples:
             raise ValueError(

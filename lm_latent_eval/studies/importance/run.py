@@ -42,7 +42,7 @@ class Study:
     output: Path
     limit: int | None = None
     """Only the first texts; None is all."""
-    batch_size: int | None = None
+    batch_size: int | str | None = None
     quiet: bool = False
 
     def run(self) -> list[rows.Row]:

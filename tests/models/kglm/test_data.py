@@ -103,9 +103,19 @@ def test_a_text_without_its_tokens_is_an_error():
         json.dumps({**ADA, "mentions": [mention(-2, 1)]}),
         json.dumps({**ADA, "mentions": [mention(2, 2)]}),
         json.dumps({**ADA, "mentions": [mention("0", 2)]}),
+        json.dumps({**ADA, "mentions": [{**mention(0, 2), "form": "nam"}]}),
+        json.dumps({**ADA, "mentions": [{**mention(0, 2), "entity": 7}]}),
+        json.dumps({**ADA, "mentions": [{**mention(0, 2), "start": False}]}),
+        json.dumps({**ADA, "mentions": {"start": 0}}),
+        json.dumps({**ADA, "tokens": "Ada met", "mentions": []}),
+        json.dumps({**ADA, "text": 3}),
         json.dumps({**ADA, "triples": [["Ada", "knew"]]}),
         '{"tokens": ' + "[" * 100_000,
+        json.dumps({**ADA, "triples": ["abc"]}),
+        json.dumps(ADA)[:-1] + ', "triples": []}',
+        json.dumps(ADA)[:-1] + ', "more": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
+    ids=lambda line: line[-40:],
 )
 def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "a.jsonl"
@@ -138,6 +148,9 @@ def test_texts_are_read_in_order(tmp_path):
         '{"triples": [], "aliases": ["a"]}',
         '{"triples": [], "aliases": {"a": 3}}',
         "[" * 100_000,
+        '{"triples": [], "aliases": {"a": "name"}}',
+        '{"triples": [], "aliases": {"a": ["x"], "a": ["y"]}}',
+        '{"triples": ["abc"], "aliases": {}}',
     ],
 )
 def test_bad_knowledge_is_named(tmp_path, content):

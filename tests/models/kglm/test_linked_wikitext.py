@@ -233,6 +233,10 @@ MALFORMED = {
     "a span of fractions": json.dumps(with_annotation(span=[1.5, 3])),
     "no name": json.dumps(with_annotation(id=None)),
     "a relation without parent": json.dumps(with_annotation(relation=["P1", "P2"])),
+    "relations that are a string": json.dumps(
+        with_annotation(relation="P1", parent_id="Q1")
+    ),
+    "a name twice": json.dumps(ADA)[:-1] + ', "tokens": []}',
     "a parent that is a number": json.dumps(with_annotation(parent_id=[1])),
 }
 

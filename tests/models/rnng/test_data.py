@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from itertools import pairwise
 
 import pytest
@@ -85,6 +86,15 @@ def test_folders_and_plain_text(bank, tmp_path):
     assert texts == ["first", "We don't agree.", "Read the user-guide (3)"]
     lines = read_sentences(tmp_path / "notes.txt")
     assert lines == ["One line.", "Another (line)."]
+
+
+def test_trees_are_trees_whatever_the_file_is_called(bank, tmp_path):
+    for name in ("bank.PTB", "bank.txt", "bank"):
+        (tmp_path / name).write_bytes(codecs.BOM_UTF8 + bank.read_bytes())
+        assert read_sentences(tmp_path / name) == read_treebank(bank)
+    (tmp_path / "wsj").mkdir()
+    bank.rename(tmp_path / "wsj" / "WSJ_0001.MRG")
+    assert len(read_sentences(tmp_path / "wsj")) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""Text files as they come: UTF-8, with a byte-order mark or without."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+_MARK = "\ufeff"
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Byte-order mark -> encoding; the longer ones first, as one begins with another."""
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that are not blank, numbered from 1.
+
+    A byte-order mark before the first one is no part of it.
+
+    Raises:
+        ValueError: If the file is not UTF-8, or holds what no text does: a NUL
+            character, or a byte-order mark within.
+    """
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if "\0" in line:
+                raise ValueError(
+                    f"{path}, line {number}: has a NUL character, so it is no text"
+                )
+            if line.startswith(_MARK):
+                raise ValueError(
+                    f"{path}, line {number}: begins with a byte-order mark (U+FEFF), "
+                    "as where files were joined: remove it"
+                )
+            if line.strip():
+                yield number, line.removesuffix("\n")
+
+
+def read_text(path: Path) -> str:
+    """Read a whole file.
+
+    Raises:
+        ValueError: If it is not UTF-8.
+    """
+    with _opened(path) as file:
+        return file.read()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    with Path(path).open(encoding="utf-8-sig") as file:
+        try:
+            yield file
+        except UnicodeDecodeError as err:
+            why = f"a byte-order mark of {mark}" if (mark := _encoding(path)) else err
+            raise ValueError(f"{path} is not UTF-8 ({why}): convert it first") from err
+
+
+def _encoding(path: Path) -> str | None:
+    """Name the encoding that a byte-order mark tells; None where there is no mark."""
+    with Path(path).open("rb") as file:
+        start = file.read(max(map(len, _MARKS)))
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
