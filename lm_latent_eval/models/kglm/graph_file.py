@@ -20,6 +20,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lm_latent_eval.durable import replacing
+
 FILE_NAME = "graph.safetensors"
 FORMATS = ("kglm-graph-1", "kglm-graph-2")
 CHECKED = "kglm-graph-2"
@@ -97,9 +99,8 @@ def write(path: Path, columns: Columns) -> None:
     for name in ("num_entities", "num_words"):
         tensors[name] = torch.tensor(columns[name])
     # A file that a graph is mapped from must not change under it.
-    partial = path.with_name(f"{path.name}.partial")
-    save_file(tensors, partial, metadata={"format": CHECKED})
-    partial.rename(path)
+    with replacing(path) as partial:
+        save_file(tensors, partial, metadata={"format": CHECKED})
 
 
 def read(path: Path) -> Columns:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+from lm_latent_eval.durable import LOCK_FILE
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
 from lm_latent_eval.models.checkpoint import load, save
 from lm_latent_eval.scoring.model import LatentModel
@@ -15,7 +16,7 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.studies.importance.draws import DrawsFile
 from lm_latent_eval.studies.importance.plan import Plan, Setting
 from lm_latent_eval.studies.importance.rows import read
-from lm_latent_eval.studies.importance.run import LOCK_FILE, ROWS_FILE, Study
+from lm_latent_eval.studies.importance.run import ROWS_FILE, Study
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
 
