@@ -123,6 +123,38 @@ def test_a_record_cut_short_is_drawn_again(checkpoint, data, tmp_path):
     assert (output / ROWS_FILE).read_bytes() == before
 
 
+def test_records_of_zeros_are_drawn_again(checkpoint, data, tmp_path):
+    """What a power cut leaves: text 0 would weigh one, and be there twice."""
+    output = tmp_path / "study"
+    study(checkpoint, data, output).run()
+    before = (output / ROWS_FILE).read_bytes()
+    draws = output / "draws" / "is-nonpeeking-1.f64"
+    size = DrawsFile(draws, 20).dtype.itemsize
+    draws.write_bytes(draws.read_bytes()[: -2 * size + 9] + bytes(2 * size))
+    assert len(DrawsFile(draws, 20).keys()) == len(TEXTS) - 2
+    study(checkpoint, data, output).run()
+    assert (output / ROWS_FILE).read_bytes() == before
+
+
+def test_damaged_and_repeated_records_are_refused(checkpoint, data, tmp_path):
+    output = tmp_path / "study"
+    study(checkpoint, data, output).run()
+    draws = output / "draws" / "is-nonpeeking-1.f64"
+    size, content = DrawsFile(draws, 20).dtype.itemsize, draws.read_bytes()
+    for place in (0, size, size + 30, 2 * size - 1):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        draws.write_bytes(flipped)
+        with pytest.raises(
+            ValueError,
+            match=rf"is-nonpeeking-1\.f64, record {1 + place // size}: .* drawn",
+        ):
+            study(checkpoint, data, output).run()
+    draws.write_bytes(content + content[size : 2 * size])
+    with pytest.raises(ValueError, match=rf"record {len(TEXTS) + 1}: .*there twice"):
+        study(checkpoint, data, output).run()
+
+
 def test_other_settings_are_refused(checkpoint, data, tmp_path):
     output = tmp_path / "study"
     study(checkpoint, data, output, limit=2).run()
