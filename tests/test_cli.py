@@ -113,8 +113,8 @@ def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
     monkeypatch.setattr("lm_latent_eval.training.supervised.Trainer.run", interrupted)
     assert train(folder, "lstm", "cut", *LSTM) == 130
     assert capsys.readouterr().err == (
-        f"\ninterrupted; the finished epochs are kept in {folder / 'cut'}, and the same "
-        "command goes on from there\n"
+        f"\ninterrupted; the finished epochs are kept in {folder / 'cut'}, and the "
+        "same command goes on from there\n"
     )
 
 

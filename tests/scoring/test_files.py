@@ -228,7 +228,7 @@ def test_a_line_that_is_no_record_is_refused(checkpoint, tmp_path, finished, lin
 def test_a_text_that_is_there_twice_is_refused(checkpoint, tmp_path, finished):
     output = tmp_path / "out.jsonl"
     output.write_text("\n".join([*finished, finished[2]]) + "\n")
-    with pytest.raises(ValueError, match="line 6 .* is in line 3 too"):
+    with pytest.raises(ValueError, match=r"line 6 .* is in line 3 too"):
         scored(checkpoint, output, num_samples=20)
 
 
