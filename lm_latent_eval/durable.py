@@ -140,7 +140,7 @@ def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
         if isinstance(cause, NoRoomError):
             return cause
         if reason := _reason(cause):
-            where = f"{path or getattr(cause, 'filename', None) or 'a file'}"
+            where = f"{path or getattr(cause, 'filename', None) or 'the output'}"
             return NoRoomError(
                 f"{where} cannot be written ({reason}): make room and repeat the "
                 "command; where it can be resumed, it goes on from what is complete"

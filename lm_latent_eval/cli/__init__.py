@@ -9,7 +9,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from lm_latent_eval.cli import convert, distort, estimate, explain, study, train
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _stopped_by(signal.SIGTERM):
             status = int(args.run(args) or 0)
-            sys.stdout.flush()
+            _flush()
             return status
     except KeyboardInterrupt as stop:
         # The note of the outermost output: what is kept there.
@@ -37,7 +37,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(said, EXPECTED):
             raise
         print(f"lm-latent-eval: {said}", file=sys.stderr)
+        with suppress(OSError):
+            _flush()
         return 2
+
+
+def _flush() -> None:
+    """Print what is left; where that fails, Python shall not try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()
+        raise
 
 
 @contextmanager
