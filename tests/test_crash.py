@@ -195,26 +195,20 @@ def test_distort_study(tmp_path):
 
 
 def test_use_cache(checkpoint, text_file, tmp_path):
-    def command(name: str) -> Command:
-        folder = tmp_path / name
-        given = ["--model", "latent_kglm", "--tasks", "latent_perplexity"]
-        given += ["--model_args", f"pretrained={checkpoint},num_samples=20"]
-        given += ["--include_path", str(PROJECT / "tasks"), "--batch_size", "3"]
-        given += ["--metadata", json.dumps({"text_file": str(text_file)})]
-        given += ["--use_cache", f"{folder}/answers", "--output_path", str(folder)]
+    def command(folder: Path) -> Command:
+        given = [str(checkpoint), str(text_file), str(folder)]
         return Command(
             lm_eval, given, tmp_path / "log", lambda: num_bytes(folder, "answers*.db")
         )
 
-    def results(name: str) -> dict:
-        (path,) = (tmp_path / name).rglob("results_*.json")
-        return json.loads(path.read_text())["results"]
+    def results(folder: Path) -> dict:
+        return json.loads((folder / "results.json").read_text())
 
-    total = command("whole").finish()
-    killed = command("cut")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    killed, total = command(cut), command(whole).finish()
     assert len([*killed.kill(total)]) == KILLS
     killed.finish()
-    close(results("cut"), results("whole"))
+    close(results(cut), results(whole))
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc")
