@@ -44,19 +44,23 @@ def only_writer(output: Path, kept: str, *, lock: Path | None = None) -> Iterato
     """
     lock = lock or output / LOCK_FILE
     lock.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(lock, timeout=0)
     try:
-        with FileLock(lock, timeout=0):
-            yield
+        held.acquire()
     except Timeout as err:
         raise ValueError(
             f"another run is writing into {output}: wait for it, or give --output "
             "another path"
         ) from err
+    try:
+        yield
     except KeyboardInterrupt as stop:
         stop.add_note(
             f"{kept} are kept in {output}, and the same command goes on from there"
         )
         raise
+    finally:
+        held.release()
 
 
 @contextmanager

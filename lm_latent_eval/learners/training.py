@@ -112,6 +112,7 @@ def train(
             model = start.build(data.vocabulary, max(lengths), options.seed)
     with only_writer(output, "the finished epochs"):
         claim(output, settings, "training")
+        shutil.rmtree(output / _COMPLETE, ignore_errors=True)  # of a killed run
         if not _is_complete(output):  # nor by another run meanwhile
             if data.repeated is not None:
                 others["train"] = data.repeated
@@ -257,9 +258,7 @@ def _history(checkpoint: Path) -> History:
 
 
 def _is_complete(output: Path) -> bool:
-    """Whether the model is there; what an interruption left behind goes."""
-    if (output / _COMPLETE).exists():
-        shutil.rmtree(output / _COMPLETE)
+    """Whether the model is there."""
     return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
 
 
