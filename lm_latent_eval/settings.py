@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.durable import write_text
+
 SETTINGS_FILE = "settings.json"
 
 Settings = dict[str, Any]
@@ -31,9 +33,7 @@ def claim(directory: Path, settings: Settings, kind: str) -> None:
     settings = json.loads(json.dumps(settings))  # tuples are lists there
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_text(path, json.dumps(settings, indent=2) + "\n")
     elif different := differences(read(directory, kind), settings):
         raise ValueError(
             f"{directory} is of another {kind} ({different}): repeat its settings to "

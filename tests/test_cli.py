@@ -12,6 +12,7 @@ import torch
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.world import generate
+from lm_latent_eval.durable import LOCK_FILE, only_writer
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -174,7 +175,20 @@ def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
 
     monkeypatch.setattr("lm_latent_eval.training.supervised.Trainer.run", interrupted)
     assert train(folder, "lstm", "cut", *LSTM) == 130
-    assert "where they were" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"\ninterrupted; the finished epochs are kept in {folder / 'cut'}, and the "
+        "same command goes on from there\n"
+    )
+
+
+@pytest.mark.parametrize("model", ["kglm", "lstm", "rnn", "srnn"])
+def test_two_do_not_train_into_one_folder(folder, capsys, model):
+    size = [*RUN[:4], "--hidden-size", "9"]
+    with only_writer(folder / "locked", "all"):
+        assert train(folder, model, "locked", *size) == 2
+        assert [path.name for path in (folder / "locked").iterdir()] == [LOCK_FILE]
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert f"another run is writing into {folder / 'locked'}: wait for it" in shown
 
 
 @pytest.mark.parametrize("model", ["kglm", "lstm", "rnn", "srnn"])

@@ -11,6 +11,7 @@ ROOT = Path(lm_latent_eval.__file__).parent
 LADDER = (
     "arguments",
     "extras",
+    "durable",
     "settings",
     "uniforms",
     "estimators",

@@ -6,28 +6,66 @@ Parsers are built without importing torch, so ``--help`` is quick.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from lm_latent_eval.cli import convert, distort, estimate, explain, study, train
 from lm_latent_eval.cli.arguments import Parser
+from lm_latent_eval.durable import no_room
+
+EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
+"""Errors whose message is for users."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     args = _parser().parse_args(argv)
     try:
-        return int(args.run(args) or 0)
-    except KeyboardInterrupt:
-        print(
-            "\ninterrupted; `train`, `estimate --output`, `study` and `distort` go on "
-            "where they were",
-            file=sys.stderr,
-        )
-        return 130
-    except (ValueError, OSError, FloatingPointError, ModuleNotFoundError) as err:
-        print(f"lm-latent-eval: {err}", file=sys.stderr)
+        with _stopped_by(signal.SIGTERM):
+            status = int(args.run(args) or 0)
+            _flush()
+            return status
+    except KeyboardInterrupt as stop:
+        # The note of the outermost output: what is kept there.
+        kept = getattr(stop, "__notes__", ["nothing is kept"])[-1]
+        print(f"\ninterrupted; {kept}", file=sys.stderr)
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+    except Exception as err:
+        said = no_room(err) or err
+        if not isinstance(said, EXPECTED):
+            raise
+        print(f"lm-latent-eval: {said}", file=sys.stderr)
+        with suppress(OSError):
+            _flush()
         return 2
+
+
+def _flush() -> None:
+    """Print what is left; where that fails, Python shall not try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()
+        raise
+
+
+@contextmanager
+def _stopped_by(signal_number: int) -> Iterator[None]:
+    """Let a signal end a command as Ctrl-C does."""
+
+    def stop(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal_number, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal_number, before)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 import lm_latent_eval
 from lm_latent_eval.distortion.shards import Shard, Shards
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.settings import SETTINGS_FILE, Settings, claim, read
 
 KIND = "scores"
@@ -136,9 +137,12 @@ class Scores:
         if not (Path(directory) / SETTINGS_FILE).exists():
             # What cannot be scored has no folder.
             columns(range(settings["first"], settings["first"] + 1))
-        claim(Path(directory), settings, KIND)
         scores = cls(Path(directory), settings)
-        scores.shards().fill(lambda some: columns(some).batch(), at_once, quiet=quiet)
+        with only_writer(scores.directory, "whole shards"):
+            claim(scores.directory, settings, KIND)
+            scores.shards().fill(
+                lambda some: columns(some).batch(), at_once, quiet=quiet
+            )
         return scores
 
     @classmethod

@@ -1,7 +1,7 @@
 """Rows about numbered sequences, in Arrow files that an interruption does not spoil.
 
-Every file is written under another name and renamed when it is whole. What is there is
-checked all the same: a file that is cut short or of other rows is written anew.
+Every file has its name when it is whole. What is there is checked all the same: a file
+that is cut short or of other rows is written anew.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from tqdm import tqdm
+
+from lm_latent_eval.durable import replacing
 
 SHARDS = "shards"
 
@@ -43,14 +45,13 @@ class Shard:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write rows as they come; the file has its name when all are there."""
-        partial = self.path.with_suffix(".partial")
         with (
+            replacing(self.path) as partial,
             pa.OSFile(str(partial), "wb") as file,
             pa.ipc.new_stream(file, self.schema) as stream,
         ):
             for batch in batches:
                 stream.write_batch(batch)
-        partial.replace(self.path)
 
 
 @dataclass(frozen=True)

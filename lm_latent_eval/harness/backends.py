@@ -24,7 +24,7 @@ from lm_eval.api.model import LM, CacheHook
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.harness.answers import ScoredFloat, digest
-from lm_latent_eval.harness.cache import guard_cache
+from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.latent import Mass, SentenceModel
@@ -278,8 +278,7 @@ class LatentLMBackend(LM):
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse a cache whose numbers other settings made."""
-        guard_cache(cache_hook, self.fingerprint)
-        super().set_cache_hook(cache_hook)
+        super().set_cache_hook(GuardedHook(cache_hook, self.fingerprint))
 
     @property
     def fingerprint(self) -> dict[str, Any]:

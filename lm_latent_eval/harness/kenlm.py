@@ -25,7 +25,7 @@ from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
 from lm_latent_eval.extras import require
-from lm_latent_eval.harness.cache import guard_cache
+from lm_latent_eval.harness.cache import GuardedHook
 
 END, UNKNOWN = "</s>", "<unk>"
 MARKS = ("<s>", END, UNKNOWN)
@@ -162,8 +162,7 @@ class KenLM(LM):
             "lm_latent_eval": lm_latent_eval.__version__,
             "checkpoint": self.digest,
         }
-        guard_cache(cache_hook, fingerprint)
-        super().set_cache_hook(cache_hook)
+        super().set_cache_hook(GuardedHook(cache_hook, fingerprint))
 
     @property
     def tokenizer_name(self) -> str:

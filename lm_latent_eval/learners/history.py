@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from lm_latent_eval.durable import write_text
+
 HISTORY_FILE = "history.jsonl"
 
 
@@ -77,9 +79,8 @@ class History:
             | {"dev_perplexity": epoch.dev_perplexity, "best": epoch == self.best}
             for epoch in self.epochs
         ]
-        partial = directory / f"{HISTORY_FILE}.part"
-        partial.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-        partial.replace(directory / HISTORY_FILE)
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        write_text(directory / HISTORY_FILE, lines)
 
     @property
     def best(self) -> Epoch:

@@ -33,6 +33,7 @@ from transformers.utils import logging
 import lm_latent_eval
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.extras import require
 from lm_latent_eval.learners.architectures import Start
 from lm_latent_eval.learners.causal import CausalLearner
@@ -109,25 +110,34 @@ def train(
         lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
         with _quiet_transformers():
             model = start.build(data.vocabulary, max(lengths), options.seed)
-    claim(output, settings, "training")
-    if model is None:
+    with only_writer(output, "the finished epochs"):
+        claim(output, settings, "training")
+        shutil.rmtree(output / _COMPLETE, ignore_errors=True)  # of a killed run
+        if not _is_complete(output):  # nor by another run meanwhile
+            if data.repeated is not None:
+                others["train"] = data.repeated
+            tracked = [
+                Tracked.begin(
+                    output / TRAJECTORIES / name,
+                    corpus,
+                    track,
+                    data.num_sequences,
+                    **about,
+                )
+                for name, corpus in others.items()
+            ]
+            run = _Run(output, data, dev, options, tracked, quiet)
+            _fit(run, model, device)
+        data.clear()
         return History.read(output)
-    if data.repeated is not None:
-        others["train"] = data.repeated
-    tracked = [
-        Tracked.begin(
-            output / TRAJECTORIES / name, corpus, track, data.num_sequences, **about
-        )
-        for name, corpus in others.items()
-    ]
+
+
+def _fit(run: _Run, model: Any, device: torch.device | str | None) -> None:
+    """Train to the end, and put the best model into the folder."""
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with _quiet_transformers(), _own_randomness():
-        run = _Run(output, data, dev, options, tracked, quiet)
         run.train(model, where)
-    history = History.read(output)
-    _finish(output, history, data.vocabulary)
-    data.clear()
-    return history
+    _finish(run.output, History.read(run.output), run.data.vocabulary)
 
 
 class _Run:
@@ -248,9 +258,7 @@ def _history(checkpoint: Path) -> History:
 
 
 def _is_complete(output: Path) -> bool:
-    """Whether the model is there; what an interruption left behind goes."""
-    if (output / _COMPLETE).exists():
-        shutil.rmtree(output / _COMPLETE)
+    """Whether the model is there."""
     return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
 
 

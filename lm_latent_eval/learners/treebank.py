@@ -8,6 +8,7 @@ from pathlib import Path
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.derivations import Derivation
 from lm_latent_eval.distortion.languages.pcfg import PCFG
+from lm_latent_eval.durable import replacing
 from lm_latent_eval.learners.languages import language_of
 from lm_latent_eval.learners.lexicon import check_whole
 from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank
@@ -58,18 +59,16 @@ def write_trees(corpus: Corpus, path: Path) -> int:
         raise ValueError(f"{path}: a file of trees ends in {suffixes}")
     found = derivations(corpus)
     _check_brackets(found)
-    partial = path.with_name(f"partial-{path.name}")
-    lines = (f"{derivation.brackets()}\n" for derivation in found)
-    partial.write_text("".join(lines), encoding="utf-8")
-    for derivation, sentence in zip(found, read_treebank(partial), strict=True):
-        if split(sentence.text) != [*derivation.words]:
-            partial.unlink()
-            raise ValueError(
-                f"the words {' '.join(derivation.words)!r} are read from brackets as "
-                f"{split(sentence.text)}: rename words that have or are punctuation, "
-                "or train on the corpus itself (learners.rnng)"
-            )
-    partial.replace(path)
+    with replacing(path) as partial:
+        lines = (f"{derivation.brackets()}\n" for derivation in found)
+        partial.write_text("".join(lines), encoding="utf-8")
+        for derivation, sentence in zip(found, read_treebank(partial), strict=True):
+            if split(sentence.text) != [*derivation.words]:
+                raise ValueError(
+                    f"the words {' '.join(derivation.words)!r} are read from brackets "
+                    f"as {split(sentence.text)}: rename words that have or are "
+                    "punctuation, or train on the corpus itself (learners.rnng)"
+                )
     return len(found)
 
 

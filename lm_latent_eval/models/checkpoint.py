@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from lm_latent_eval.durable import replacing
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.reading import Reader, UnknownWords, reader
@@ -164,10 +165,9 @@ def save(
         model.save_extras(directory)
     if orthography is not None:
         orthography.save(directory)
-    partial = directory / f"{WEIGHTS}.partial"
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-    save_file(tensors, partial, metadata={"format": "pt"})
-    partial.rename(directory / WEIGHTS)
+    with replacing(directory / WEIGHTS) as partial:
+        save_file(tensors, partial, metadata={"format": "pt"})
 
 
 def _directory(path: str | Path) -> Path:

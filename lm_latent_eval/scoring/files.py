@@ -10,18 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lm_latent_eval
+from lm_latent_eval.durable import appending, only_writer, whole_lines, write_text
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.metrics import Scored
 from lm_latent_eval.scoring.scorer import Answer, Scorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.settings import differences
+
+T = TypeVar("T")
+
+_INFINITE = ("inf", "-inf", "nan")
+"""How ``_json`` writes what JSON has no number for."""
 
 
 def score_file(
@@ -40,30 +46,35 @@ def score_file(
 
     Raises:
         ValueError: If the file was made with other settings, another checkpoint or
-            other texts, or is not such a file.
+            other texts, is not such a file or was edited, or another run writes it.
+        NoRoomError: If the disk is full.
     """
     found: dict[int, Answer] = {}
-    file = None
-    if output is not None:
+    if output is None:
+        for answer in scorer.score_texts(_queries(texts, found)):
+            found[answer.index] = answer
+    else:
         settings = _settings(scorer, checkpoint, texts)
-        found = _resume(output, settings) if output.exists() else {}
-        if not found:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(json.dumps(settings) + "\n", encoding="utf-8")
-        file = output.open("a", encoding="utf-8")
-    queries = [
+        with only_writer(output, "the estimates so far", lock=_lock(output)):
+            found |= _resume(output, settings, len(texts))
+            with appending(output) as append:
+                for answer in scorer.score_texts(_queries(texts, found)):
+                    found[answer.index] = answer
+                    append(json.dumps(_record(answer)).encode() + b"\n")
+    return [Scored.of(text, found[n]) for n, text in enumerate(texts)]
+
+
+def _lock(output: Path) -> Path:
+    if output.exists() and not output.is_file():
+        raise ValueError(f"--output {output}: estimates are kept in a regular file")
+    file = output.resolve()
+    return file.with_name(f".{file.name}.lock")
+
+
+def _queries(texts: Sequence[str], found: Container[int]) -> list[Query]:
+    return [
         Query(n, f"text/{n}", text) for n, text in enumerate(texts) if n not in found
     ]
-    try:
-        for answer in scorer.score_texts(queries):
-            found[answer.index] = answer
-            if file is not None:
-                file.write(json.dumps(_record(answer)) + "\n")
-                file.flush()
-    finally:
-        if file is not None:
-            file.close()
-    return [Scored.of(text, found[n]) for n, text in enumerate(texts)]
 
 
 def _settings(
@@ -79,33 +90,65 @@ def _settings(
     }
 
 
-def _resume(path: Path, settings: dict[str, Any]) -> dict[int, Answer]:
-    """Read what an interrupted run has left; drop a line that was cut short."""
+def _resume(path: Path, settings: dict[str, Any], num_texts: int) -> dict[int, Answer]:
+    """Read what an interrupted run has left, and make the file fit to go on with."""
+    head = json.dumps(settings)
+    lines, torn = whole_lines(path) if path.exists() else ({}, False)
+    if 1 not in lines:
+        # Nothing, or our first line cut short; anything else is not ours.
+        if torn and not head.encode().startswith(path.read_bytes().rstrip(b"\0")):
+            raise _stranger(path, "its first line says no settings")
+        write_text(path, f"{head}\n")
+        return {}
+    _check_settings(path, lines[1], settings)
+    places: dict[int, int] = {}
+    found = {}
+    for place, line in list(lines.items())[1:]:
+        answer = _checked_answer(path, place, line, num_texts)
+        if (index := answer.index) in places:
+            raise _edited(path, place, f"text {index} is in line {places[index]} too")
+        places[index], found[index] = place, answer
+    if torn:
+        write_text(path, "".join(f"{line.decode()}\n" for line in lines.values()))
+    return found
+
+
+def _check_settings(path: Path, line: bytes, settings: dict[str, Any]) -> None:
     try:
-        content = path.read_text(encoding="utf-8")
-        lines = content.splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith("\n")]
-        if not complete:
-            # Nothing, or our first line cut short; anything else is not ours.
-            if not json.dumps(settings).startswith(content):
-                raise ValueError("its first line says no settings")
-            return {}
-        theirs = json.loads(complete[0])
+        theirs = json.loads(line)
         if not isinstance(theirs, dict) or "checkpoint" not in theirs:
             raise ValueError("its first line says no settings")
-        answers = [_answer(json.loads(line)) for line in complete[1:]]
-    except (ValueError, KeyError, TypeError) as err:
-        raise ValueError(
-            f"{path} is not a file of estimates ({err}): give --output another path"
-        ) from err
+    except (ValueError, RecursionError) as err:
+        raise _stranger(path, str(err)) from err
     if different := differences(theirs, settings):
         raise ValueError(
             f"{path} is of another run ({different}): repeat its settings to go on "
             "with it, or give --output another path"
         )
-    if len(complete) < len(lines):
-        path.write_text("".join(complete), encoding="utf-8")
-    return {answer.index: answer for answer in answers}
+
+
+def _checked_answer(path: Path, place: int, line: bytes, num_texts: int) -> Answer:
+    try:
+        answer = _answer(json.loads(line))
+    except (ValueError, TypeError, KeyError, RecursionError) as err:
+        what = f"no {err}" if isinstance(err, KeyError) else str(err)
+        raise _edited(path, place, what) from err
+    if not 0 <= answer.index < num_texts:
+        raise _edited(path, place, f"there is no text {answer.index}")
+    return answer
+
+
+def _stranger(path: Path, why: str) -> ValueError:
+    return ValueError(
+        f"{path} is not a file of estimates ({why}): give --output another path"
+    )
+
+
+def _edited(path: Path, place: int, what: str) -> ValueError:
+    return ValueError(
+        f"{path}, line {place} is not as it was written ({what}): remove the line, and "
+        "its text is scored again"
+    )
 
 
 def _record(answer: Answer) -> dict[str, Any]:
@@ -123,29 +166,55 @@ def _record(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _answer(record: dict[str, Any]) -> Answer:
-    def number(name: str) -> float | None:
-        return None if record[name] is None else float(record[name])
+def _answer(record: Any) -> Answer:
+    """Read a record back.
 
+    Raises:
+        KeyError: If a field is missing.
+        TypeError: If a field is of another type, or there is no record.
+        ValueError: If the fields make no estimate.
+    """
+    if not isinstance(record, dict):
+        raise TypeError("no record")
     estimate = Estimate(
-        log_evidence=float(record["log_likelihood"]),
-        stderr=float(record["stderr"]),
-        effective_sample_size=number("effective_sample_size"),
-        pareto_k=number("pareto_k"),
-        num_samples=record["num_samples"],
-        num_tokens=record["num_tokens"],
-        bound=Bound(record["bound"]),
-        estimator=record["estimator"],
-        log_weights=tuple(float(log_w) for log_w in record["log_weights"]),
+        log_evidence=_number(record, "log_likelihood"),
+        stderr=_number(record, "stderr"),
+        effective_sample_size=_perhaps(record, "effective_sample_size"),
+        pareto_k=_perhaps(record, "pareto_k"),
+        num_samples=_typed(record, "num_samples", int),
+        num_tokens=_typed(record, "num_tokens", int),
+        bound=Bound(_typed(record, "bound", str)),
+        estimator=_typed(record, "estimator", str),
+        log_weights=tuple(
+            _number({"log_weights": log_w}, "log_weights")
+            for log_w in _typed(record, "log_weights", list)
+        ),
     )
     return Answer(
-        record["index"],
+        _typed(record, "index", int),
         estimate,
-        record["stream"],
-        record["unknown_words_not_spelled"],
-        record["gaps_not_charged"],
-        record["sentences"],
+        _typed(record, "stream", str),
+        _typed(record, "unknown_words_not_spelled", int),
+        _typed(record, "gaps_not_charged", int),
+        _typed(record, "sentences", int),
     )
+
+
+def _typed(record: dict[str, Any], name: str, kind: type[T]) -> T:
+    value = record[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r:.40}")
+    return value
+
+
+def _number(record: dict[str, Any], name: str) -> float:
+    if record[name] in _INFINITE or isinstance(record[name], float):
+        return float(record[name])
+    return float(_typed(record, name, int))
+
+
+def _perhaps(record: dict[str, Any], name: str) -> float | None:
+    return None if record[name] is None else _number(record, name)
 
 
 def _json(value: Any) -> Any:

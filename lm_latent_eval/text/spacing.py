@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.text.words import Words
 
 FILE_NAME = "spacing.json"
@@ -86,8 +87,7 @@ class Spacing:
     def save(self, directory: Path) -> None:
         """Write ``spacing.json``."""
         rows = [[*gap, count] for gap, count in sorted(self.counts.items())]
-        path = directory / FILE_NAME
-        path.write_text(json.dumps(rows, ensure_ascii=True), encoding="utf-8")
+        write_text(directory / FILE_NAME, json.dumps(rows, ensure_ascii=True))
 
     @classmethod
     def load(cls, directory: Path) -> Spacing:

@@ -23,6 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.durable import replacing
+
 FILE_NAME = "spelling.safetensors"
 BYTES = bytes(range(256))
 AT_ONCE = 512
@@ -116,7 +118,8 @@ class Spelling(nn.Module):
         shape = {"alphabet": self.alphabet.hex(), **self.sizes}
         # One entry: several are written in an order of chance, and files have digests.
         metadata = {"shape": json.dumps(shape)}
-        save_file(self.state_dict(), directory / FILE_NAME, metadata=metadata)
+        with replacing(directory / FILE_NAME) as partial:
+            save_file(self.state_dict(), partial, metadata=metadata)
 
     @classmethod
     def load(cls, directory: Path) -> Spelling:

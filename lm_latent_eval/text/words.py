@@ -18,6 +18,8 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
 
+from lm_latent_eval.durable import replacing
+
 PADDING, UNKNOWN, START, END = range(4)
 SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")
 _MARKS = frozenset((PADDING, START, END))
@@ -164,7 +166,8 @@ class WordTokenizer:
 
     def save(self, directory: Path) -> None:
         """Write ``tokenizer.json``."""
-        self.tokenizer.save(str(directory / FILE_NAME))
+        with replacing(directory / FILE_NAME) as partial:
+            self.tokenizer.save(str(partial))
 
     @classmethod
     def load(cls, directory: Path, vocab_size: int) -> WordTokenizer:

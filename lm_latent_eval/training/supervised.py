@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from lm_latent_eval.durable import replacing
 from lm_latent_eval.training.options import Options
 
 ItemT = TypeVar("ItemT")
@@ -201,9 +202,9 @@ class Trainer(Generic[ItemT]):
             "history": json.dumps(self.history),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        torch.save(state, partial)
-        partial.rename(self.path)
+        # torch hides what the system says of its own files.
+        with replacing(self.path) as partial, partial.open("wb") as file:
+            torch.save(state, file)
 
     def _resume(self) -> None:
         try:

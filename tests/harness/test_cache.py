@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
+from pathlib import Path
 
 import lm_eval
 import pytest
@@ -184,3 +186,59 @@ def test_cached_requests_draw_the_same(evaluate, tmp_path):
     assert evaluate(cache_requests=True) == plain
     assert list((tmp_path / "requests").iterdir()), "premise"
     assert evaluate(cache_requests=True) == plain
+
+
+# -- a cache that cannot be written --------------------------------------------------
+
+
+def test_a_full_disk_keeps_the_answers_and_says_so(backend, caching, caplog):
+    lm = backend(num_samples=10, batch_size=1)
+    full = caching(lm)
+    full.loglikelihood_rolling(rolling(TEXTS[0]))
+    (pages,) = full.dbdict.conn.select_one("PRAGMA page_count")
+    full.dbdict.conn.execute(f"PRAGMA max_page_count = {pages}")
+    many = [f"the fox saw {n}" for n in range(12)]
+    with pytest.raises(OSError, match=r"cache\.db cannot be used .* is full") as caught:
+        full.loglikelihood_rolling(rolling(*many, first=1))
+    assert "\n" not in str(caught.value)
+    loggers = {record.name for record in caplog.records}
+    assert not any("sqlitedict" in name for name in loggers), "thirty lines"
+    kept = len(full.dbdict) - 1
+    assert 1 <= kept < 12, "premise"
+    full.dbdict.conn.execute(f"PRAGMA max_page_count = {1 << 30}")
+    asked = []
+    score, lm = lm._scorer.score_texts, full.lm
+    lm._scorer.score_texts = lambda queries: asked.extend(queries) or score(queries)
+    again = full.loglikelihood_rolling(rolling(TEXTS[0], *many))
+    assert len(asked) == 13 - kept, "no answer twice"
+    expected = backend(num_samples=10).loglikelihood_rolling(rolling(TEXTS[0], *many))
+    assert again == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_answer_is_in_the_file_before_the_next(backend, caching, monkeypatch):
+    lm = backend(num_samples=10, batch_size=1)
+    cached, seen = caching(lm), []
+    score = lm._scorer.score_texts
+
+    def watched(queries):
+        for answer in score(queries):
+            with sqlite3.connect(cached.dbdict.filename) as other:
+                seen.extend(other.execute("SELECT COUNT(*) FROM unnamed").fetchone())
+            other.close()
+            yield answer
+
+    monkeypatch.setattr(lm._scorer, "score_texts", watched)
+    cached.loglikelihood_rolling(rolling(*TEXTS))
+    assert seen == [1, 2, 3], "the fingerprint, and the answers so far"
+
+
+def test_a_damaged_cache_says_so(backend, caching):
+    written = caching(backend(num_samples=10))
+    written.loglikelihood_rolling(rolling(*[f"the fox {n}" for n in range(100)]))
+    path = Path(written.dbdict.filename)
+    written.dbdict.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = bytes(len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(OSError, match=r"cache\.db cannot be used .* remove it"):
+        caching(backend(num_samples=10))

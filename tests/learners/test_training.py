@@ -17,6 +17,7 @@ from lm_latent_eval.distortion.columns import Trajectory
 from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.learners import sequences, training
 from lm_latent_eval.learners.architectures import Configuration, Pretrained
 from lm_latent_eval.learners.causal import CausalLearner
@@ -459,3 +460,18 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
     loss = -learner.score(corpora.dev.indices, ids).log_p.sum().item()
     loss /= sum(map(len, ids))
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-6)
+
+
+def test_two_do_not_train_into_one_folder(corpora, tmp_path):
+    message = f"another run is writing into {tmp_path}: wait"
+    with only_writer(tmp_path, "all"), pytest.raises(ValueError, match=message):
+        learn(tmp_path, corpora, epochs=1)
+
+
+def test_what_a_killed_run_left_to_remove_goes(corpora, tmp_path):
+    """The model was there, and the checkpoints and fresh sequences not gone yet."""
+    learn(tmp_path, corpora, epochs=1)
+    left = tmp_path / training._COMPLETE
+    (left / "checkpoint-1").mkdir(parents=True)
+    learn(tmp_path, corpora, epochs=1)
+    assert not left.exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from pathlib import Path
 
 import pytest
 
@@ -118,9 +120,125 @@ def test_a_run_that_was_stopped_at_once_begins_again(checkpoint, tmp_path):
     output = tmp_path / "out.jsonl"
     whole = scored(checkpoint, output, num_samples=20)
     head = output.read_text()
-    for left in ("", head[:30], head[: head.index("\n") + 1]):
+    for left in ("", head[:30], head[:30] + "\0" * 40, head[: head.index("\n") + 1]):
         output.write_text(left)
         assert scored(checkpoint, output, num_samples=20) == whole
+
+
+def lines_of(output) -> list[str]:
+    return output.read_text().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    "spoiled", ["\0" * 500, "\0" * 500 + "\n", '{"ind\0\0\0": 3}\n']
+)
+@pytest.mark.parametrize("place", [2, 4])
+def test_what_a_power_cut_leaves_is_scored_again(checkpoint, tmp_path, spoiled, place):
+    output = tmp_path / "out.jsonl"
+    whole = scored(checkpoint, output, num_samples=20)
+    lines = lines_of(output)
+    output.write_text("".join([*lines[:place], spoiled, *lines[place + 1 :]]))
+    assert scored(checkpoint, output, num_samples=20) == whole
+    assert sorted(lines_of(output)) == sorted(lines), "each of them once"
+
+
+def test_nothing_is_lost_while_a_torn_line_is_removed(
+    checkpoint, tmp_path, monkeypatch
+):
+    output = tmp_path / "out.jsonl"
+    scored(checkpoint, output, num_samples=20)
+    before = output.read_bytes()
+    output.write_bytes(before + b'{"index"')
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("os.fsync", killed)
+        scored(checkpoint, output, num_samples=20)
+    assert output.read_bytes() == before + b'{"index"'
+
+
+def test_every_record_is_there_once_of_two_runs(checkpoint, tmp_path, monkeypatch):
+    output = tmp_path / "out.jsonl"
+    score, refused = Scorer.score_texts, []
+
+    def beside(self, queries):
+        for answer in score(self, queries):
+            with pytest.raises(ValueError, match="another run is writing into") as err:
+                scored(checkpoint, output, num_samples=20)
+            refused.append(str(err.value))
+            yield answer
+
+    monkeypatch.setattr(Scorer, "score_texts", beside)
+    scored(checkpoint, output, num_samples=20)
+    assert len(refused) == 4
+    assert str(output) in refused[0]
+    assert len(lines_of(output)) == 5
+
+
+CHANGES = {
+    "index": [1, "0", 0.0, True, None, -1, 4],
+    "log_likelihood": ["-11.5", None, [], "inf", "nan"],
+    "stderr": ["0.1", None, -1.0],
+    "effective_sample_size": ["20", []],
+    "pareto_k": ["0.5", {}],
+    "num_samples": ["20", 20.0, 0],
+    "num_tokens": ["6", None, -1],
+    "bound": ["lower", 3],
+    "estimator": [3, None],
+    "log_weights": [["-1.0"], -1.0, None, {}],
+    "stream": [3, None],
+    "unknown_words_not_spelled": ["0", 0.5],
+    "gaps_not_charged": [None],
+    "sentences": [[1]],
+}
+
+
+@pytest.fixture(scope="module")
+def finished(checkpoint, tmp_path_factory):
+    output = tmp_path_factory.mktemp("finished") / "out.jsonl"
+    scored(checkpoint, output, num_samples=20)
+    return output.read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_edited_record_is_refused_by_its_line(checkpoint, tmp_path, finished, name):
+    head, first, *rest = finished
+    record = json.loads(first)
+    assert {*record} == {*CHANGES}, "premise: every field"
+    missing = {key: value for key, value in record.items() if key != name}
+    edited = [missing, *(record | {name: value} for value in CHANGES[name])]
+    output = tmp_path / "out.jsonl"
+    for one in edited:
+        content = "\n".join([head, *rest, json.dumps(one)]) + "\n"
+        output.write_text(content)
+        with pytest.raises(ValueError, match=r"out\.jsonl, line 5 .* remove") as caught:
+            scored(checkpoint, output, num_samples=20)
+        assert "\n" not in str(caught.value)
+        assert output.read_text() == content
+
+
+@pytest.mark.parametrize("line", ["", "[]", "17", "{", "[" * 100_000, '"\x7f'])
+def test_a_line_that_is_no_record_is_refused(checkpoint, tmp_path, finished, line):
+    output = tmp_path / "out.jsonl"
+    output.write_text("\n".join([finished[0], line, *finished[1:]]) + "\n")
+    with pytest.raises(ValueError, match=r"out\.jsonl, line 2 .* remove the line"):
+        scored(checkpoint, output, num_samples=20)
+
+
+def test_a_text_that_is_there_twice_is_refused(checkpoint, tmp_path, finished):
+    output = tmp_path / "out.jsonl"
+    output.write_text("\n".join([*finished, finished[2]]) + "\n")
+    with pytest.raises(ValueError, match=r"line 6 .* is in line 3 too"):
+        scored(checkpoint, output, num_samples=20)
+
+
+def test_only_a_regular_file_keeps_estimates(checkpoint, tmp_path):
+    for path in (tmp_path, Path(os.devnull)):
+        with pytest.raises(ValueError, match="kept in a regular file"):
+            scored(checkpoint, path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):

@@ -30,6 +30,7 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 from lm_latent_eval.distortion.shards import SHARDS, Shards
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.settings import SETTINGS_FILE, Settings, claim, read
 
 KIND = "corpus"
@@ -108,15 +109,16 @@ class Corpus:
         if not (Path(directory) / SETTINGS_FILE).exists():
             # What cannot be drawn has no folder.
             language.sample(seed, [first], max_length)
-        claim(Path(directory), settings, KIND)
-        if not (Path(directory) / SHARDS).exists():
-            language.save(Path(directory))
         corpus = cls(Path(directory), settings)
 
         def rows(indices: range) -> pa.RecordBatch:
             return _rows(language, seed, indices, max_length)
 
-        corpus.shards().fill(rows, _ROWS_AT_ONCE, quiet=quiet)
+        with only_writer(corpus.directory, "whole shards"):
+            claim(corpus.directory, settings, KIND)
+            if not (corpus.directory / SHARDS).exists():
+                language.save(corpus.directory)
+            corpus.shards().fill(rows, _ROWS_AT_ONCE, quiet=quiet)
         return corpus
 
     @classmethod

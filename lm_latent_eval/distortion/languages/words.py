@@ -18,6 +18,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.text import strict_json
 
 BEGIN, END = "<s>", "</s>"
@@ -88,7 +89,7 @@ def read_description(path: Path) -> dict[str, Any]:
 def write_description(description: Mapping[str, Any], path: Path) -> None:
     """Write the JSON file of a language."""
     text = json.dumps(description, indent=1, ensure_ascii=False)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
 
 
 def digest(description: Mapping[str, Any]) -> str:

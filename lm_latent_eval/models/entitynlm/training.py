@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.entitynlm.chain import Chains
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
@@ -60,16 +61,17 @@ def train(
     torch.manual_seed(options.seed)
     model = EntityNLM(config)
     annotate = Annotator(tokenizer, size.max_mention_length)
-    trainer = Trainer(
-        parts(model),
-        size=lambda item: len(item[0]),
-        options=options,
-        directory=directory,
-    )
-    trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
-    model.eval()  # type: ignore[no-untyped-call]
-    writing = orthography.train([text.text for text in texts], tokenizer)
-    save(model, tokenizer, directory, model.state_dict(), writing)
+    with only_writer(directory, "the finished epochs"):
+        trainer = Trainer(
+            parts(model),
+            size=lambda item: len(item[0]),
+            options=options,
+            directory=directory,
+        )
+        trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
+        model.eval()  # type: ignore[no-untyped-call]
+        writing = orthography.train([text.text for text in texts], tokenizer)
+        save(model, tokenizer, directory, model.state_dict(), writing)
     return model
 
 

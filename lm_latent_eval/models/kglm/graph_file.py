@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lm_latent_eval.durable import replacing
 from lm_latent_eval.models.kglm.columns import (
     Rows,
     TensorFile,
@@ -107,9 +108,8 @@ def write(path: Path, columns: Columns) -> None:
     for name in ("num_entities", "num_words"):
         tensors[name] = torch.tensor(columns[name])
     # A file that a graph is read from must not change under it.
-    partial = path.with_name(f"{path.name}.partial")
-    save_file(tensors, partial, metadata={"format": CHECKED})
-    partial.rename(path)
+    with replacing(path) as partial:
+        save_file(tensors, partial, metadata={"format": CHECKED})
 
 
 def read(path: Path) -> Columns:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.data import (
@@ -58,16 +59,17 @@ def train(
     tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
     model = new_model(texts, knowledge, tokenizer, num_unknown, size, options.seed)
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    trainer = Trainer(
-        parts(model),
-        size=lambda item: len(item[0]),
-        options=options,
-        directory=directory,
-    )
-    trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
-    model.eval()  # type: ignore[no-untyped-call]
-    writing = orthography.train([text.text for text in texts], tokenizer)
-    save(model, tokenizer, directory, model.state_dict(), writing)
+    with only_writer(directory, "the finished epochs"):
+        trainer = Trainer(
+            parts(model),
+            size=lambda item: len(item[0]),
+            options=options,
+            directory=directory,
+        )
+        trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
+        model.eval()  # type: ignore[no-untyped-call]
+        writing = orthography.train([text.text for text in texts], tokenizer)
+        save(model, tokenizer, directory, model.state_dict(), writing)
     return model
 
 

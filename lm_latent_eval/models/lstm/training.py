@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
@@ -75,16 +76,17 @@ def fit(
         batch = TokenBatch.collate(items, first=START)
         return -model.log_joint(model.encode(batch), 1).sum()
 
-    trainer = Trainer(
-        {"p": Part(model, loss)}, size=len, options=options, directory=directory
-    )
-    trainer.run(
-        [[*tokenizer(text).ids, END] for text in texts],
-        [[*tokenizer(text).ids, END] for text in dev],
-    )
-    model.eval()  # type: ignore[no-untyped-call]
-    writing = orthography.train(texts, tokenizer) if spelled else None
-    save(model, tokenizer, directory, model.state_dict(), writing)
+    with only_writer(directory, "the finished epochs"):
+        trainer = Trainer(
+            {"p": Part(model, loss)}, size=len, options=options, directory=directory
+        )
+        trainer.run(
+            [[*tokenizer(text).ids, END] for text in texts],
+            [[*tokenizer(text).ids, END] for text in dev],
+        )
+        model.eval()  # type: ignore[no-untyped-call]
+        writing = orthography.train(texts, tokenizer) if spelled else None
+        save(model, tokenizer, directory, model.state_dict(), writing)
 
 
 def count_unknown_types(texts: Sequence[str], tokenizer: WordTokenizer) -> int:

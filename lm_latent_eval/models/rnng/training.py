@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.arguments import whole
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import Checkpoint, save
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
@@ -76,19 +77,19 @@ def train(
     else:
         tokenizer, model = start.tokenizer, start.model.requires_grad_(True)
     longest = model.config.max_words
-    trainer = Trainer(
-        parts(model, objective, num_samples),
-        size=lambda item: len(item[0]),
-        options=options,
-        directory=directory,
-    )
-    trainer.run(
-        items(sentences, tokenizer, longest, objective),
-        items(dev, tokenizer, longest, objective),
-    )
-    model.eval()  # type: ignore[no-untyped-call]
-    writing = orthography.train(texts, tokenizer)
-    save(model, tokenizer, directory, model.state_dict(), writing)
+    learnt = items(sentences, tokenizer, longest, objective)
+    held_out = items(dev, tokenizer, longest, objective)
+    with only_writer(directory, "the finished epochs"):
+        trainer = Trainer(
+            parts(model, objective, num_samples),
+            size=lambda item: len(item[0]),
+            options=options,
+            directory=directory,
+        )
+        trainer.run(learnt, held_out)
+        model.eval()  # type: ignore[no-untyped-call]
+        writing = orthography.train(texts, tokenizer)
+        save(model, tokenizer, directory, model.state_dict(), writing)
     return model
 
 

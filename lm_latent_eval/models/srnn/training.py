@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.noise import NoiseChannel
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
@@ -82,15 +83,16 @@ def train(
         norm = sum(theta.square().sum() for theta in model.parameters())
         return hinge + len(items) * margin.l2 / 2 * norm
 
-    trainer = Trainer(
-        {"s": Part(model, loss)},
-        size=lambda sentence: len(sentence[1]),
-        options=options,
-        directory=directory,
-    )
-    trainer.run(_sentences(texts, tokenizer), _sentences(dev, tokenizer))
-    model.eval()  # type: ignore[no-untyped-call]
-    save(model, tokenizer, directory, model.state_dict())
+    with only_writer(directory, "the finished epochs"):
+        trainer = Trainer(
+            {"s": Part(model, loss)},
+            size=lambda sentence: len(sentence[1]),
+            options=options,
+            directory=directory,
+        )
+        trainer.run(_sentences(texts, tokenizer), _sentences(dev, tokenizer))
+        model.eval()  # type: ignore[no-untyped-call]
+        save(model, tokenizer, directory, model.state_dict())
     return model
 
 

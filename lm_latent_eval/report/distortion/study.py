@@ -12,6 +12,7 @@ from pathlib import Path
 from lm_latent_eval.distortion.columns import Trajectory
 from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.report.distortion.claims import claims
 from lm_latent_eval.report.distortion.curves import draw_latent
 from lm_latent_eval.report.distortion.heat_map import draw_map
@@ -60,7 +61,7 @@ def report(study: Path, output: Path) -> str:
     found = Report(Plan.of(settings["plan"]), Layout(study), output)
     text = "\n\n".join(found.sections()) + "\n"
     output.mkdir(parents=True, exist_ok=True)
-    (output / TABLES_FILE).write_text(text, encoding="utf-8")
+    write_text(output / TABLES_FILE, text)
     return text
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import ErrorBin
 
 Cell = str | int | float
@@ -72,7 +73,7 @@ def write_json(stem: Path, found: Mapping[str, Any]) -> None:
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(plain(dict(found)), indent=1, allow_nan=False)
-    stem.with_name(f"{stem.name}.json").write_text(text + "\n", encoding="utf-8")
+    write_text(stem.with_name(f"{stem.name}.json"), text + "\n")
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.report.importance.claims import claims
 from lm_latent_eval.report.importance.columns import Column, Curve, read_columns
 from lm_latent_eval.studies.importance.totals import FEWEST_REPLICATES
@@ -31,7 +32,7 @@ def report(studies: Sequence[Path], output: Path) -> str:
         raise ValueError("no setting of these studies is done yet: nothing to report")
     text = tables(columns)
     output.mkdir(parents=True, exist_ok=True)
-    (output / TABLES_FILE).write_text(text, encoding="utf-8")
+    write_text(output / TABLES_FILE, text)
     draw(columns, output)
     return text
 

@@ -6,17 +6,19 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 import lm_latent_eval
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.settings import claim
 from lm_latent_eval.studies.distortion.layout import (
     BASE,
@@ -29,7 +31,6 @@ from lm_latent_eval.studies.distortion.plan import SIZES, Plan
 from lm_latent_eval.studies.distortion.steps import FIRST, Steps
 
 KIND = "study of distortion"
-LOCK_FILE = ".lock"
 
 Step = tuple[str, Callable[[], object]]
 """What a reader is told, and what is done."""
@@ -71,15 +72,9 @@ class Study:
             "text": self.text and _digest(self.text),
             "plan": self.plan.settings(),
         }
-        claim(self.output, settings, KIND)
-        try:
-            with FileLock(self.output / LOCK_FILE, timeout=0):
-                self._run([*self._stages()])
-        except Timeout as err:
-            raise ValueError(
-                f"another run is writing into {self.output}: wait for it, or give "
-                "--output another folder"
-            ) from err
+        with only_writer(self.output, "what its steps have finished"):
+            claim(self.output, settings, KIND)
+            self._run([*self._stages()])
 
     def _stages(self) -> Iterator[list[Step]]:
         """Yield steps, of which those of one stage need only those of earlier ones."""
@@ -123,6 +118,7 @@ class Study:
 
     def _run(self, stages: list[list[Step]]) -> None:
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        others = {*multiprocessing.active_children()}
         with (
             tqdm(total=sum(map(len, stages)), unit=" steps", disable=self.quiet) as bar,
             ProcessPoolExecutor(
@@ -140,9 +136,17 @@ class Study:
                         future.result()
                         bar.set_description(found[future])
                         bar.update()
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
+            except KeyboardInterrupt:
+                for process in {*multiprocessing.active_children()} - others:
+                    process.terminate()
                 raise
+            except BrokenProcessPool as err:
+                raise ChildProcessError(
+                    "the process of a step was killed, as happens where memory is "
+                    "short: repeat the command, which goes on, with fewer --jobs"
+                ) from err
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _draw(steps: Steps, languages: Sequence[tuple[str, float]]) -> Iterator[Step]:
@@ -159,11 +163,20 @@ def _begin(threads: int) -> None:
     """Give a process its share of the processors, and one bar for all of them."""
     # An interruption is the parent's to tell; files have their names when whole.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
     from transformers.utils import logging
 
     torch.set_num_threads(threads)
     logging.disable_progress_bar()
+
+
+def _end_with_parent() -> None:
+    """Write nothing for a study that was killed: its next run may have begun."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _digest(path: Path) -> str:

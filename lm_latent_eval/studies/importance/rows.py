@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
 from lm_latent_eval.studies.importance.plan import Setting
@@ -64,10 +65,7 @@ def beam_row(setting: Setting, totals: Totals, log_p: float) -> Row:
 
 def write(path: Path, rows: list[Row]) -> None:
     """Write rows as JSON lines, all or nothing."""
-    part = path.with_name(f"{path.name}.part")
-    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    write_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 
 def read(path: Path) -> list[Row]:

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 import lm_latent_eval
+from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
@@ -28,7 +28,6 @@ from lm_latent_eval.text.corpora import stream_texts
 TEXTS_AT_ONCE = 1024
 """Texts read at a time, and sorted by length."""
 KIND = "study"
-LOCK_FILE = ".lock"
 ROWS_FILE = "rows.jsonl"
 
 
@@ -62,15 +61,9 @@ class Study:
         settings = self.plan.settings()
         # What cannot be scored is an error now, not after hours of drawing.
         digest, num_texts = self._fingerprint(self._scorer(settings[0]))
-        self._claim(digest)
-        try:
-            with FileLock(self.output / LOCK_FILE, timeout=0):
-                return self._run(settings, num_texts)
-        except Timeout as err:
-            raise ValueError(
-                f"another run is writing into {self.output}: wait for it, or give "
-                "--output another folder"
-            ) from err
+        with only_writer(self.output, "all draws so far"):
+            self._claim(digest)
+            return self._run(settings, num_texts)
 
     def _run(self, settings: list[Setting], num_texts: int) -> list[rows.Row]:
         found: list[rows.Row] = []

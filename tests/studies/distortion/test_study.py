@@ -12,11 +12,12 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.columns import Scores
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
+from lm_latent_eval.durable import LOCK_FILE
 from lm_latent_eval.report.distortion.study import report
 from lm_latent_eval.settings import read
 from lm_latent_eval.studies.distortion.layout import Layout, Learners
 from lm_latent_eval.studies.distortion.plan import Plan
-from lm_latent_eval.studies.distortion.run import LOCK_FILE, Study
+from lm_latent_eval.studies.distortion.run import Study
 from lm_latent_eval.text.corpora import read_texts
 
 MINI = Path(__file__).with_name("mini.json")

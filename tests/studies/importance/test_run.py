@@ -8,6 +8,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+from lm_latent_eval.durable import LOCK_FILE
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
 from lm_latent_eval.models.checkpoint import load, save
 from lm_latent_eval.scoring.model import LatentModel
@@ -15,7 +16,7 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.studies.importance.draws import DrawsFile
 from lm_latent_eval.studies.importance.plan import Plan, Setting
 from lm_latent_eval.studies.importance.rows import read
-from lm_latent_eval.studies.importance.run import LOCK_FILE, ROWS_FILE, Study
+from lm_latent_eval.studies.importance.run import ROWS_FILE, Study
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
 from tests.rounding import agree
@@ -132,6 +133,40 @@ def test_a_record_cut_short_is_drawn_again(checkpoint, data, tmp_path):
     assert len(DrawsFile(draws, 20).keys()) == len(TEXTS) - 1
     study(checkpoint, data, output).run()
     assert agree(read(output / ROWS_FILE), before)
+
+
+def test_records_of_zeros_are_drawn_again(checkpoint, data, tmp_path):
+    """What a power cut leaves: text 0 would weigh one, and be there twice."""
+    output = tmp_path / "study"
+    study(checkpoint, data, output).run()
+    file = DrawsFile(output / "draws" / "is-nonpeeking-1.f64", 20)
+    (before,) = file.read()
+    content = file.path.read_bytes()[: -2 * file.dtype.itemsize + 9]
+    file.path.write_bytes(content + bytes(2 * file.dtype.itemsize))
+    assert len(file.keys()) == len(TEXTS) - 2
+    study(checkpoint, data, output).run()
+    (after,) = file.read()
+    assert after.keys == before.keys
+    torch.testing.assert_close(after.log_w, before.log_w, rtol=1e-12, atol=0)
+
+
+def test_damaged_and_repeated_records_are_refused(checkpoint, data, tmp_path):
+    output = tmp_path / "study"
+    study(checkpoint, data, output).run()
+    draws = output / "draws" / "is-nonpeeking-1.f64"
+    size, content = DrawsFile(draws, 20).dtype.itemsize, draws.read_bytes()
+    for place in (0, size, size + 30, 2 * size - 1):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        draws.write_bytes(flipped)
+        with pytest.raises(
+            ValueError,
+            match=rf"is-nonpeeking-1\.f64, record {1 + place // size}: .* drawn",
+        ):
+            study(checkpoint, data, output).run()
+    draws.write_bytes(content + content[size : 2 * size])
+    with pytest.raises(ValueError, match=rf"record {len(TEXTS) + 1}: .*there twice"):
+        study(checkpoint, data, output).run()
 
 
 def test_other_settings_are_refused(checkpoint, data, tmp_path):

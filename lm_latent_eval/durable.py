@@ -1,0 +1,171 @@
+"""Files that a killed process, a full disk or a second run does not spoil.
+
+A file is written whole or not at all (``replacing``), or grows by records of which a
+crash cuts the last one short at most (``appending``). Where results are resumed, one
+run writes at a time (``only_writer``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+LOCK_FILE = ".lock"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, a quota, and a limit of file sizes."""
+_IN_WORDS = re.compile(r"\(os error (\d+)\)")
+"""How safetensors and tokenizers tell the system's error."""
+_TORCH = re.compile(r"inline_container.*unexpected pos")
+"""What torch says of every write that failed, and nothing more."""
+
+
+class NoRoomError(OSError):
+    """A file that could not be written because its disk is full."""
+
+
+@contextmanager
+def only_writer(output: Path, kept: str, *, lock: Path | None = None) -> Iterator[None]:
+    """Let no other run write into an output; say what is kept if this one is stopped.
+
+    Args:
+        output: A folder, made if it is not there, or a file.
+        kept: What an interrupted run leaves behind: "the finished epochs", say.
+        lock: The file that is locked; None is one in the folder. It stays, empty:
+            removing it could let two runs in.
+
+    Raises:
+        ValueError: If another run is writing there.
+    """
+    lock = lock or output / LOCK_FILE
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(lock, timeout=0)
+    try:
+        held.acquire()
+    except Timeout as err:
+        raise ValueError(
+            f"another run is writing into {output}: wait for it, or give --output "
+            "another path"
+        ) from err
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(
+            f"{kept} are kept in {output}, and the same command goes on from there"
+        )
+        raise
+    finally:
+        held.release()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield where to write a file, which has its name once it is whole and on the disk.
+
+    Readers see the old file or the new one, after a power cut as well. An error leaves
+    the old one as it was.
+
+    Raises:
+        NoRoomError: If the disk is full.
+    """
+    if path.exists() and not path.is_file():  # a pipe or a terminal keeps nothing
+        yield path
+        return
+    path = path.resolve()  # a link goes on pointing to the file
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
+        with partial.open("r+b") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_names(path.parent)
+    except BaseException as err:
+        partial.unlink(missing_ok=True)
+        if full := no_room(err, path):
+            raise full from err
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def whole_lines(path: Path) -> tuple[dict[int, bytes], bool]:
+    """Read a file of JSON lines that grew until a crash.
+
+    Returns:
+        Number -> line, from 1 on, of the lines that were written whole; and whether
+        there is more. A crash cuts the last line short, and where the power went out
+        there may be bytes of zero, which no line of JSON has.
+    """
+    lines = path.read_bytes().split(b"\n")
+    whole = {n: line for n, line in enumerate(lines[:-1], 1) if b"\0" not in line}
+    return whole, len(whole) < len(lines) - 1 or bool(lines[-1])
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yield what puts a record at the end of a file, at once and for other processes.
+
+    Raises:
+        NoRoomError: If the disk is full; the last record may be cut short then.
+    """
+    try:
+        with path.open("ab") as file:
+
+            def append(record: bytes) -> None:
+                file.write(record)
+                file.flush()
+
+            yield append
+            os.fsync(file.fileno())
+    except OSError as err:
+        if full := no_room(err, path):
+            raise full from err
+        raise
+
+
+def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
+    """Say that a disk is full, if that is what an error comes from.
+
+    Args:
+        err: Of any library that writes files.
+        path: The file, if it is known.
+    """
+    cause: BaseException | None = err
+    while cause is not None:
+        if isinstance(cause, NoRoomError):
+            return cause
+        if reason := _reason(cause):
+            where = f"{path or getattr(cause, 'filename', None) or 'the output'}"
+            return NoRoomError(
+                f"{where} cannot be written ({reason}): make room and repeat the "
+                "command; where it can be resumed, it goes on from what is complete"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _reason(err: BaseException) -> str | None:
+    if _TORCH.search(str(err)):
+        return "is the disk full?"
+    code = err.errno if isinstance(err, OSError) else None
+    if code is None and (found := _IN_WORDS.search(str(err))):
+        code = int(found[1])
+    return os.strerror(code) if code in NO_ROOM else None
+
+
+def _sync_names(folder: Path) -> None:
+    with suppress(PermissionError):  # Windows opens no folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,135 @@
+"""Commands in processes of their own, which are killed while they write.
+
+The processes are forked from one that has imported everything, so that a kill costs no
+seconds of imports. ``CRASH_KILLS`` says how many each command gets.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.conftest import PROJECT
+
+KILLS = int(os.environ.get("CRASH_KILLS", "2"))
+PRELOADED = [
+    "lm_eval.evaluator",
+    "lm_latent_eval.harness.backends",
+    "lm_latent_eval.learners.languages",
+    "lm_latent_eval.models.lstm.training",
+    "lm_latent_eval.report.distortion.study",
+    "lm_latent_eval.report.importance.tables",
+    "lm_latent_eval.studies.distortion.run",
+    "lm_latent_eval.studies.importance.run",
+    "matplotlib.pyplot",
+    "tests.killing",
+]
+
+
+def latent_eval(log: Path, arguments: list[str]) -> None:
+    """Run ``lm-latent-eval``, with everything that it prints going into a file."""
+    from lm_latent_eval.cli import main
+
+    _print_into(log)
+    sys.exit(main(arguments))
+
+
+def lm_eval(log: Path, arguments: list[str]) -> None:
+    """Run lm-eval on our own tasks alone: it takes long to look through all others.
+
+    Args:
+        log: File of what is printed.
+        arguments: Checkpoint, file of texts, and the folder of cache and results.
+    """
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    _print_into(log)
+    checkpoint, text_file, folder = arguments
+    found = simple_evaluate(
+        model="latent_kglm",
+        model_args={"pretrained": checkpoint, "num_samples": 20},
+        tasks=["latent_perplexity"],
+        task_manager=TaskManager(
+            include_path=str(PROJECT / "tasks"),
+            include_defaults=False,
+            metadata={"text_file": text_file},
+        ),
+        batch_size=3,
+        use_cache=f"{folder}/answers",
+        bootstrap_iters=0,
+    )
+    Path(folder, "results.json").write_text(json.dumps(found["results"]))
+
+
+def _print_into(log: Path) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+
+
+class Command:
+    """A command that can be killed and repeated.
+
+    Args:
+        run: ``latent_eval`` or ``lm_eval``.
+        arguments: Its arguments.
+        log: File of what it prints.
+        progress: How much there is of its output, in any unit.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Path, list[str]], None],
+        arguments: list[str],
+        log: Path,
+        progress: Callable[[], int],
+    ) -> None:
+        self.run, self.arguments = run, arguments
+        self.log, self.progress = log, progress
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(PRELOADED)
+
+    def start(self):
+        process = self.context.Process(target=self.run, args=(self.log, self.arguments))
+        process.start()
+        return process
+
+    def finish(self) -> int:
+        """Run to the end; return how much output there is."""
+        process = self.start()
+        process.join()
+        assert process.exitcode == 0, self.log.read_text()
+        return self.progress()
+
+    def kill(self, total: int, seed: int = 0) -> Iterator[None]:
+        """Kill it at ``KILLS`` random moments, before the last fifth of its output.
+
+        Yields after each.
+        """
+        moments = random.Random(seed).sample(range(1, total * 4 // 5), KILLS)
+        for moment in sorted(moments):
+            process = self.start()
+            while process.is_alive() and self.progress() < moment:
+                process.join(0.001)
+            process.kill()
+            process.join()
+            assert process.exitcode == -signal.SIGKILL, self.log.read_text()
+            yield
+
+
+def num_bytes(folder: Path, pattern: str) -> int:
+    """Size of files, some of which may be renamed or removed meanwhile."""
+    total = 0
+    for path in folder.glob(pattern):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total

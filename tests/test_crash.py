@@ -1,0 +1,267 @@
+"""kill -9 at random moments: repeating the command gives what an unkilled run gives.
+
+Draws and records are the same. Numbers that were saved before a kill are the same to
+the byte; others may share their batches with other texts, which moves float64 sums by
+parts in 10^12 (``ROUNDING``). ``make crash`` kills twenty times, plain tests twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.studies.distortion.layout import Layout, Learners
+from lm_latent_eval.studies.distortion.plan import Plan
+from lm_latent_eval.studies.importance.draws import DrawsFile
+from lm_latent_eval.studies.importance.rows import read as read_rows
+from tests import tiny_checkpoint
+from tests.conftest import PROJECT
+from tests.killing import KILLS, Command, latent_eval, lm_eval, num_bytes
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("crash"),
+    pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does"),
+]
+
+ROUNDING = 1e-11
+NUM_TEXTS = 24
+PLAN = PROJECT / "tests" / "studies" / "distortion" / "mini.json"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    writing = tiny_checkpoint.orthography()
+    return tiny_checkpoint.write(folder, tiny_checkpoint.kglm(), writing)
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory):
+    """Texts of many lengths, which batches mix."""
+    words = ("Ada", "saw", "the", "fox", ".", "Bo")
+    path = tmp_path_factory.mktemp("text") / "texts.txt"
+    lines = (
+        " ".join(words[(n + i) % 6] for i in range(1 + n % 7)) for n in range(NUM_TEXTS)
+    )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_estimate(checkpoint, text_file, tmp_path):
+    def command(output: Path) -> Command:
+        given = ["estimate", str(checkpoint), "--data", str(text_file)]
+        given += ["--num-samples", "20", "--batch-size", "3", "--output", str(output)]
+        return Command(
+            latent_eval,
+            given,
+            tmp_path / "log",
+            lambda: num_bytes(tmp_path, output.name),
+        )
+
+    def records(output: Path) -> tuple[str, dict[int, str]]:
+        head, *lines = output.read_text().splitlines()
+        found = {json.loads(line)["index"]: line for line in lines}
+        assert len(found) == len(lines), "no record twice"
+        return head, found
+
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    total, killed = command(whole).finish(), command(cut)
+    saved = [cut.read_bytes() for _ in killed.kill(total)]
+    killed.finish()
+    assert len(saved) == KILLS
+    for content in saved:
+        kept = content[: content.rindex(b"\n") + 1]
+        assert cut.read_bytes().startswith(kept), "to the byte"
+    (head, expected), (same_head, found) = records(whole), records(cut)
+    assert same_head == head
+    assert {*found} == {*expected} == {*range(NUM_TEXTS)}
+    for n, line in expected.items():
+        close(json.loads(found[n]), json.loads(line))
+
+
+def test_study(checkpoint, text_file, tmp_path):
+    def command(output: Path) -> Command:
+        given = ["study", "--pretrained", str(checkpoint), "--data", str(text_file)]
+        given += ["--num-samples", "20", "--replicate", "4", "--temperatures", "1"]
+        given += ["--beam-widths", "3", "--batch-size", "5", "--output", str(output)]
+        return Command(
+            latent_eval, given, tmp_path / "log", lambda: num_bytes(output, "draws/*")
+        )
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    killed, total = command(cut), command(whole).finish()
+    assert len([*killed.kill(total)]) == KILLS
+    assert killed.finish() == total
+    for path in (whole / "draws").iterdir():
+        number = 1 if path.name.startswith("beam") else 20
+        (expected,) = DrawsFile(path, number).read()
+        (found,) = DrawsFile(cut / "draws" / path.name, number).read()
+        assert found.keys == expected.keys
+        assert found.num_tokens.equal(expected.num_tokens)
+        torch.testing.assert_close(
+            found.log_w, expected.log_w, rtol=ROUNDING, atol=ROUNDING
+        )
+    # Rows are written with nine digits.
+    rows = (read_rows(folder / "rows.jsonl") for folder in (cut, whole))
+    for row, expected in zip(*rows, strict=True):
+        close(row, expected, rounding=1e-7)
+
+
+def test_train(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("the fox saw Ada .\nAda saw Bo .\nBo saw the fox .\n" * 20)
+    data = ["--data", str(path), "--dev", str(path)]
+
+    def command(name: str) -> Command:
+        log = tmp_path / f"{name}.log"
+        given = ["train", "lstm", *data, "--output", str(tmp_path / name)]
+        given += ["--epochs", "25", "--batch-size", "2", "--dropout", "0.3"]
+        given += ["--embedding-dim", "8", "--hidden-size", "9", "--patience", "30"]
+        return Command(latent_eval, given, log, lambda: epochs(log))
+
+    def epochs(log: Path) -> int:
+        return log.read_text().count("\nepoch ") if log.exists() else 0
+
+    command("whole").finish()
+    killed = command("cut")
+    assert len([*killed.kill(total=25)]) == KILLS
+    killed.finish()
+    assert epochs(killed.log) >= 25
+    for name in ("model.safetensors", "spelling.safetensors"):
+        found, expected = (load_file(tmp_path / n / name) for n in ("cut", "whole"))
+        assert found.keys() == expected.keys()
+        assert all(found[key].equal(expected[key]) for key in expected), name
+
+
+def test_distort_sample(tmp_path):
+    def command(output: Path) -> Command:
+        given = ["distort", "sample", "--language", "weather", "--output", str(output)]
+        given += ["--num-sequences", "20000", "--shard-size", "3000"]
+        return Command(
+            latent_eval, given, tmp_path / "log", lambda: num_bytes(output, "shards/*")
+        )
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    killed, total = command(cut), command(whole).finish()
+    assert len([*killed.kill(total)]) == KILLS
+    killed.finish()
+    assert Corpus.open(cut).settings == Corpus.open(whole).settings
+    same_files(cut, whole)
+
+
+def test_distort_study(tmp_path):
+    text = tmp_path / "text.txt"
+    phrases = ["the plum", "a river", "she sold", "his house", "we know", "by day"]
+    lines = (f"{phrases[n % 6]} {phrases[n // 6 % 6]} {n}" for n in range(400))
+    text.write_text("\n".join(lines) + "\n")
+
+    def command(output: Path) -> Command:
+        given = ["distort", "study", "--plan", str(PLAN), "--text", str(text)]
+        given += ["--output", str(output), "--jobs", "1", "--device", "cpu"]
+        return Command(latent_eval, given, tmp_path / "log", lambda: num_files(output))
+
+    def num_files(output: Path) -> int:
+        kept = ("*.arrow", "settings.json", "history.jsonl")
+        found = [path for name in kept for path in output.rglob(name)]
+        return sum("fresh" not in path.parts for path in found)
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    killed, total = command(cut), command(whole).finish()
+    assert len([*killed.kill(total)]) == KILLS
+    assert killed.finish() == total
+    layouts = [Layout(folder) for folder in (cut, whole)]
+    for learner in Learners(Plan.read(PLAN)).all:
+        for kind in ("test", "text"):
+            found, expected = (
+                Scores.open(layout.scores(learner, kind)).columns()
+                for layout in layouts
+            )
+            for name, column in vars(expected).items():
+                torch.testing.assert_close(
+                    getattr(found, name), column, rtol=1e-6, atol=1e-6
+                )
+    tables = (folder / "report" / "tables.md" for folder in (cut, whole))
+    assert len({path.read_text() for path in tables}) == 1
+
+
+def test_use_cache(checkpoint, text_file, tmp_path):
+    def command(folder: Path) -> Command:
+        given = [str(checkpoint), str(text_file), str(folder)]
+        return Command(
+            lm_eval, given, tmp_path / "log", lambda: num_bytes(folder, "answers*.db")
+        )
+
+    def results(folder: Path) -> dict:
+        return json.loads((folder / "results.json").read_text())
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    killed, total = command(cut), command(whole).finish()
+    assert len([*killed.kill(total)]) == KILLS
+    killed.finish()
+    close(results(cut), results(whole))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_study_that_ends_leaves_no_process_behind(tmp_path, number):
+    """One that went on writing would meet the study's next run."""
+    output, log = tmp_path / "study", tmp_path / "log"
+    given = ["distort", "study", "--plan", str(PLAN), "--output", str(output)]
+    study = Command(latent_eval, [*given, "--jobs", "1"], log, lambda: 0).start()
+    while study.is_alive() and not (output / "text").exists():
+        study.join(0.001)
+    others = Path(f"/proc/{study.pid}/task/{study.pid}/children").read_text().split()
+    assert others, "premise: one is writing the text"
+    os.kill(study.pid, number)
+    study.join()
+    if number == signal.SIGTERM:
+        assert study.exitcode == 128 + number
+        assert f"finished are kept in {output}" in log.read_text()
+    latest = time.monotonic() + 300  # of milliseconds, if all is well
+    while any(map(is_running, others)):
+        assert time.monotonic() < latest, "still running"
+        time.sleep(0.001)
+
+
+def is_running(pid: str) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # a zombie has none
+    except FileNotFoundError:
+        return False
+
+
+def close(found, expected, rounding: float = ROUNDING) -> None:
+    """Compare what JSON holds; only numbers with a fraction may differ, and little."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected.keys() - {"date"}:
+            close(found[name], expected[name], rounding)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            close(one, other, rounding)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=rounding, abs=rounding)
+    else:
+        assert found == expected
+
+
+def same_files(folder: Path, whole: Path) -> None:
+    """Compare every byte of what is no lock."""
+    found, expected = (
+        {path.relative_to(root): path for path in root.rglob("*") if path.is_file()}
+        for root in (folder, whole)
+    )
+    assert found.keys() == expected.keys(), "nothing is left over"
+    for name, path in expected.items():
+        assert found[name].read_bytes() == path.read_bytes(), name
