@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lm_latent_eval.cli import convert, distort, estimate, explain, study, train
+from lm_latent_eval.cli import convert, distort, estimate, explain, seal, study, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +35,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Latent language models: train, convert and score them.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (train, convert, estimate, study, distort, explain):
+    for command in (train, convert, seal, estimate, study, distort, explain):
         command.add_to(commands)
     return parser

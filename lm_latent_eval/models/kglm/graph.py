@@ -31,10 +31,13 @@ from lm_latent_eval.models.kglm.graph_file import (
     COLUMNS,
     FILE_NAME,
     LOOKUPS,
+    NAMES,
     GraphError,
     PackedNames,
+    check,
     outside,
     read,
+    whole,
     write,
 )
 from lm_latent_eval.models.kglm.ragged import expand_ranges
@@ -80,6 +83,12 @@ class Lookups:
             alias_order=order,
             alias_first=first[order],
             num_words=int(graph.aliases.max()) + 1 if graph.aliases.numel() else 0,
+        )
+
+    def same_as(self, other: Lookups) -> bool:
+        """Whether the other ones say the same."""
+        return self.num_words == other.num_words and all(
+            torch.equal(getattr(self, name), getattr(other, name)) for name in LOOKUPS
         )
 
 
@@ -232,19 +241,44 @@ class KnowledgeGraph:
             )
         )
 
+    def check(self) -> None:
+        """Check the graph in whole, of which loading looks at some windows.
+
+        Raises:
+            GraphError: If it contradicts itself.
+        """
+        columns = self._columns()
+        check(columns, whole)
+        for name in NAMES:
+            try:
+                list(columns[name])
+            except UnicodeDecodeError as err:
+                raise GraphError(f"{name} are not UTF-8 ({err})") from err
+        if self.known_lookups and not self.known_lookups.same_as(Lookups.of(self)):
+            raise GraphError(
+                "the lookup columns are not of this graph: copy or build it again"
+            )
+
     def save(self, directory: Path) -> None:
         """Check the graph in whole and write it into a checkpoint directory.
 
         Raises:
             GraphError: If it contradicts itself.
         """
-        columns: dict[str, Any] = {n: getattr(self, n).cpu() for n in COLUMNS}
+        self.check()
+        columns = self._columns()
         columns |= {n: getattr(self.lookups, n).cpu() for n in LOOKUPS}
-        columns["node_names"] = PackedNames.pack(self.node_names)
-        columns["relation_names"] = PackedNames.pack(self.relation_names)
-        columns["num_entities"] = self.num_entities
         columns["num_words"] = self.lookups.num_words
         write(Path(directory) / FILE_NAME, columns)
+
+    def _columns(self) -> dict[str, Any]:
+        """Return the columns of a file, but for lookups."""
+        columns: dict[str, Any] = {n: getattr(self, n).cpu() for n in COLUMNS}
+        for name in NAMES:
+            names = getattr(self, name)
+            packed = isinstance(names, PackedNames)
+            columns[name] = names if packed else PackedNames.pack(names)
+        return columns | {"num_entities": self.num_entities}
 
     @classmethod
     def load(cls, directory: Path) -> KnowledgeGraph:
