@@ -11,7 +11,7 @@ Example:
     >>> check({"size": True, "skipped": []}, rules)
     Traceback (most recent call last):
         ...
-    ValueError: size is True: expected a whole number of 1 <= n
+    ValueError: size is True: expected a whole number of 1 <= n <= 2147483647
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Any, Protocol
 Values = Mapping[str, Any]
 Limit = int | str
 """A number, or the name of the value that it is."""
+MOST = 2**31 - 1
+"""What a number is at most where nothing else is said: libraries can count that far."""
 
 
 class Rule(Protocol):
@@ -43,24 +45,23 @@ class Whole:
     """A whole number; ``True`` is none, nor is 1.0."""
 
     least: Limit = 0
-    most: Limit | None = None
+    most: Limit = MOST
     below: Limit | None = None
 
     def allows(self, value: Any, values: Values) -> bool:
         """Whether it is a whole number within its limits."""
         return (
             type(value) is int
-            and value >= _number(self.least, values)
-            and (self.most is None or value <= _number(self.most, values))
+            and _number(self.least, values) <= value <= _number(self.most, values)
             and (self.below is None or value < _number(self.below, values))
         )
 
     def expected(self, values: Values) -> str:
         """Say which numbers it may be."""
-        text = f"a whole number of {_number(self.least, values)} <= n"
-        if self.most is not None:
-            text += f" <= {_number(self.most, values)}"
-        return text if self.below is None else f"{text} < {_number(self.below, values)}"
+        least = f"a whole number of {_number(self.least, values)} <= n"
+        if self.below is not None:
+            return f"{least} < {_number(self.below, values)}"
+        return f"{least} <= {_number(self.most, values)}"
 
 
 @dataclass(frozen=True)

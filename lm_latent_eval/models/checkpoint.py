@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor
 
 from lm_latent_eval import manifest
 from lm_latent_eval.models import MODELS, model_class
@@ -129,7 +129,10 @@ def _load(
 ) -> Checkpoint:
     name, config = _read_config(directory, expected)
     model = _build(name, config, directory)
-    _load_weights(model, directory / WEIGHTS, dtype)
+    weights = _read_weights(directory / WEIGHTS)
+    _check_shapes(weights, model.state_dict(), directory / WEIGHTS)
+    own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
+    model.load_state_dict(own, assign=True)
     try:
         tokenizer = WordTokenizer.load(directory, model.config.vocab_size)
         if tokenizer.num_words < model.config.num_words:
@@ -234,7 +237,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
         ) from err
     types = {model_class(name).config_class.model_type: name for name in MODELS}
     found = config.get("model_type") if isinstance(config, dict) else None
-    if found not in types:
+    if not isinstance(found, str) or found not in types:
         raise CheckpointError(
             f"{path} describes a model of type {found!r}; this package has "
             f"{', '.join(sorted(types))}"
@@ -248,16 +251,19 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
 
 
 def _build(name: str, config: dict[str, Any], directory: Path) -> Any:
+    """Build a model without weights, which takes no memory, whatever its sizes."""
     model = model_class(name)
     try:
-        return model(model.config_class.from_dict(config))
+        with torch.device("meta"):
+            return model(model.config_class.from_dict(config))
     except (TypeError, ValueError, RuntimeError) as err:
+        [what, *_] = str(err).splitlines()
         raise CheckpointError(
-            f"{directory / CONFIG} describes no model ({err}): copy or train it again"
+            f"{directory / CONFIG} describes no model ({what}): copy or train it again"
         ) from err
 
 
-def _load_weights(model: nn.Module, path: Path, dtype: torch.dtype | None) -> None:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(
             f"{path} is missing: was training or copying interrupted before its end?"
@@ -268,27 +274,31 @@ def _load_weights(model: nn.Module, path: Path, dtype: torch.dtype | None) -> No
         raise CheckpointError(
             f"{path} is damaged ({err}): copy or train it again"
         ) from err
-    wanted = model.state_dict()
+    try:
+        shared_type(weights)
+    except ValueError as err:
+        raise CheckpointError(f"{path}: {err}; convert or train it again") from err
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(
+                f"{path}: tensor {name!r} holds NaN or infinity: the training diverged "
+                "or the file is damaged"
+            )
+    return weights
+
+
+def _check_shapes(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path
+) -> None:
     if missing := sorted(wanted.keys() - weights.keys()):
         raise CheckpointError(f"{path} lacks the tensor {missing[0]!r}: incomplete")
     if unknown := sorted(weights.keys() - wanted.keys()):
         raise CheckpointError(
             f"{path} has a tensor {unknown[0]!r} that no such model has"
         )
-    try:
-        found = shared_type(weights)
-    except ValueError as err:
-        raise CheckpointError(f"{path}: {err}; convert or train it again") from err
     for name, tensor in weights.items():
         if tensor.shape != wanted[name].shape:
             raise CheckpointError(
                 f"{path}: tensor {name!r} is {tuple(tensor.shape)} but {CONFIG} asks "
                 f"for {tuple(wanted[name].shape)}: files of different checkpoints?"
             )
-        if not bool(tensor.isfinite().all()):
-            raise CheckpointError(
-                f"{path}: tensor {name!r} holds NaN or infinity: the training diverged "
-                "or the file is damaged"
-            )
-    model.to(dtype or found)
-    model.load_state_dict(weights)

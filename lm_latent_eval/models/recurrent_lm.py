@@ -43,7 +43,7 @@ class RecurrentConfig(CheckedConfig):
         "num_words": Whole("vocab_size"),
         "embedding_dim": Whole(1),
         "hidden_size": Whole(1),
-        "num_layers": Whole(1),
+        "num_layers": Whole(1, 1000),
         "never_uttered": Each(Whole(0, below="vocab_size")),
         "dropout": Share(),
         "num_unknown_types": Whole(0),

@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lm_latent_eval import manifest
 from lm_latent_eval.models import checkpoint, model_class
-from lm_latent_eval.models.checkpoint import CheckpointError, load, save
+from lm_latent_eval.models.checkpoint import CheckpointError, load, save, seal
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
@@ -24,8 +25,8 @@ MODELS = {
     "lstm": tiny_models.lstm,
 }
 FILES = {
-    "kglm": {"config.json", "model.safetensors", TOKENIZER, GRAPH},
-    "lstm": {"config.json", "model.safetensors", TOKENIZER},
+    "kglm": {"config.json", "manifest.json", "model.safetensors", TOKENIZER, GRAPH},
+    "lstm": {"config.json", "manifest.json", "model.safetensors", TOKENIZER},
 }
 
 
@@ -112,7 +113,10 @@ def test_the_library_way_with_a_vocabulary_is_a_checkpoint(tmp_path, name):
     model = MODELS[name]()
     model.save_pretrained(tmp_path)
     tiny_models.tokenizer().save(tmp_path)
-    assert torch.equal(log_p(load(tmp_path).model), log_p(model))
+    sealed = seal(tmp_path)
+    loaded = load(tmp_path)
+    assert loaded.digest == sealed.digest
+    assert torch.equal(log_p(loaded.model), log_p(model))
 
 
 def test_saving_again_replaces(saved):
@@ -136,9 +140,10 @@ def test_the_digest_is_of_what_scores_depend_on(saved):
         next(iter(weights.values())).view(-1)[0] += 1e-12
 
     edit_weights(directory, nudge)
-    second = load(directory).digest
+    second = seal(directory).digest
     edit_config(directory, num_unknown_types=8)
-    third = load(directory).digest
+    third = seal(directory).digest
+    assert load(directory).digest == third
     assert len({first, second, third}) == 3
     write(name, directory)
     assert load(directory).digest == first
@@ -148,6 +153,9 @@ def test_the_digest_is_of_what_scores_depend_on(saved):
 
 
 def refused(directory, message: str, **options) -> None:
+    """See that loading refuses what a directory holds, whatever its manifest."""
+    if Path(directory).is_dir():
+        manifest.write(Path(directory))
     with pytest.raises(CheckpointError, match=message):
         load(directory, **options)
 

@@ -33,7 +33,7 @@ class EntityNLMConfig(CheckedConfig):
         "num_words": Whole("vocab_size"),
         "embedding_dim": Whole(1),
         "hidden_size": Whole(1),
-        "num_layers": Whole(1),
+        "num_layers": Whole(1, 1000),
         "max_mention_length": Whole(1),
         "tie_weights": Flag(),
         "never_uttered": Each(Whole(0, below="vocab_size")),

@@ -50,7 +50,7 @@ class KGLMConfig(CheckedConfig):
         "token_embedding_dim": Whole(1),
         "entity_embedding_dim": Whole(1),
         "hidden_size": Whole(1),
-        "num_layers": Whole(1),
+        "num_layers": Whole(1, 1000),
         "cutoff": Whole(1),
         "tie_weights": Flag(),
         "entity_shortlist": Flag(),

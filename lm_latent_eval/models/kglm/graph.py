@@ -87,8 +87,10 @@ class Lookups:
 
     def same_as(self, other: Lookups) -> bool:
         """Whether the other ones say the same."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in LOOKUPS)
         return self.num_words == other.num_words and all(
-            torch.equal(getattr(self, name), getattr(other, name)) for name in LOOKUPS
+            len(ours) == len(theirs) and torch.equal(ours[0 : len(ours)], theirs)
+            for ours, theirs in pairs
         )
 
 
@@ -247,13 +249,14 @@ class KnowledgeGraph:
         Raises:
             GraphError: If it contradicts itself.
         """
-        columns = self._columns()
-        check(columns, whole)
+        columns: dict[str, Any] = {n: getattr(self, n) for n in COLUMNS}
         for name in NAMES:
             try:
-                list(columns[name])
+                names = list(getattr(self, name))
             except UnicodeDecodeError as err:
                 raise GraphError(f"{name} are not UTF-8 ({err})") from err
+            columns[name] = PackedNames.pack(names)
+        check(columns | {"num_entities": self.num_entities}, whole)
         if self.known_lookups and not self.known_lookups.same_as(Lookups.of(self)):
             raise GraphError(
                 "the lookup columns are not of this graph: copy or build it again"
@@ -266,19 +269,13 @@ class KnowledgeGraph:
             GraphError: If it contradicts itself.
         """
         self.check()
-        columns = self._columns()
+        columns: dict[str, Any] = {n: getattr(self, n).cpu() for n in COLUMNS}
         columns |= {n: getattr(self.lookups, n).cpu() for n in LOOKUPS}
+        columns["node_names"] = PackedNames.pack(self.node_names)
+        columns["relation_names"] = PackedNames.pack(self.relation_names)
+        columns["num_entities"] = self.num_entities
         columns["num_words"] = self.lookups.num_words
         write(Path(directory) / FILE_NAME, columns)
-
-    def _columns(self) -> dict[str, Any]:
-        """Return the columns of a file, but for lookups."""
-        columns: dict[str, Any] = {n: getattr(self, n).cpu() for n in COLUMNS}
-        for name in NAMES:
-            names = getattr(self, name)
-            packed = isinstance(names, PackedNames)
-            columns[name] = names if packed else PackedNames.pack(names)
-        return columns | {"num_entities": self.num_entities}
 
     @classmethod
     def load(cls, directory: Path) -> KnowledgeGraph:

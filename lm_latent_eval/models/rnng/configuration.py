@@ -35,7 +35,7 @@ class RNNGConfig(CheckedConfig):
         "vocab_size": Whole(4),
         "num_words": Whole("vocab_size"),
         "hidden_size": Whole(1),
-        "num_layers": Whole(1),
+        "num_layers": Whole(1, 1000),
         "proposal_size": Whole(1),
         "max_words": Whole(1),
         "sentence_ends": Flag(),
