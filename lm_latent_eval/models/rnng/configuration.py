@@ -40,7 +40,7 @@ class RNNGConfig(CheckedConfig):
         "max_words": Whole(1),
         "sentence_ends": Flag(),
         "only_possible": Flag(),
-        "language": Text(r"[a-z]+(-[A-Za-z]+)*", "the code of a language, en, say"),
+        "language": Text(r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say"),
         "never_uttered": Each(Whole(0, below="vocab_size")),
         "dropout": Share(),
         "num_unknown_types": Whole(0),
