@@ -26,7 +26,7 @@ FILE_NAME = "manifest.json"
 FORMAT = "lm-latent-eval-manifest-1"
 SUFFIXES = (".json", ".safetensors")
 LARGE = 1 << 26
-"""Bytes from which on a file is hashed once a state; fewer take a tenth of a second."""
+"""Bytes from which on a file is hashed once a state; fewer take 0.2 seconds at most."""
 SETTLED = 2_000_000_000
 """Nanoseconds after which a change can no longer hide in the same tick of a clock."""
 
@@ -158,8 +158,9 @@ def _sha256(path: Path) -> str:
     state: State = [str(path.resolve()), stat.st_size, *times, stat.st_ino]
     if (known := _recall(state)) is not None:
         return known
+    settled = time.time_ns() - max(times) > SETTLED
     found = _hashed(path)
-    if time.time_ns() - max(times) > SETTLED:
+    if settled:
         _remember(state, found)
     return found
 

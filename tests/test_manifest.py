@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,17 @@ def test_what_changed_a_moment_ago_is_not_remembered(folder, hashed, monkeypatch
     write(folder)
     verify(folder)
     assert len(hashed) == 4
+
+
+def test_the_moment_is_that_before_reading(folder, hashed, monkeypatch):
+    """Reading takes longer than a tick, and the file might change while it is read."""
+    now = time.time_ns()
+    monkeypatch.setattr(manifest, "SETTLED", 10**12)
+    monkeypatch.setattr(manifest.time, "time_ns", lambda: now + 10**13 * len(hashed))
+    (folder / "graph.safetensors").unlink()
+    write(folder)
+    verify(folder)
+    assert hashed == ["config.json"] * 2
 
 
 def test_small_files_are_always_read(folder, hashed, monkeypatch):
