@@ -49,6 +49,7 @@ from lm_latent_eval.models.kglm.original import (
 )
 from lm_latent_eval.text.corpora import END_MARK
 from lm_latent_eval.text.words import WordTokenizer
+from lm_latent_eval.values import check
 
 MAX_ALIASES, MAX_ALIAS_WORDS = 4, 8
 """Surface forms of an entity and words of a form: constants of the original code."""
@@ -140,7 +141,7 @@ def _size(archive: Archive, kind: str) -> dict[str, Any]:
     for name in ("hidden_size", "num_layers"):
         if not isinstance(options.get(name), int):
             raise ArchiveError(f"{archive.path}: config.json has no model.{name}")
-    return {
+    size = {
         "token_embedding_dim": archive.weights[_TABLES["tokens"]].shape[-1],
         "entity_embedding_dim": archive.weights[_TABLES["entity_ids"]].shape[-1],
         "hidden_size": options["hidden_size"],
@@ -149,6 +150,11 @@ def _size(archive: Archive, kind: str) -> dict[str, Any]:
         "tie_weights": options.get("tie_weights", False),
         "entity_shortlist": options.get("use_shortlist", False),
     }
+    try:
+        check(size, {name: KGLMConfig.rules[name] for name in size})
+    except ValueError as err:
+        raise ArchiveError(f"{archive.path}: config.json: {err}") from err
+    return size
 
 
 def _check_twin(model: Archive, proposal: Archive) -> None:
