@@ -204,10 +204,11 @@ def _rnng(args: argparse.Namespace) -> None:
 
 
 def _spelling(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.checkpoint import load_tokenizer
+    from lm_latent_eval.models.checkpoint import load_tokenizer, seal
     from lm_latent_eval.text.corpora import read_texts
     from lm_latent_eval.training.orthography import train
 
     tokenizer = load_tokenizer(args.checkpoint)
     train(read_texts(args.data), tokenizer).save(args.checkpoint)
+    seal(args.checkpoint)
     print(f"wrote spelling and spacing into {args.checkpoint}")

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers.models import WordLevel
-
+from lm_latent_eval import manifest
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.words import WordTokenizer
 
@@ -46,10 +45,9 @@ def _uttered(directory: Path) -> list[str]:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         tokenizer = WordTokenizer.load(directory, int(config["vocab_size"]))
     except (OSError, KeyError, TypeError, ValueError) as err:
-        raise ValueError(f"{directory} is not a checkpoint of words ({err})") from err
-    if not isinstance(tokenizer.tokenizer.model, WordLevel):
         raise ValueError(
-            f"{directory}: its tokens are pieces of words; name a training text, or "
-            "distort its tokens themselves"
-        )
+            f"{directory} is not a checkpoint of words ({err}): name a training text, "
+            "or distort its tokens themselves"
+        ) from err
+    manifest.verify(directory)
     return tokenizer.vocabulary

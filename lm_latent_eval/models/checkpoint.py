@@ -3,21 +3,19 @@
 ``config.json`` says which model it is, ``model.safetensors`` holds p and the proposals,
 ``tokenizer.json`` the vocabulary, ``spelling.safetensors`` and ``spacing.json``, if it
 has them, how its texts are written; a model adds what else it needs (KGLM its
-``graph.safetensors``). A directory loads completely or not at all.
+``graph.safetensors``). ``manifest.json`` lists them all. A directory loads completely,
+and as it was written, or not at all.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -25,32 +23,22 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor
 
+from lm_latent_eval import manifest
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.models.pretrained import ExtraFiles, local
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.reading import Reader, UnknownWords, reader
 from lm_latent_eval.text.words import WordTokenizer
+from lm_latent_eval.weights import FLOATS, shared_type
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 class CheckpointError(ValueError):
     """A checkpoint that is missing, incomplete, damaged or of another model."""
-
-
-@runtime_checkable
-class ExtraFiles(Protocol):
-    """A model that is more than weights: it keeps further files in its directory."""
-
-    def save_extras(self, directory: Path) -> None:
-        """Write them."""
-        ...
-
-    def load_extras(self, directory: Path) -> None:
-        """Read them; a ``ValueError`` says what is wrong with them."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +52,8 @@ class Checkpoint:
     directory: Path
     orthography: Orthography | None = None
     """Spelling and spacing; without them only words are scored, and not strings."""
+    digest: str = ""
+    """A short digest of every file that scores depend on."""
 
     def reader(self, unk: UnknownWords | str | None = None) -> Reader:
         """Return what cuts strings into words and prices the unknown ones.
@@ -77,17 +67,6 @@ class Checkpoint:
             num_unknown_types=self.model.config.num_unknown_types,
             orthography=self.orthography,
         )
-
-    @cached_property
-    def digest(self) -> str:
-        """A short digest of every file that scores depend on."""
-        sha = hashlib.sha256()
-        for path in sorted(self.directory.glob("*")):
-            if path.suffix in (".json", ".safetensors"):
-                sha.update(path.name.encode() + b"\0")
-                with path.open("rb") as file:
-                    sha.update(hashlib.file_digest(file, "sha256").digest())
-        return sha.hexdigest()[:16]
 
 
 def load(
@@ -106,15 +85,62 @@ def load(
         device: Where the weights go.
 
     Raises:
-        CheckpointError: If anything is missing, damaged, not a number, or the
-            directory holds another model.
+        CheckpointError: If anything is missing, damaged, not a number or not what the
+            manifest says, or the directory holds another model.
+        ValueError: If the type is none to compute in.
     """
+    if dtype is not None and dtype not in FLOATS.values():
+        raise ValueError(f"dtype={dtype}: expected one of {', '.join(FLOATS)}")
     directory = _directory(path)
+    digest = _verify(directory)
+    loaded = _load(directory, expected=expected, dtype=dtype, device=device)
+    return replace(loaded, digest=digest)
+
+
+def seal(path: str | Path) -> Checkpoint:
+    """Write a new manifest for a checkpoint directory that was changed by hand.
+
+    What it lists is what there is, once all of it has loaded and been checked in whole.
+
+    Args:
+        path: The directory.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        CheckpointError: If it does not load.
+    """
+    directory = Path(path)
+    loaded = _load(directory)
+    try:
+        if isinstance(loaded.model, ExtraFiles):
+            loaded.model.check_extras()
+    except ValueError as err:
+        raise CheckpointError(f"{directory}: {err}") from err
+    return replace(loaded, digest=manifest.write(directory))
+
+
+def _load(
+    directory: Path,
+    *,
+    expected: str | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Checkpoint:
     name, config = _read_config(directory, expected)
     model = _build(name, config, directory)
-    _load_weights(model, directory / WEIGHTS, dtype)
+    weights = _read_weights(directory / WEIGHTS)
+    _check_shapes(weights, model.state_dict(), directory / WEIGHTS)
+    own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
+    model.load_state_dict(own, assign=True)
     try:
         tokenizer = WordTokenizer.load(directory, model.config.vocab_size)
+        if tokenizer.num_words < model.config.num_words:
+            raise ValueError(
+                f"{directory / CONFIG}: num_words is {model.config.num_words}, but "
+                f"{tokenizer.num_words} words are in the vocabulary"
+            )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
         orthography = Orthography.load(directory)
@@ -131,6 +157,7 @@ def load_tokenizer(path: str | Path) -> WordTokenizer:
         CheckpointError: If there is no checkpoint, or its vocabulary is damaged.
     """
     directory = _directory(path)
+    _verify(directory)
     _, config = _read_config(directory, None)
     try:
         return WordTokenizer.load(directory, config["vocab_size"])
@@ -155,33 +182,47 @@ def save(
         orthography: How the model's texts are written, if that was learnt.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    # Weights last, under their name only when complete: a half-written directory
-    # lacks them and says so.
-    (directory / WEIGHTS).unlink(missing_ok=True)
+    # Weights last, under their name only when complete, and then the manifest: a
+    # half-written directory lacks both and says so.
+    for name in (manifest.FILE_NAME, WEIGHTS):
+        (directory / name).unlink(missing_ok=True)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
     tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
-    if orthography is not None:
+    if orthography is None:
+        Orthography.remove(directory)
+    else:
         orthography.save(directory)
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     with replacing(directory / WEIGHTS) as partial:
         save_file(tensors, partial, metadata={"format": "pt"})
+    manifest.write(directory)
 
 
 def _directory(path: str | Path) -> Path:
     """Return a local directory, fetching it from the hub if it names a repository."""
-    if Path(path).is_dir():
-        return Path(path)
     try:
-        return Path(snapshot_download(str(path)))
+        return local(path)
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as err:
         raise CheckpointError(
             f"pretrained={path}: no such directory, and not a repository that the hub "
             f"serves now ({type(err).__name__}); give a checkpoint directory (one that "
             "`lm-latent-eval train` wrote)"
         ) from err
+
+
+def _verify(directory: Path) -> str:
+    """Hold a directory against its manifest; return its digest."""
+    if not (directory / CONFIG).is_file():
+        raise CheckpointError(
+            f"{directory / CONFIG} is missing: {directory} is not a checkpoint"
+        )
+    try:
+        return manifest.verify(directory)
+    except ValueError as err:
+        raise CheckpointError(str(err)) from err
 
 
 def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, Any]]:
@@ -196,7 +237,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
         ) from err
     types = {model_class(name).config_class.model_type: name for name in MODELS}
     found = config.get("model_type") if isinstance(config, dict) else None
-    if found not in types:
+    if not isinstance(found, str) or found not in types:
         raise CheckpointError(
             f"{path} describes a model of type {found!r}; this package has "
             f"{', '.join(sorted(types))}"
@@ -210,16 +251,19 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
 
 
 def _build(name: str, config: dict[str, Any], directory: Path) -> Any:
+    """Build a model without weights, which takes no memory, whatever its sizes."""
     model = model_class(name)
     try:
-        return model(model.config_class.from_dict(config))
+        with torch.device("meta"):
+            return model(model.config_class.from_dict(config))
     except (TypeError, ValueError, RuntimeError) as err:
+        [what, *_] = str(err).splitlines()
         raise CheckpointError(
-            f"{directory / CONFIG} describes no model ({err}): copy or train it again"
+            f"{directory / CONFIG} describes no model ({what}): copy or train it again"
         ) from err
 
 
-def _load_weights(model: nn.Module, path: Path, dtype: torch.dtype | None) -> None:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(
             f"{path} is missing: was training or copying interrupted before its end?"
@@ -230,7 +274,22 @@ def _load_weights(model: nn.Module, path: Path, dtype: torch.dtype | None) -> No
         raise CheckpointError(
             f"{path} is damaged ({err}): copy or train it again"
         ) from err
-    wanted = model.state_dict()
+    try:
+        shared_type(weights)
+    except ValueError as err:
+        raise CheckpointError(f"{path}: {err}; convert or train it again") from err
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(
+                f"{path}: tensor {name!r} holds NaN or infinity: the training diverged "
+                "or the file is damaged"
+            )
+    return weights
+
+
+def _check_shapes(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path
+) -> None:
     if missing := sorted(wanted.keys() - weights.keys()):
         raise CheckpointError(f"{path} lacks the tensor {missing[0]!r}: incomplete")
     if unknown := sorted(weights.keys() - wanted.keys()):
@@ -243,11 +302,3 @@ def _load_weights(model: nn.Module, path: Path, dtype: torch.dtype | None) -> No
                 f"{path}: tensor {name!r} is {tuple(tensor.shape)} but {CONFIG} asks "
                 f"for {tuple(wanted[name].shape)}: files of different checkpoints?"
             )
-        if not bool(tensor.isfinite().all()):
-            raise CheckpointError(
-                f"{path}: tensor {name!r} holds NaN or infinity: the training diverged "
-                "or the file is damaged"
-            )
-    floating = next(t.dtype for t in weights.values() if t.is_floating_point())
-    model.to(dtype or floating)
-    model.load_state_dict(weights)

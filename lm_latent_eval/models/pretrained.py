@@ -1,30 +1,117 @@
-"""What our models add to those of transformers: weights in memory of their own."""
+"""What every model and configuration shares: transformers' ways, checked.
+
+What ``save_pretrained`` writes has a manifest, and what ``from_pretrained`` reads is
+held against it, wherever it is. Every value of a configuration has a rule.
+"""
 
 from __future__ import annotations
 
-from abc import ABC
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
-from transformers import PreTrainedModel
+from huggingface_hub import snapshot_download
+from transformers import PretrainedConfig, PreTrainedModel
+
+from lm_latent_eval import manifest
+from lm_latent_eval.values import Each, Flag, OneOf, Rules, Text, check
+from lm_latent_eval.weights import FLOATS
+
+_OF_THE_LIBRARY: Rules = {
+    "architectures": Each(Text(r"\w+", "the name of a class")),
+    "dtype": OneOf(*FLOATS),
+    "model_type": Text(r"\w+", "the name of a type of model"),
+    "tie_word_embeddings": Flag(),
+    "transformers_version": Text(r"\S+", "the version of a library"),
+}
+"""What a file has besides the values of its model."""
+
+_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
+"""Options of ``from_pretrained`` that say where its files are."""
 
 
-class OwnWeights(PreTrainedModel, ABC):
-    """A pre-trained model that keeps no file mapped.
+@runtime_checkable
+class ExtraFiles(Protocol):
+    """A model that is more than weights: it keeps further files in its directory."""
 
-    transformers leaves weights where the file has them: gone when it is cut short or
-    written over, and at an alignment that the length of its header decides, which
-    libraries of linear algebra may round by. A copy lies as the weights of a new model
-    do, and as those that ``checkpoint.load`` reads.
-    """
+    def save_extras(self, directory: Path) -> None:
+        """Write them."""
+        ...
+
+    def load_extras(self, directory: Path) -> None:
+        """Read them; a ``ValueError`` says what is wrong with them."""
+        ...
+
+    def check_extras(self) -> None:
+        """Check in whole what reading them looks at in part."""
+        ...
+
+
+class CheckedConfig(PretrainedConfig):
+    """A configuration whose values follow rules; those of a file are all there."""
+
+    rules: ClassVar[Rules] = {}
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Check the values, which have been set."""
+        kwargs.setdefault("tie_word_embeddings", False)
+        super().__init__(**kwargs)
+        check(vars(self), self.rules)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read what a file says, which leaves nothing to defaults.
+
+        Raises:
+            ValueError: If a value is missing, unknown, or not what it may be.
+        """
+        rules = {n: r for n, r in _OF_THE_LIBRARY.items() if n in config_dict}
+        check(config_dict, {**cls.rules, **rules})
+        if unknown := sorted(config_dict.keys() - cls.rules.keys() - rules.keys()):
+            raise ValueError(f"{unknown[0]} is no value of such a model")
+        return super().from_dict(config_dict, **kwargs)
+
+
+class Pretrained(PreTrainedModel):
+    """A model that is written with a manifest, and read if it is what that says."""
+
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: str | Path, **kwargs: Any
+    ) -> None:
+        """Write configuration, weights, what else the model has, and the manifest.
+
+        The manifest is of all that is there then: with a vocabulary written before, the
+        directory is a checkpoint.
+        """
+        super().save_pretrained(save_directory, **kwargs)
+        if isinstance(self, ExtraFiles):
+            self.save_extras(Path(save_directory))
+        manifest.write(Path(save_directory))
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls, path: str | Path, *args: Any, **kwargs: Any
     ) -> Self:
-        """Read configuration and weights from a directory or the hub."""
-        loaded: Any = super().from_pretrained(path, *args, **kwargs)
-        model = loaded[0] if kwargs.get("output_loading_info") else loaded
-        model._apply(torch.clone)
-        return loaded  # type: ignore[no-any-return]
+        """Read a directory, or a repository of the hub, that is what its manifest says.
+
+        Raises:
+            ManifestError: If it is not.
+        """
+        hub = {name: kwargs.pop(name) for name in _HUB_OPTIONS if name in kwargs}
+        directory = local(path, **hub) / kwargs.pop("subfolder", "")
+        manifest.verify(directory)
+        model: Self = super().from_pretrained(directory, *args, **kwargs)
+        # transformers leaves weights where the file has them: gone when it is cut short
+        # or written over. A copy lies as the weights of a new model do.
+        model._apply(torch.clone)  # type: ignore[no-untyped-call]
+        found: object = model
+        if isinstance(found, ExtraFiles):
+            found.load_extras(directory)
+        return model
+
+
+def local(path: str | Path, **hub: Any) -> Path:
+    """Return a directory, fetched from the hub if it is none here."""
+    if Path(path).is_dir():
+        return Path(path)
+    return Path(snapshot_download(str(path), **hub))

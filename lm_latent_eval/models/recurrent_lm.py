@@ -15,16 +15,16 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PretrainedConfig
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
-from lm_latent_eval.models.pretrained import OwnWeights
+from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from lm_latent_eval.values import Each, Rules, Share, Whole
 
 
-class RecurrentConfig(PretrainedConfig):
+class RecurrentConfig(CheckedConfig):
     """Configuration of a recurrent language model.
 
     Args:
@@ -37,6 +37,17 @@ class RecurrentConfig(PretrainedConfig):
         dropout: Training only.
         num_unknown_types: Distinct unknown words of the training text.
     """
+
+    rules: ClassVar[Rules] = {
+        "vocab_size": Whole(4),
+        "num_words": Whole("vocab_size"),
+        "embedding_dim": Whole(1),
+        "hidden_size": Whole(1),
+        "num_layers": Whole(1, 1000),
+        "never_uttered": Each(Whole(0, below="vocab_size")),
+        "dropout": Share(),
+        "num_unknown_types": Whole(0),
+    }
 
     def __init__(
         self,
@@ -60,7 +71,6 @@ class RecurrentConfig(PretrainedConfig):
         self.never_uttered = [0, 2] if never_uttered is None else never_uttered
         self.dropout = dropout
         self.num_unknown_types = num_unknown_types
-        kwargs.setdefault("tie_word_embeddings", False)
         super().__init__(**kwargs)
 
 
@@ -74,7 +84,7 @@ class Encoded:
     carry: Carry
 
 
-class RecurrentLM(OwnWeights, ABC):
+class RecurrentLM(Pretrained, ABC):
     """p(x) of a stack of recurrent layers; its own proposal, since z is always ()."""
 
     cell: ClassVar[Any]

@@ -99,8 +99,6 @@ def parse_dtype(value: Any) -> torch.dtype | None:
     """Read a floating type; ``auto`` is that of the checkpoint."""
     if value is None or value == "auto":
         return None
-    if isinstance(value, torch.dtype):
-        return value
     return DTYPES[one_of("dtype", str(value).removeprefix("torch."), list(DTYPES))]
 
 

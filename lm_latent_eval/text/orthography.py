@@ -9,6 +9,8 @@ from lm_latent_eval.text import spacing, spelling
 from lm_latent_eval.text.spacing import Spacing
 from lm_latent_eval.text.spelling import Spelling
 
+FILE_NAMES = (spelling.FILE_NAME, spacing.FILE_NAME)
+
 
 @dataclass(frozen=True)
 class Orthography:
@@ -22,6 +24,12 @@ class Orthography:
         self.spelling.save(directory)
         self.spacing.save(directory)
 
+    @staticmethod
+    def remove(directory: Path) -> None:
+        """Remove what another model left in a directory."""
+        for name in FILE_NAMES:
+            (directory / name).unlink(missing_ok=True)
+
     @classmethod
     def load(cls, directory: Path) -> Orthography | None:
         """Read both files; None if there is neither.
@@ -29,7 +37,6 @@ class Orthography:
         Raises:
             ValueError: If one of them is missing or damaged.
         """
-        files = (spelling.FILE_NAME, spacing.FILE_NAME)
-        if not any((Path(directory) / name).exists() for name in files):
+        if not any((Path(directory) / name).exists() for name in FILE_NAMES):
             return None
         return cls(Spelling.load(directory), Spacing.load(directory))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.text.words import Words
+from lm_latent_eval.values import Rules, Text, Whole, check
 
 FILE_NAME = "spacing.json"
 
@@ -37,6 +39,15 @@ WHITE_SPACE = (
 
 BEGIN, END = "begin", "end"
 """What stands before the first and after the last word; no character is called so."""
+
+_KIND = Text(rf"(?s:.)|{BEGIN}|{END}", "a character, begin or end")
+RULES: Rules = {
+    "what stands before": _KIND,
+    "what stands after": _KIND,
+    "the gap": Text(f"[{re.escape(WHITE_SPACE)}]*", "white space"),
+    "its count": Whole(1),
+}
+"""What a row of the file is made of."""
 
 
 class Spacing:
@@ -99,7 +110,14 @@ class Spacing:
         path = Path(directory) / FILE_NAME
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
-            return cls((str(le), str(r), str(g), int(n)) for le, r, g, n in rows)
+            for number, row in enumerate(rows, 1):
+                try:
+                    check(dict(zip(RULES, row, strict=True)), RULES)
+                except ValueError as err:
+                    raise ValueError(f"row {number}: {err}") from err
+            if len({(left, right, gap) for left, right, gap, _ in rows}) < len(rows):
+                raise ValueError("it counts a gap twice")
+            return cls(rows)
         except (OSError, ValueError, TypeError) as err:
             raise ValueError(
                 f"{path} is not a readable table of white space ({err}): train the "

@@ -24,8 +24,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.durable import replacing
+from lm_latent_eval.values import Rules, Text, Whole, check
+from lm_latent_eval.weights import shared_type
 
 FILE_NAME = "spelling.safetensors"
+RULES: Rules = {
+    "alphabet": Text("([0-9a-f]{2})+", "bytes in hexadecimal"),
+    "embedding_dim": Whole(1),
+    "hidden_size": Whole(1),
+}
 BYTES = bytes(range(256))
 AT_ONCE = 512
 """Words spelled together."""
@@ -134,10 +141,15 @@ class Spelling(nn.Module):
                 metadata = file.metadata()
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             shape = json.loads(metadata["shape"])
+            check(shape, RULES)
             model = cls(bytes.fromhex(shape.pop("alphabet")), **shape)
-            model.to(weights["output.weight"].dtype)
+            # log_outside is in float64, whatever the rest.
+            log_outside = weights["log_outside"]
+            if log_outside.dtype != torch.float64 or not log_outside <= 0:
+                raise ValueError("log_outside is no logarithm of a share in float64")
+            model.to(shared_type({n: weights[n] for n, _ in model.named_parameters()}))
             model.load_state_dict(weights)
-            model.log_outside = weights["log_outside"]  # in float64 whatever the rest
+            model.log_outside = log_outside
         except Exception as err:  # of four libraries
             raise ValueError(
                 f"{path} is not a readable spelling model ({err}): train the "

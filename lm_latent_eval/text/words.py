@@ -183,6 +183,10 @@ class WordTokenizer:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as err:  # the library raises bare exceptions
             raise ValueError(f"{path} is not a readable tokenizer ({err})") from err
+        if not isinstance(tokenizer.model, WordLevel):
+            raise ValueError(f"{path}: its tokens are pieces of words")
+        if wrong := _what_is_wrong(tokenizer):
+            raise ValueError(f"{path}: {wrong}: copy or train the checkpoint again")
         if tokenizer.get_vocab_size() < vocab_size:
             raise ValueError(
                 f"{path} has {tokenizer.get_vocab_size()} words but the model's "
@@ -233,6 +237,22 @@ def join(words: Iterable[str]) -> str:
 def encodable(text: str) -> str:
     """Replace lone surrogates, which no file can hold, one character for another."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _what_is_wrong(tokenizer: Tokenizer) -> str | None:
+    """Return what would cut or number words in another way than a vocabulary's."""
+    ids = sorted(tokenizer.get_vocab().values())
+    if ids != list(range(len(ids))):
+        return "the ids of its words are not 0, 1, 2, ..."
+    if tokenizer.model.unk_token != tokenizer.id_to_token(UNKNOWN):
+        return f"its unknown word is {tokenizer.model.unk_token!r}, not the second one"
+    if (
+        tokenizer.truncation
+        or tokenizer.padding
+        or tokenizer.get_added_tokens_decoder()
+    ):
+        return "it truncates, pads or adds words"
+    return None
 
 
 def _word_level(words: Iterable[str], cut: PreTokenizer) -> Tokenizer:

@@ -7,11 +7,13 @@ import math
 import resource
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lm_latent_eval import manifest
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.models.checkpoint import CheckpointError
 from lm_latent_eval.scoring.options import parse_device
@@ -191,6 +193,8 @@ def broken(tiny, tmp_path):
 
 
 def refused(folder, expected, backend=LatentKGLM):
+    if Path(folder).is_dir():
+        manifest.write(Path(folder))  # this is of what is looked at after it
     with pytest.raises(CheckpointError, match=expected) as caught:
         backend(pretrained=str(folder))
     assert str(folder) in str(caught.value)

@@ -9,16 +9,32 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import lm_latent_eval
+from lm_latent_eval import manifest
+from lm_latent_eval.cli import main
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.distortion.vocabulary import read_vocabulary
+from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models import MODELS as REGISTERED
 from lm_latent_eval.models import checkpoint, model_class
-from lm_latent_eval.models.checkpoint import CheckpointError, load, save
+from lm_latent_eval.models.checkpoint import (
+    CheckpointError,
+    load,
+    load_tokenizer,
+    save,
+    seal,
+)
+from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
-from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.graph_file import CHECKED
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
-from lm_latent_eval.models.pretrained import OwnWeights
+from lm_latent_eval.models.pretrained import Pretrained
+from lm_latent_eval.models.pretrained import local as checkpoint_local
 from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
-from tests import tiny_models
+from lm_latent_eval.text.words import WordTokenizer
+from tests import large_graph, tiny_checkpoint, tiny_models
 from tests.kglm_space import every_walk
 
 MODELS = {
@@ -26,8 +42,8 @@ MODELS = {
     "lstm": tiny_models.lstm,
 }
 FILES = {
-    "kglm": {"config.json", "model.safetensors", TOKENIZER, GRAPH},
-    "lstm": {"config.json", "model.safetensors", TOKENIZER},
+    "kglm": {"config.json", "manifest.json", "model.safetensors", TOKENIZER, GRAPH},
+    "lstm": {"config.json", "manifest.json", "model.safetensors", TOKENIZER},
 }
 
 
@@ -94,8 +110,8 @@ def test_a_graph_travels_with_its_model(tmp_path):
     write("kglm", tmp_path)
     graph, wanted = load(tmp_path).model.knowledge, tiny_models.full_graph()
     assert list(graph.node_names) == list(wanted.node_names)
-    assert torch.equal(graph.edge_key, wanted.edge_key)
-    assert torch.equal(graph.aliases, wanted.aliases)
+    assert torch.equal(everything(graph.edge_key), wanted.edge_key)
+    assert torch.equal(everything(graph.aliases), wanted.aliases)
 
 
 def the_library_way(name: str, directory: Path):
@@ -122,7 +138,10 @@ def test_the_library_way_with_a_vocabulary_is_a_checkpoint(tmp_path, name):
     model = MODELS[name]()
     model.save_pretrained(tmp_path)
     tiny_models.tokenizer().save(tmp_path)
-    assert torch.equal(log_p(load(tmp_path).model), log_p(model))
+    sealed = seal(tmp_path)
+    loaded = load(tmp_path)
+    assert loaded.digest == sealed.digest
+    assert torch.equal(log_p(loaded.model), log_p(model))
 
 
 def test_saving_again_replaces(saved):
@@ -146,9 +165,10 @@ def test_the_digest_is_of_what_scores_depend_on(saved):
         next(iter(weights.values())).view(-1)[0] += 1e-12
 
     edit_weights(directory, nudge)
-    second = load(directory).digest
+    second = seal(directory).digest
     edit_config(directory, num_unknown_types=8)
-    third = load(directory).digest
+    third = seal(directory).digest
+    assert load(directory).digest == third
     assert len({first, second, third}) == 3
     write(name, directory)
     assert load(directory).digest == first
@@ -168,8 +188,8 @@ def lengthen_header(path: Path, spaces: int) -> None:
 @pytest.fixture(params=MODELS)
 def published(request, tmp_path):
     """A model's name and the directory that it was saved to in the library's way."""
-    MODELS[request.param]().save_pretrained(tmp_path)
     tiny_models.tokenizer().save(tmp_path)
+    MODELS[request.param]().save_pretrained(tmp_path)
     return request.param, tmp_path
 
 
@@ -178,6 +198,7 @@ def test_where_a_file_has_its_weights_moves_no_number(published, spaces):
     """One machine, as many threads, the same questions: equal to the last bit."""
     name, directory = published
     lengthen_header(directory / "model.safetensors", spaces)
+    manifest.write(directory)
     for again in (load(directory).model, the_library_way(name, directory)):
         assert torch.equal(log_p(again), log_p(MODELS[name]()))
 
@@ -192,13 +213,63 @@ def test_a_file_may_change_once_it_is_read(published):
 
 
 def test_no_model_keeps_a_file_mapped():
-    assert all(issubclass(model_class(name), OwnWeights) for name in REGISTERED)
+    assert all(issubclass(model_class(name), Pretrained) for name in REGISTERED)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch, name):
+    """As the hub's library keeps it: links to files that are named by their hashes."""
+    cache, commit = tmp_path / "hub", "0" * 40
+    repository = cache / "models--who--model"
+    snapshot = repository / "snapshots" / commit
+    blobs = repository / "blobs"
+    for folder in (repository / "refs", snapshot, blobs):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    model = write(name, tmp_path / "written")
+    for number, path in enumerate((tmp_path / "written").iterdir()):
+        path.rename(blobs / str(number))
+        (snapshot / path.name).symlink_to(blobs / str(number))
+    (snapshot / "README.md").write_text("a model card")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    hub = {"cache_dir": str(cache), "local_files_only": True}
+
+    def read():
+        return model_class(name).from_pretrained("who/model", **hub).eval()
+
+    torch.testing.assert_close(log_p(read()), log_p(model), rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(
+        checkpoint, "local", lambda path: checkpoint_local(path, cache_dir=cache)
+    )
+    assert torch.equal(log_p(load("who/model").model), log_p(model))
+
+    (snapshot / TOKENIZER).resolve().write_text("{}")
+    with pytest.raises(ManifestError, match=r"tokenizer\.json has 2 bytes, but"):
+        read()
+    refused_as_it_is("who/model", r"tokenizer\.json has 2 bytes, but")
+
+
+def test_saving_without_spelling_leaves_none_of_another(tmp_path):
+    tiny_checkpoint.write(
+        tmp_path, tiny_checkpoint.lstm(), tiny_checkpoint.orthography()
+    )
+    assert load(tmp_path).orthography is not None, "premise"
+    tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm())
+    assert load(tmp_path).orthography is None
 
 
 # -- what is refused ----------------------------------------------------------------
 
 
 def refused(directory, message: str, **options) -> None:
+    """See that loading refuses what a directory holds, whatever its manifest."""
+    if Path(directory).is_dir():
+        manifest.write(Path(directory))
+    refused_as_it_is(directory, message, **options)
+
+
+def refused_as_it_is(directory, message: str, **options) -> None:
     with pytest.raises(CheckpointError, match=message):
         load(directory, **options)
 
@@ -265,6 +336,7 @@ def test_an_interrupted_save_leaves_no_weights(saved, monkeypatch):
     monkeypatch.setattr(checkpoint, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(name, directory, seed=1)
+    refused_as_it_is(directory, r"manifest\.json is missing, .* interrupted")
     refused(directory, r"model\.safetensors is missing: .* interrupted")
 
 
@@ -305,7 +377,7 @@ def test_missing_and_unknown_tensors(saved):
     edit_weights(saved[1], lambda w: w.pop(names[1]))
     refused(saved[1], rf"lacks the tensor '{names[1]}'")
     write(*saved)
-    edit_weights(saved[1], lambda w: w.update({"new.bias": torch.zeros(3)}))
+    edit_weights(saved[1], lambda w: w.update({"new.bias": torch.zeros(3).double()}))
     refused(saved[1], r"has a tensor 'new\.bias' that no such model has")
 
 
@@ -360,3 +432,85 @@ def test_no_such_model_lists_its_neighbours():
         model_class("kgml")
     with pytest.raises(ValueError, match=r"there is .*kglm, lstm"):
         model_class("?")
+
+
+# -- the manifest ---------------------------------------------------------------------
+
+
+def test_every_reader_holds_a_directory_against_its_manifest(saved):
+    edit_config(saved[1], num_unknown_types=8)
+    message = r"config\.json has \d+ bytes, but \d+ by .*`lm-latent-eval seal "
+    for read in (load, load_tokenizer, lm_latent_eval.load, read_vocabulary):
+        with pytest.raises(ValueError, match=message):
+            read(saved[1])
+    with pytest.raises(ManifestError, match=message):
+        model_class(saved[0]).from_pretrained(saved[1])
+
+
+def test_a_change_by_hand_is_accepted_by_sealing(saved, capsys):
+    name, directory = saved
+    edit_config(directory, num_unknown_types=8)
+    (directory / "text.txt").write_text("the Ada")
+    data = ["--data", str(directory / "text.txt")]
+    assert main(["estimate", str(directory), *data]) == 2
+    remedy = f"accept it as it is by `lm-latent-eval seal {directory}`"
+    assert remedy in capsys.readouterr().err
+    assert main(["seal", str(directory)]) == 0
+    loaded = load(directory)
+    assert capsys.readouterr().out == (
+        f"sealed {directory}: a {name} model, checkpoint {loaded.digest}\n"
+    )
+    assert loaded.model.config.num_unknown_types == 8
+
+
+def test_spelling_that_is_trained_later_belongs_to_it(tmp_path, capsys):
+    folder = tiny_checkpoint.write(tmp_path / "model", tiny_checkpoint.lstm())
+    (tmp_path / "text.txt").write_text("the fox saw Ada .\nzebras saw it\n")
+    data = ["--data", str(tmp_path / "text.txt")]
+    assert main(["train", "spelling", str(folder), *data]) == 0
+    assert f"wrote spelling and spacing into {folder}" in capsys.readouterr().out
+    assert load(folder).orthography is not None
+
+
+def test_what_does_not_load_is_not_sealed(saved, capsys):
+    (saved[1] / TOKENIZER).write_text("{}")
+    before = (saved[1] / manifest.FILE_NAME).read_bytes()
+    assert main(["seal", str(saved[1])]) == 2
+    shown = capsys.readouterr().err
+    assert "tokenizer.json is not a readable tokenizer" in shown
+    assert shown.count("\n") == 1
+    assert (saved[1] / manifest.FILE_NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("column", "bad", "message"),
+    [
+        ("edge_relation", -1, "dangling id: an edge's relation"),
+        ("aliases", -1, "aliases are not word ids"),
+        ("has_edges", False, "the lookup columns are not of this graph"),
+        ("alias_order", 1, "the lookup columns are not of this graph"),
+        ("node_names.text", 0xFF, "node_names are not UTF-8"),
+    ],
+)
+def test_a_graph_is_sealed_if_all_of_it_holds_together(tmp_path, column, bad, message):
+    """Loading looks at some windows of it; this is between them."""
+    model = large_graph.kglm(large_graph.graph(20_000, 40_000))
+    words = WordTokenizer.train(
+        [" ".join(f"word{n}" for n in range(4, large_graph.NUM_WORDS))], min_count=1
+    )
+    save(model, words, tmp_path, model.state_dict())
+    path = tmp_path / GRAPH
+    columns = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    columns[column].view(-1)[12_345] = bad
+    save_file(columns, path, {"format": CHECKED})
+    manifest.write(tmp_path)
+    loaded = load(tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        seal(tmp_path)
+    with pytest.raises(GraphError, match=message):
+        loaded.model.knowledge.save(tmp_path / "again")
+
+
+def test_the_demonstration_has_its_manifest():
+    """The digest that results with it name, whatever else changes."""
+    assert load(CHECKPOINT).digest == "984ed574e214403e"

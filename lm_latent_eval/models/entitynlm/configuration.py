@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from transformers import PretrainedConfig
+from lm_latent_eval.models.pretrained import CheckedConfig
+from lm_latent_eval.values import Each, Flag, OneOf, Rules, Share, Whole
 
 
-class EntityNLMConfig(PretrainedConfig):
+class EntityNLMConfig(CheckedConfig):
     """Configuration of an EntityNLM and its proposals.
 
     Args:
@@ -27,6 +28,19 @@ class EntityNLMConfig(PretrainedConfig):
     """
 
     model_type = "entitynlm"
+    rules: ClassVar[Rules] = {
+        "vocab_size": Whole(4),
+        "num_words": Whole("vocab_size"),
+        "embedding_dim": Whole(1),
+        "hidden_size": Whole(1),
+        "num_layers": Whole(1, 1000),
+        "max_mention_length": Whole(1),
+        "tie_weights": Flag(),
+        "never_uttered": Each(Whole(0, below="vocab_size")),
+        "proposals": Each(OneOf("peeking", "nonpeeking")),
+        "dropout": Share(),
+        "num_unknown_types": Whole(0),
+    }
 
     def __init__(
         self,
@@ -56,5 +70,4 @@ class EntityNLMConfig(PretrainedConfig):
         self.proposals = ["peeking", "nonpeeking"] if proposals is None else proposals
         self.dropout = dropout
         self.num_unknown_types = num_unknown_types
-        kwargs.setdefault("tie_word_embeddings", False)
         super().__init__(**kwargs)

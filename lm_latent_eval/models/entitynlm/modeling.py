@@ -34,7 +34,7 @@ from lm_latent_eval.models.entitynlm.prediction import weighted_contexts
 from lm_latent_eval.models.entitynlm.trunk import Trunk
 from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
-from lm_latent_eval.models.pretrained import OwnWeights
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
@@ -75,7 +75,7 @@ class GenerativeModel(nn.Module):
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class EntityNLM(OwnWeights):
+class EntityNLM(Pretrained):
     """An EntityNLM with its proposals.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from transformers import PretrainedConfig
+from lm_latent_eval.models.pretrained import CheckedConfig
+from lm_latent_eval.values import Each, Flag, OneOf, Rules, Share, Whole
 
 CopyScores = Literal["transposed", "reshaped"]
 
 
-class KGLMConfig(PretrainedConfig):
+class KGLMConfig(CheckedConfig):
     """Configuration of a knowledge graph language model and its proposals.
 
     Args:
@@ -41,6 +42,28 @@ class KGLMConfig(PretrainedConfig):
     """
 
     model_type = "kglm"
+    rules: ClassVar[Rules] = {
+        "vocab_size": Whole(4),
+        "num_words": Whole("vocab_size"),
+        "num_entities": Whole(1),
+        "num_relations": Whole(1),
+        "token_embedding_dim": Whole(1),
+        "entity_embedding_dim": Whole(1),
+        "hidden_size": Whole(1),
+        "num_layers": Whole(1, 1000),
+        "cutoff": Whole(1),
+        "tie_weights": Flag(),
+        "entity_shortlist": Flag(),
+        "special_entities": Whole(1, "num_entities"),
+        "only_possible": Flag(),
+        "copy_scores": OneOf("transposed", "reshaped"),
+        "never_uttered": Each(Whole(0, below="vocab_size")),
+        "max_aliases": Whole(1),
+        "max_alias_words": Whole(1),
+        "proposals": Each(OneOf("peeking", "nonpeeking", "smoothing")),
+        "dropout": Share(),
+        "num_unknown_types": Whole(0),
+    }
 
     def __init__(
         self,
@@ -90,5 +113,4 @@ class KGLMConfig(PretrainedConfig):
         )
         self.dropout = dropout
         self.num_unknown_types = num_unknown_types
-        kwargs.setdefault("tie_word_embeddings", False)
         super().__init__(**kwargs)

@@ -50,6 +50,7 @@ from lm_latent_eval.models.kglm.original import (
 )
 from lm_latent_eval.text.corpora import END_MARK
 from lm_latent_eval.text.words import WordTokenizer
+from lm_latent_eval.values import check
 
 MAX_ALIASES, MAX_ALIAS_WORDS = 4, 8
 """Surface forms of an entity and words of a form: constants of the original code."""
@@ -150,7 +151,7 @@ def _size(archive: Archive, kind: str) -> dict[str, Any]:
                 f"{archive.path}: model.{name} in config.json is {options[name]}, "
                 "which is not that of its weights"
             )
-    return {
+    size = {
         "token_embedding_dim": archive.weights[_TABLES["tokens"]].shape[-1],
         "entity_embedding_dim": archive.weights[_TABLES["entity_ids"]].shape[-1],
         "hidden_size": options["hidden_size"],
@@ -159,6 +160,11 @@ def _size(archive: Archive, kind: str) -> dict[str, Any]:
         "tie_weights": options.get("tie_weights", False),
         "entity_shortlist": options.get("use_shortlist", False),
     }
+    try:
+        check(size, {name: KGLMConfig.rules[name] for name in size})
+    except ValueError as err:
+        raise ArchiveError(f"{archive.path}: config.json: {err}") from err
+    return size
 
 
 def _check_twin(model: Archive, proposal: Archive) -> None:

@@ -32,11 +32,14 @@ from lm_latent_eval.models.kglm.graph_file import (
     COLUMNS,
     FILE_NAME,
     LOOKUPS,
+    NAMES,
     GraphError,
     PackedNames,
     alias_words,
+    check,
     outside,
     read,
+    whole,
     write,
 )
 from lm_latent_eval.models.kglm.ragged import expand_ranges
@@ -83,6 +86,14 @@ class Lookups:
             alias_order=order,
             alias_first=first[order],
             num_words=int(aliases.max()) + 1 if aliases.numel() else 0,
+        )
+
+    def same_as(self, other: Lookups) -> bool:
+        """Whether the other ones say the same."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in LOOKUPS)
+        return self.num_words == other.num_words and all(
+            len(ours) == len(theirs) and torch.equal(ours[0 : len(ours)], theirs)
+            for ours, theirs in pairs
         )
 
 
@@ -234,12 +245,32 @@ class KnowledgeGraph:
             )
         )
 
+    def check(self) -> None:
+        """Check the graph in whole, of which loading looks at some windows.
+
+        Raises:
+            GraphError: If it contradicts itself.
+        """
+        columns: dict[str, Any] = {n: getattr(self, n) for n in COLUMNS}
+        for name in NAMES:
+            try:
+                names = list(getattr(self, name))
+            except UnicodeDecodeError as err:
+                raise GraphError(f"{name} are not UTF-8 ({err})") from err
+            columns[name] = PackedNames.pack(names)
+        check(columns | {"num_entities": self.num_entities}, whole)
+        if self.known_lookups and not self.known_lookups.same_as(Lookups.of(self)):
+            raise GraphError(
+                "the lookup columns are not of this graph: copy or build it again"
+            )
+
     def save(self, directory: Path) -> None:
         """Check the graph in whole and write it into a checkpoint directory.
 
         Raises:
             GraphError: If it contradicts itself.
         """
+        self.check()
         columns: dict[str, Any] = {
             n: everything(getattr(self, n)).cpu() for n in COLUMNS
         }

@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils.hub import cached_file
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
@@ -40,21 +39,11 @@ from lm_latent_eval.models.kglm.unfolding import (
 )
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 from lm_latent_eval.models.kglm.words import Words, log_add
-from lm_latent_eval.models.pretrained import OwnWeights
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
-
-_HUB_OPTIONS = (
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "revision",
-    "subfolder",
-    "token",
-)
-"""Options of ``from_pretrained`` that say where its files are."""
 
 READING_MOST = ("smoothing", "peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
@@ -115,7 +104,7 @@ class GenerativeModel(nn.Module):
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class KGLM(OwnWeights):
+class KGLM(Pretrained):
     """A knowledge graph language model with its proposals and its graph.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -153,23 +142,6 @@ class KGLM(OwnWeights):
 
     # -- files ----------------------------------------------------------------------
 
-    def save_pretrained(  # type: ignore[override]
-        self, save_directory: str | Path, **kwargs: Any
-    ) -> None:
-        """Write configuration, weights and graph."""
-        super().save_pretrained(save_directory, **kwargs)
-        self.save_extras(Path(save_directory))
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls, path: str | Path, *args: Any, **kwargs: Any
-    ) -> KGLM:
-        """Read configuration, weights and graph from a directory or the hub."""
-        model: KGLM = super().from_pretrained(path, *args, **kwargs)
-        hub = {name: kwargs[name] for name in _HUB_OPTIONS if name in kwargs}
-        model.load_extras(Path(str(cached_file(path, GRAPH_FILE, **hub))).parent)
-        return model
-
     def save_extras(self, directory: Path) -> None:
         """Write the graph."""
         self.knowledge.save(directory)
@@ -194,6 +166,14 @@ class KGLM(OwnWeights):
             )
         self.graph = graph.map(lambda column: column.to(self.device))
         self._forget()
+
+    def check_extras(self) -> None:
+        """Check the graph in whole.
+
+        Raises:
+            GraphError: If it contradicts itself.
+        """
+        self.knowledge.check()
 
     @property
     def mass(self) -> Mass:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.recurrent_lm import RecurrentConfig, RecurrentLM
+from lm_latent_eval.values import Each, Rules, Whole
 
 
 class RNNConfig(RecurrentConfig):
@@ -36,6 +37,10 @@ class RNNConfig(RecurrentConfig):
     """
 
     model_type = "latent_eval_rnn"
+    rules: ClassVar[Rules] = {
+        **RecurrentConfig.rules,
+        "class_starts": Each(Whole(0, below="vocab_size")),
+    }
 
     def __init__(self, *, class_starts: Sequence[int] = (0,), **fields: Any) -> None:
         """Store the fields."""

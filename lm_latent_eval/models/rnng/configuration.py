@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from transformers import PretrainedConfig
-
+from lm_latent_eval.models.pretrained import CheckedConfig
 from lm_latent_eval.text.words import PADDING, START
+from lm_latent_eval.values import Each, Flag, Rules, Share, Text, Whole
 
 
-class RNNGConfig(PretrainedConfig):
+class RNNGConfig(CheckedConfig):
     """Configuration of a recurrent neural network grammar and its CRF proposal.
 
     Args:
@@ -31,6 +31,20 @@ class RNNGConfig(PretrainedConfig):
     """
 
     model_type = "latent_eval_rnng"
+    rules: ClassVar[Rules] = {
+        "vocab_size": Whole(4),
+        "num_words": Whole("vocab_size"),
+        "hidden_size": Whole(1),
+        "num_layers": Whole(1, 1000),
+        "proposal_size": Whole(1),
+        "max_words": Whole(1),
+        "sentence_ends": Flag(),
+        "only_possible": Flag(),
+        "language": Text(r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say"),
+        "never_uttered": Each(Whole(0, below="vocab_size")),
+        "dropout": Share(),
+        "num_unknown_types": Whole(0),
+    }
 
     def __init__(
         self,
@@ -68,5 +82,4 @@ class RNNGConfig(PretrainedConfig):
         )
         self.dropout = dropout
         self.num_unknown_types = num_unknown_types
-        kwargs.setdefault("tie_word_embeddings", False)
         super().__init__(**kwargs)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.latent import Mass
-from lm_latent_eval.models.pretrained import OwnWeights
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
@@ -55,7 +55,7 @@ class Encoded:
         return int(self.batch.length.max())
 
 
-class RNNG(OwnWeights):
+class RNNG(Pretrained):
     """A recurrent neural network grammar with its CRF proposal.
 
     Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``SentenceModel`` for p;

@@ -19,22 +19,22 @@ Source: Arora and Rangarajan (2016), section 4, equations 12 to 16.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PretrainedConfig
 
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
-from lm_latent_eval.models.pretrained import OwnWeights
+from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.sentences import line_starts
 from lm_latent_eval.text.words import UNKNOWN
+from lm_latent_eval.values import Rules, Whole
 
 
-class SRNNConfig(PretrainedConfig):
+class SRNNConfig(CheckedConfig):
     """Configuration of a sentence-level RNN.
 
     Args:
@@ -43,6 +43,7 @@ class SRNNConfig(PretrainedConfig):
     """
 
     model_type = "latent_eval_srnn"
+    rules: ClassVar[Rules] = {"vocab_size": Whole(4), "hidden_size": Whole(1)}
 
     def __init__(
         self, *, vocab_size: int = 4, hidden_size: int = 75, **kwargs: Any
@@ -73,7 +74,7 @@ class Encoded:
     carry: Carry
 
 
-class SentenceRNN(OwnWeights):
+class SentenceRNN(Pretrained):
     """s(x) in the place of log p(x); its own proposal, since z is always ().
 
     Implements ``LatentLM``, ``LeftToRight`` and ``SentenceModel``: the lines of a

@@ -72,6 +72,10 @@ DAMAGED = {
     "another model": (with_option("type", "awd-lstm-lm"), "of type 'awd-lstm-lm'"),
     "a proposal": (with_option("type", "kglm-disc"), "of type 'kglm-disc', not 'kglm'"),
     "no size": (with_option("hidden_size", None), "has no model.hidden_size"),
+    "a cutoff that is none": (
+        with_option("cutoff", True),
+        "config.json: cutoff is True: expected a whole number",
+    ),
     "another size": (with_option("hidden_size", 7), "config.json asks for (28,"),
     "more layers": (with_option("num_layers", 4), "config.json asks for (36,)"),
     "fewer layers": (with_option("num_layers", 1), "config.json asks for (64,)"),

@@ -102,8 +102,9 @@ def test_gradients_reach_every_word_and_class():
     ("starts", "reason"),
     [
         ((1, 3), "expected 0 and rising"),
-        ((0, 3, 3), "expected 0 and rising"),
-        ((0, 9), "expected 0 and rising"),
+        ((0, 5, 3), "expected 0 and rising"),
+        ((0, 3, 3), "expected a list of distinct values"),
+        ((0, 9), "each a whole number of 0 <= n < 9"),
         ((0, 1), "all excluded"),
     ],
 )

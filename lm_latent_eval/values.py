@@ -1,0 +1,163 @@
+"""What the values of a file may be: a table of rules, held against all of them.
+
+Example:
+    >>> rules = {"size": Whole(1), "skipped": Each(Whole(0, below="size"))}
+    >>> check({"size": 3, "skipped": [0, 2]}, rules)
+    >>> check({"size": 3, "skipped": [3]}, rules)
+    Traceback (most recent call last):
+        ...
+    ValueError: skipped is [3]: expected a list of distinct values, each a whole number
+    of 0 <= n < 3
+    >>> check({"size": True, "skipped": []}, rules)
+    Traceback (most recent call last):
+        ...
+    ValueError: size is True: expected a whole number of 1 <= n <= 2147483647
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Values = Mapping[str, Any]
+Limit = int | str
+"""A number, or the name of the value that it is."""
+MOST = 2**31 - 1
+"""What a number is at most where nothing else is said: libraries can count that far."""
+
+
+class Rule(Protocol):
+    """What one value may be; ``values`` are all of them, for limits that have names."""
+
+    def allows(self, value: Any, values: Values) -> bool:
+        """Whether it is of its type and in its range."""
+        ...
+
+    def expected(self, values: Values) -> str:
+        """Say what would be."""
+        ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number; ``True`` is none, nor is 1.0."""
+
+    least: Limit = 0
+    most: Limit = MOST
+    below: Limit | None = None
+
+    def allows(self, value: Any, values: Values) -> bool:
+        """Whether it is a whole number within its limits."""
+        return (
+            type(value) is int
+            and _number(self.least, values) <= value <= _number(self.most, values)
+            and (self.below is None or value < _number(self.below, values))
+        )
+
+    def expected(self, values: Values) -> str:
+        """Say which numbers it may be."""
+        least = f"a whole number of {_number(self.least, values)} <= n"
+        if self.below is not None:
+            return f"{least} < {_number(self.below, values)}"
+        return f"{least} <= {_number(self.most, values)}"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A number of at least 0 and less than 1."""
+
+    def allows(self, value: Any, values: Values) -> bool:
+        """Whether it is one."""
+        return type(value) in (int, float) and 0 <= value < 1
+
+    def expected(self, values: Values) -> str:
+        """Say so."""
+        return "a number of 0 <= p < 1"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """``True`` or ``False``; 1 is neither, nor is ``None``."""
+
+    def allows(self, value: Any, values: Values) -> bool:
+        """Whether it is one of them."""
+        return isinstance(value, bool)
+
+    def expected(self, values: Values) -> str:
+        """Say so."""
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of a certain form."""
+
+    pattern: str
+    what: str
+
+    def allows(self, value: Any, values: Values) -> bool:
+        """Whether it is of that form."""
+        return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
+
+    def expected(self, values: Values) -> str:
+        """Say what it is."""
+        return self.what
+
+
+class OneOf:
+    """One of some names."""
+
+    def __init__(self, *names: str) -> None:
+        """List them."""
+        self.names = names
+
+    def allows(self, value: Any, values: Values) -> bool:
+        """Whether it is one of them."""
+        return isinstance(value, str) and value in self.names
+
+    def expected(self, values: Values) -> str:
+        """List them."""
+        return f"one of {', '.join(self.names)}"
+
+
+@dataclass(frozen=True)
+class Each:
+    """A list of distinct values that all follow one rule."""
+
+    rule: Rule
+
+    def allows(self, value: Any, values: Values) -> bool:
+        """Whether it is such a list."""
+        return (
+            isinstance(value, list | tuple)
+            and all(self.rule.allows(each, values) for each in value)
+            and len(set(value)) == len(value)
+        )
+
+    def expected(self, values: Values) -> str:
+        """Say what its values may be."""
+        return f"a list of distinct values, each {self.rule.expected(values)}"
+
+
+Rules = Mapping[str, Rule]
+
+
+def check(values: Values, rules: Rules) -> None:
+    """Hold values against their rules, in the order of the rules.
+
+    Raises:
+        ValueError: If one is missing, or not what it may be.
+    """
+    for name, rule in rules.items():
+        if name not in values:
+            raise ValueError(f"{name} is missing: expected {rule.expected(values)}")
+        if not rule.allows(values[name], values):
+            raise ValueError(
+                f"{name} is {values[name]!r}: expected {rule.expected(values)}"
+            )
+
+
+def _number(limit: Limit, values: Values) -> int:
+    return limit if isinstance(limit, int) else int(values[limit])

@@ -1,0 +1,233 @@
+"""A directory is what its manifest says; large files are hashed once a state."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from lm_latent_eval import manifest
+from lm_latent_eval.manifest import ManifestError, verify, write
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    (directory / "graph.safetensors").write_bytes(bytes(100))
+    (directory / "notes.txt").write_text("no number depends on this")
+    (directory / "training_state.pt").write_bytes(b"nor on this")
+    (directory / "._config.json").write_bytes(b"nor on what a file manager leaves")
+    write(directory)
+    return directory
+
+
+def entries(directory: Path) -> dict:
+    return json.loads((directory / manifest.FILE_NAME).read_text())["files"]
+
+
+def test_it_lists_what_numbers_depend_on(folder):
+    assert entries(folder) == {
+        "config.json": {
+            # printf '{}' | sha256sum
+            "sha256": "44136fa355b3678a1146ad16f7e8649e"
+            "94fb4fc21fe77e8310c060f61caaff8a",
+            "size": 2,
+        },
+        "graph.safetensors": {
+            # head -c 100 /dev/zero | sha256sum
+            "sha256": "cd00e292c5970d3c5e2f0ffa5171e555"
+            "bc46bfc4faddfb4a418b6840b86e79a3",
+            "size": 100,
+        },
+    }
+    assert verify(folder) == write(folder)
+
+
+def test_the_digest_is_of_names_and_content(folder, tmp_path):
+    first = verify(folder)
+    shutil.copytree(folder, tmp_path / "other")
+    (tmp_path / "other" / "notes.txt").write_text("changed")
+    assert verify(tmp_path / "other") == first
+    (folder / "config.json").rename(folder / "other.json")
+    assert write(folder) != first
+
+
+def changed(content: str):
+    return lambda folder: (folder / "config.json").write_text(content)
+
+
+def listed(**changes):
+    """Change entries of the manifest itself; None takes one away."""
+
+    def change(folder):
+        path = folder / manifest.FILE_NAME
+        content = json.loads(path.read_text())
+        for name, entry in changes.items():
+            content["files"][f"{name}.json"] = entry
+        content["files"] = {n: e for n, e in content["files"].items() if e is not None}
+        path.write_text(json.dumps(content))
+
+    return change
+
+
+def replaced(content: str):
+    return lambda folder: (folder / manifest.FILE_NAME).write_text(content)
+
+
+GOOD = {"sha256": "0" * 64, "size": 2}
+WRONG = {
+    "no manifest": (
+        lambda folder: (folder / manifest.FILE_NAME).unlink(),
+        r"manifest\.json is missing, .* was its writing interrupted",
+    ),
+    "another content": (changed("[]"), r"config\.json is altered: its SHA-256"),
+    "another length": (changed("{ }"), r"config\.json has 3 bytes, but 2 by manifest"),
+    "a missing file": (
+        lambda folder: (folder / "graph.safetensors").unlink(),
+        r"graph\.safetensors is missing, though manifest\.json lists it",
+    ),
+    "a folder for a file": (
+        lambda folder: (
+            (folder / "graph.safetensors").unlink(),
+            (folder / "graph.safetensors").mkdir(),
+        ),
+        r"graph\.safetensors is missing, though",
+    ),
+    "a foreign file": (
+        lambda folder: (folder / "spacing.json").write_text("[]"),
+        r"spacing\.json belongs to something else: manifest\.json does not list it",
+    ),
+    "a file that is not listed": (listed(config=None), r"config\.json belongs to"),
+    "a file elsewhere": (
+        listed(**{"../model/config": GOOD}),
+        r"config\.json is missing, though",
+    ),
+    "another hash": (listed(config=GOOD), r"config\.json is altered"),
+    "no hash": (
+        listed(config={"sha256": "0", "size": 2}),
+        "sha256 is '0': expected 64",
+    ),
+    "no size": (listed(config=GOOD | {"size": True}), "size is True: expected a whole"),
+    "half an entry": (listed(config={"size": 2}), "sha256 is missing"),
+    "more than an entry": (listed(config=GOOD | {"url": "x"}), "not a readable"),
+    "an entry of nothing": (listed(config=3), "not a readable manifest"),
+    "no entries": (
+        replaced(json.dumps({"format": manifest.FORMAT, "files": []})),
+        "not a readable manifest",
+    ),
+    "another format": (
+        replaced('{"format": "2", "files": {}}'),
+        r"its format is '2', not 'lm-latent-eval-manifest-1'",
+    ),
+    "no JSON": (replaced("{"), r"manifest\.json is not a readable manifest"),
+    "a list": (replaced("[]"), "not a readable manifest"),
+    "no text": (
+        lambda folder: (folder / manifest.FILE_NAME).write_bytes(b"\xff\xfe"),
+        "not a readable manifest",
+    ),
+    "a deep one": (replaced("[" * 100_000), "not a readable manifest"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_as_listed_is_refused(folder, name):
+    change, message = WRONG[name]
+    change(folder)
+    with pytest.raises(ManifestError, match=message) as caught:
+        verify(folder)
+    assert "\n" not in str(caught.value)
+    assert f"`lm-latent-eval seal {folder}`" in str(caught.value)
+
+
+# -- large files ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def hashed(monkeypatch, tmp_path) -> list[str]:
+    """The names of the files that are read, with every file a large and settled one."""
+    names: list[str] = []
+    original = manifest._hashed
+
+    def hashed(path: Path) -> str:
+        names.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(manifest, "_hashed", hashed)
+    monkeypatch.setattr(manifest, "LARGE", 0)
+    monkeypatch.setattr(manifest, "SETTLED", -(2**63))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return names
+
+
+def test_a_large_file_is_read_once(folder, hashed):
+    digest = write(folder)
+    assert sorted(hashed) == ["config.json", "graph.safetensors"]
+    assert verify(folder) == verify(folder) == digest
+    assert len(hashed) == 2
+
+
+@pytest.mark.parametrize("how", ["in place", "by another file", "times put back"])
+def test_a_large_file_that_changed_is_read_again(folder, hashed, how):
+    write(folder)
+    hashed.clear()
+    path = folder / "config.json"
+    stat = path.stat()
+    if how == "by another file":
+        (folder / "new").write_text("[]")
+        (folder / "new").rename(path)
+    else:
+        path.write_text("[]")
+    if how == "times put back":
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(ManifestError, match=r"config\.json is altered"):
+        verify(folder)
+    assert hashed == ["config.json"]
+
+
+def test_what_changed_a_moment_ago_is_not_remembered(folder, hashed, monkeypatch):
+    """It might change again within the same tick of the file system's clock."""
+    monkeypatch.setattr(manifest, "SETTLED", 2**62)
+    write(folder)
+    verify(folder)
+    assert len(hashed) == 4
+
+
+def test_the_moment_is_that_before_reading(folder, hashed, monkeypatch):
+    """Reading takes longer than a tick, and the file might change while it is read."""
+    now = time.time_ns()
+    monkeypatch.setattr(manifest, "SETTLED", 10**12)
+    monkeypatch.setattr(manifest.time, "time_ns", lambda: now + 10**13 * len(hashed))
+    (folder / "graph.safetensors").unlink()
+    write(folder)
+    verify(folder)
+    assert hashed == ["config.json"] * 2
+
+
+def test_small_files_are_always_read(folder, hashed, monkeypatch):
+    monkeypatch.setattr(manifest, "LARGE", 50)
+    write(folder)
+    verify(folder)
+    assert sorted(hashed) == ["config.json", "config.json", "graph.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"state": 3}', "null"])
+def test_a_memory_that_is_damaged_is_not_asked(folder, hashed, tmp_path, damage):
+    digest = write(folder)
+    for path in (tmp_path / "cache" / "lm_latent_eval").iterdir():
+        path.write_text(damage)
+    hashed.clear()
+    assert verify(folder) == digest
+    assert len(hashed) == 2
+
+
+def test_without_a_place_to_remember_files_are_read(folder, hashed, tmp_path):
+    (tmp_path / "cache").write_text("not a folder")
+    digest = write(folder)
+    assert verify(folder) == digest
+    assert len(hashed) == 4
