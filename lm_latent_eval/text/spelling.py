@@ -71,7 +71,8 @@ class Spelling(nn.Module):
         """Spell words side by side; those of more bytes than fit, piece by piece."""
         lengths = torch.tensor([len(letters) for letters in spelled])
         longest = int(lengths.max()) + 1
-        total, state = torch.zeros(len(spelled), dtype=torch.float64), None
+        total = torch.zeros(len(spelled), dtype=torch.float64)
+        state: tuple[Tensor, Tensor] | None = None
         for start in range(0, longest, AT_ONCE):
             end = min(start + AT_ONCE, longest)
             symbols = self._symbols(spelled, start, end)
