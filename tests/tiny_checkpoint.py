@@ -74,13 +74,12 @@ def kglm(seed: int = 12, spread: float = 0.85) -> KGLM:
     return model
 
 
-def lstm(seed: int = 0) -> LSTMLanguageModel:
+def lstm(seed: int = 0, **size: int) -> LSTMLanguageModel:
     config = LSTMConfig(
         vocab_size=tokenizer().vocab_size,
         num_words=tokenizer().num_words,
-        embedding_dim=4,
-        hidden_size=5,
         num_unknown_types=UNKNOWN_TYPES,
+        **({"embedding_dim": 4, "hidden_size": 5} | size),
     )
     return randomised(LSTMLanguageModel(config).double(), seed, 0.7).eval()
 

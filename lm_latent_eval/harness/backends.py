@@ -35,7 +35,7 @@ from lm_latent_eval.scoring.options import (
     parse_device,
     parse_dtype,
 )
-from lm_latent_eval.scoring.scorer import Answer, Scorer
+from lm_latent_eval.scoring.scorer import Answer, Scorer, telling
 from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
 
@@ -46,6 +46,9 @@ UNITS = {
     Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
 }
 """What a log-likelihood is where it is not that of a whole text, its end included."""
+
+KEPT = "requests were answered; with --use_cache, the same command goes on from there"
+"""What an interrupted run has."""
 
 
 LM_EVAL_DEVICE = "cuda:0"
@@ -165,11 +168,12 @@ class LatentLMBackend(LM):
             for number, name, instance in _identified(requests)
         ]
         answers: dict[int, ScoredFloat] = {}
-        for answer in self._scorer.score_texts(queries):
-            arguments = requests[answer.index].args
-            scored = ScoredFloat(answer, digest("".join(arguments)))
-            answers[answer.index] = scored
-            self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
+        with telling(answers, requests, KEPT):
+            for answer in self._scorer.score_texts(queries):
+                arguments = requests[answer.index].args
+                scored = ScoredFloat(answer, digest("".join(arguments)))
+                answers[answer.index] = scored
+                self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
         self._warn_of_bytes(answers)
         return self._finished(requests, answers)
 
@@ -188,13 +192,14 @@ class LatentLMBackend(LM):
             context, continuation = instance.args
             queries.append(Query(number, name, continuation, context))
         answers: dict[int, ScoredFloat] = {}
-        for answer in self._scorer.score_continuations(queries):
-            arguments = requests[answer.index].args
-            scored = ScoredFloat(answer, digest("".join(arguments)))
-            answers[answer.index] = scored
-            self.cache_hook.add_partial(
-                "loglikelihood", arguments, (scored, answer.is_greedy)
-            )
+        with telling(answers, requests, KEPT):
+            for answer in self._scorer.score_continuations(queries):
+                arguments = requests[answer.index].args
+                scored = ScoredFloat(answer, digest("".join(arguments)))
+                answers[answer.index] = scored
+                self.cache_hook.add_partial(
+                    "loglikelihood", arguments, (scored, answer.is_greedy)
+                )
         finished = self._finished(requests, answers)
         return [(scored, scored.answer.is_greedy) for scored in finished]
 
@@ -207,9 +212,10 @@ class LatentLMBackend(LM):
             with naming(query):
                 queries.append((query, GenerationOptions.parse(options)))
         texts: dict[int, str] = {}
-        for i, text in self._scorer.generate(queries):
-            texts[i] = text
-            self.cache_hook.add_partial("generate_until", requests[i].args, text)
+        with telling(texts, requests, KEPT):
+            for i, text in self._scorer.generate(queries):
+                texts[i] = text
+                self.cache_hook.add_partial("generate_until", requests[i].args, text)
         return [texts[i] for i in range(len(requests))]
 
     def _refuse_unnormalised(self, request: Instance) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -20,7 +20,9 @@ class Exact:
     """log p(x) as it is: a beam of one that holds every latent."""
 
     name: ClassVar[str] = "exact"
-    num_samples: int = 1
+    num_samples: ClassVar[int] = 1
+    asked: InitVar[int] = 1
+    """How many others would draw."""
 
     def log_weights(
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
@@ -16,6 +15,8 @@ from lm_latent_eval.text.batch import TokenBatch
 
 DECISIONS = 1 << 21
 """Latent decisions (texts x samples x tokens) held at a time."""
+ROWS = 1 << 16
+"""Latents (texts x samples) drawn side by side."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,29 @@ class ImportanceSampling:
             keys: The key of each text's random numbers (``stream_key``).
         """
         batch_size, num_tokens = batch.targets.shape
-        at_once = max(1, DECISIONS // max(1, batch_size * min(num_tokens, PIECE)))
-        rounds = [
-            Streams(
-                keys, min(at_once, self.num_samples - k), k, device=batch.inputs.device
-            )
-            for k in range(0, self.num_samples, at_once)
-        ]
-        if isinstance(proposal, LeftToRight) and num_tokens > PIECE:
-            begin = Particles.begin(batch_size, batch.inputs.device)
-            parts = [
-                self._extend(model, proposal, batch, s, begin).log_w for s in rounds
-            ]
-        else:
+        begin = Particles.begin(batch_size, batch.inputs.device)
+        piecewise = isinstance(proposal, LeftToRight) and num_tokens > PIECE
+        if not piecewise:
             p, q = model.encode(batch), proposal.encode(batch)
-            parts = []
-            for streams in rounds:
-                draws = proposal.sample(q, streams, streams.num_samples)
-                parts.append(model.log_joint(p, draws.latents).double() - draws.log_q)
-        return torch.cat(parts, -1)
+        # Rounds write into one tensor: there may be a million of them.
+        log_w = begin.log_w.new_empty(batch_size, self.num_samples)
+        at_once = self._at_once(batch_size, num_tokens)
+        for k in range(0, self.num_samples, at_once):
+            number = min(at_once, self.num_samples - k)
+            streams = Streams(keys, number, k, device=batch.inputs.device)
+            if piecewise:
+                drawn = self._extend(model, proposal, batch, streams, begin).log_w
+            else:
+                draws = proposal.sample(q, streams, number)
+                drawn = model.log_joint(p, draws.latents).double() - draws.log_q
+            log_w[:, k : k + number] = drawn
+        return log_w
+
+    @staticmethod
+    def _at_once(batch_size: int, num_tokens: int) -> int:
+        """How many samples of each text are drawn in one round."""
+        texts, tokens = max(1, batch_size), max(1, min(num_tokens, PIECE))
+        return max(1, min(DECISIONS // (texts * tokens), ROWS // texts))
 
     def extend(
         self,

@@ -23,6 +23,9 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 from lm_latent_eval.values import Each, Rules, Share, Whole
 
+TABLE = 1 << 24
+"""Scores (tokens x words) held at a time."""
+
 
 class RecurrentConfig(CheckedConfig):
     """Configuration of a recurrent language model.
@@ -143,9 +146,16 @@ class RecurrentLM(Pretrained, ABC):
         )
         inside = batch.inside
         cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        log_p = torch.zeros_like(cost).masked_scatter(
-            inside, self.log_prob(encoded.hidden[inside], known[inside]).double()
-        )
+        at_once = max(1, TABLE // self.config.vocab_size)
+        parts = [
+            self.log_prob(hidden, words).double()
+            for hidden, words in zip(
+                encoded.hidden[inside].split(at_once),
+                known[inside].split(at_once),
+                strict=True,
+            )
+        ]
+        log_p = torch.zeros_like(cost).masked_scatter(inside, torch.cat(parts))
         total = (log_p + cost).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, num_latents)
 

@@ -14,8 +14,10 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
-from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.scorer import Scorer, telling
 from lm_latent_eval.scoring.texts import Query
+
+KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,10 @@ class LatentModel:
                 Query(n, f"text/{n}", text, context) for n, (context, text) in pairs
             ]
             answers = scorer.score_continuations(queries)
-        found = {answer.index: answer.estimate for answer in answers}
+        found: dict[int, Estimate] = {}
+        with telling(found, texts, f"texts were scored, and are lost: {KEEPING}"):
+            for answer in answers:
+                found[answer.index] = answer.estimate
         return [found[n] for n in range(len(texts))]
 
     def generate(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from lm_latent_eval.inference.particles import PIECE, Particles, next_token
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
@@ -76,6 +78,16 @@ class Answer:
             len(parts),
             all(part.is_greedy for part in parts),
         )
+
+
+@contextmanager
+def telling(found: Sized, of: Sized, what: str) -> Iterator[None]:
+    """Add to an interruption how many answers were found, and what became of them."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"interrupted: {len(found)} of {len(of)} {what}")
+        raise
 
 
 class Scorer:
@@ -156,9 +168,11 @@ class Scorer:
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
                 yield Part(text, known)
         texts = [text for text in texts if text.words]
+        groups = list(self._by_samples(texts))
+        words = [(method, [len(t.words) for t in some]) for method, some in groups]
+        announce(words, kept=True)
         with self._bar(len(texts), "texts") as bar:
-            for num_samples, group in self._by_samples(texts):
-                method = self.estimator(num_samples)
+            for method, group in groups:
                 for text, log_w in self._weigh(method, group):
                     with naming(text.query):
                         estimate = method.estimate(log_w, len(text.words))
@@ -206,16 +220,17 @@ class Scorer:
                     weigh([text])
             raise
 
-    def _by_samples(self, texts: list[Text]) -> Iterator[tuple[int, list[Text]]]:
-        """Group texts by how many samples they need."""
+    def _by_samples(self, texts: list[Text]) -> Iterator[tuple[Any, list[Text]]]:
+        """Group texts by how many samples they need, which their estimators draw."""
         target, first = self.options.target_stderr, self.options.num_samples
         if target is None:
-            yield first, texts
+            yield self._method, texts
             return
         groups: dict[int, list[Text]] = {}
         sentences = Counter(text.query.index for text in texts)
+        announce([(self._method, [len(text.words) for text in texts])])
         for batch in self._batches(texts, first):
-            pilot = self._log_weights(self.estimator(first), batch, "pilot")
+            pilot = self._log_weights(self._method, batch, "pilot")
             most = self.options.max_samples
             for text, row in zip(batch, pilot, strict=True):
                 # Errors of independent sentences add in squares.
@@ -225,7 +240,8 @@ class Scorer:
                 # Powers of two, so that texts still share batches.
                 rounded = min(1 << (number - 1).bit_length(), most)
                 groups.setdefault(rounded, []).append(text)
-        yield from sorted(groups.items())
+        for number, group in sorted(groups.items()):
+            yield self.estimator(number), group
 
     # -- continuations ----------------------------------------------------------------
 
@@ -244,7 +260,8 @@ class Scorer:
         for text in texts:
             shared.setdefault(text.given, []).append(text)
         contexts = [texts[0] for texts in shared.values()]
-        num_samples = self.options.num_samples
+        announce([(self._method, [t.num_words for t in texts])], stepwise=True)
+        num_samples = self._method.num_samples
         with self._bar(len(texts), "continuations") as bar:
             for batch in self._batches(contexts, num_samples):
                 particles = self._read_contexts(batch)
@@ -352,8 +369,10 @@ class Scorer:
         self._refuse_unnormalised("the next word")
         options = {query.index: how for query, how in queries}
         texts = [self.cut.continuation(query)[-1] for query, _ in queries]
+        words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
+        announce([(self._method, words)])
         with self._bar(len(texts), "generations") as bar:
-            for batch in self._batches(texts, self.options.num_samples):
+            for batch in self._batches(texts, self._method.num_samples):
                 written = self._utter(batch, options)
                 for text, utterance in zip(batch, written, strict=True):
                     yield text.query.index, utterance
@@ -404,18 +423,19 @@ class Scorer:
 
     def _batches(self, texts: list[Text], num_samples: int) -> Iterator[list[Text]]:
         """Cut into batches of similar length, the longest first."""
-        order = sorted(
-            texts, key=lambda t: (-len(t.context) - len(t.words), t.query.index)
-        )
+        order = sorted(texts, key=lambda t: (-t.num_words, t.query.index))
         while order:
-            longest = max(1, min(len(order[0].context) + len(order[0].words), PIECE))
+            longest = max(1, min(order[0].num_words, PIECE))
             size = self.batch_size or min(
                 self.max_batch_size,
                 max(1, DECISIONS // (longest * num_samples)),
                 max(1, TABLE // (longest * self.model.config.vocab_size)),
             )
-            yield order[:size]
-            order = order[size:]
+            # Padding at most doubles the pieces: a long text goes with long ones.
+            enough = -(-order[0].num_words // PIECE) / 2
+            similar = (t for t in order[:size] if -(-t.num_words // PIECE) >= enough)
+            yield (batch := list(similar))
+            order = order[len(batch) :]
 
     def _collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
         return TokenBatch.collate(

@@ -51,6 +51,11 @@ class Text:
     """Gaps of unusual white space before them that are not charged."""
 
     @property
+    def num_words(self) -> int:
+        """Given and to be predicted."""
+        return len(self.context) + len(self.words)
+
+    @property
     def name(self) -> str:
         """What its random numbers follow from."""
         query = self.query.name

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import lru_cache
 from itertools import compress, pairwise
 from typing import Protocol
 
@@ -124,7 +124,7 @@ class ClassReader:
         return [self.log_unknown if self.tokenizer.is_unknown(i) else 0.0 for i in ids]
 
 
-@cache
+@lru_cache(1 << 16)  # pairs of words: a corpus has as many as it likes
 def _usual_gap(left: str, right: str) -> str:
     joined = join((left, right))
     return joined[len(left) : len(joined) - len(right)]

@@ -14,7 +14,7 @@ distribution over strings.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.values import Rules, Text, Whole, check
@@ -34,8 +35,8 @@ RULES: Rules = {
     "hidden_size": Whole(1),
 }
 BYTES = bytes(range(256))
-AT_ONCE = 512
-"""Words spelled together."""
+AT_ONCE = 1 << 13
+"""Bytes spelled together, padding included."""
 
 
 class Spelling(nn.Module):
@@ -71,30 +72,59 @@ class Spelling(nn.Module):
         Raises:
             ValueError: If a word is empty or has a byte outside of the alphabet.
         """
-        spelled = [self._bytes(word) for word in words]
-        lengths = torch.tensor([len(s) for s in spelled])
-        target = torch.full((len(words), int(lengths.max()) + 1), self.end)
-        for row, letters in zip(target, spelled, strict=True):
-            row[: len(letters)] = torch.tensor(letters)
-        begin = target.new_full((len(words), 1), self.end)
-        read = torch.cat([begin, target[:, :-1]], 1)
-        hidden, _ = self.rnn(self.embeddings(read))
+        groups = _groups([self._bytes(word) for word in words])
+        log_s = [self._log_mass(spelled) for spelled in groups]
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *log_s])
+
+    def _log_mass(self, spelled: Sequence[bytes]) -> Tensor:
+        """Spell words side by side; those of more bytes than fit, piece by piece."""
+        lengths = torch.tensor([len(letters) for letters in spelled])
+        longest = int(lengths.max()) + 1
+        total = torch.zeros(len(spelled), dtype=torch.float64)
+        state: tuple[Tensor, Tensor] | None = None
+        for start in range(0, longest, AT_ONCE):
+            end = min(start + AT_ONCE, longest)
+            symbols = self._symbols(spelled, start, end)
+            if longest <= AT_ONCE:
+                log_p, state = self._piece(symbols, state)
+            else:  # the gradient holds one piece at a time as well
+                log_p, state = checkpoint(
+                    self._piece, symbols, state, use_reentrant=False
+                )
+            inside = torch.arange(start, end) <= lengths[:, None]
+            total = total + log_p.double().masked_fill(~inside, 0.0).sum(1)
+        return total
+
+    def _symbols(self, spelled: Sequence[bytes], start: int, end: int) -> Tensor:
+        """Return the symbols ``start`` .. ``end`` of words that an end stands before.
+
+        Ends follow each word, (number of words, end - start + 1).
+        """
+        symbols = torch.full((len(spelled), end - start + 1), self.end)
+        for row, letters in zip(symbols, spelled, strict=True):
+            part = [self.index[byte] for byte in letters[max(start - 1, 0) : end]]
+            first = int(start == 0)
+            row[first : first + len(part)] = torch.tensor(part)
+        return symbols
+
+    def _piece(
+        self, symbols: Tensor, state: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return log p of each symbol after the one before it, and the new state."""
+        hidden, after = self.rnn(self.embeddings(symbols[:, :-1]), state)
         scores = self.output(hidden)
-        # No word is empty.
-        never = torch.zeros_like(scores[:, 0], dtype=torch.bool)
-        never[:, self.end] = True
-        scores[:, 0] = scores[:, 0].masked_fill(never, -torch.inf)
+        if state is None:  # no word is empty
+            never = torch.zeros_like(scores[:, 0], dtype=torch.bool)
+            never[:, self.end] = True
+            scores[:, 0] = scores[:, 0].masked_fill(never, -torch.inf)
+        target = symbols[:, 1:]
         log_p = -F.cross_entropy(scores.transpose(1, 2), target, reduction="none")
-        inside = torch.arange(target.shape[1]) <= lengths[:, None]
-        return log_p.double().masked_fill(~inside, 0.0).sum(1)
+        return log_p, after
 
     @torch.no_grad()
     def exclude(self, vocabulary: Iterable[str]) -> None:
         """Renormalise over the strings outside of a vocabulary."""
-        words = list(vocabulary)
-        total = torch.zeros((), dtype=torch.float64)
-        for batch in _batches(words):
-            total += self.log_mass(batch).exp().sum()
+        total = self.log_mass(list(vocabulary)).exp().sum()
         self.log_outside.copy_(torch.log1p(-total))
         self._known.clear()
 
@@ -102,21 +132,20 @@ class Spelling(nn.Module):
     def log_prob(self, words: Sequence[str]) -> list[float]:
         """Return log p(w | unknown) of words outside of the vocabulary, nats."""
         new = [word for word in dict.fromkeys(words) if word not in self._known]
-        for batch in _batches(sorted(new, key=len)):
-            log_p = self.log_mass(batch) - self.log_outside
-            self._known |= zip(batch, log_p.tolist(), strict=True)
+        new.sort(key=len)  # words of one length need no padding
+        log_p = self.log_mass(new) - self.log_outside
+        self._known |= zip(new, log_p.tolist(), strict=True)
         return [self._known[word] for word in words]
 
-    def _bytes(self, word: str) -> list[int]:
+    def _bytes(self, word: str) -> bytes:
         letters = word.encode("utf-8", "replace")
         if not letters:
             raise ValueError("an empty word has no spelling")
-        try:
-            return [self.index[byte] for byte in letters]
-        except KeyError as err:
+        if strange := letters.translate(None, self.alphabet):
             raise ValueError(
-                f"{word!r} has the byte {err.args[0]:#x}, which is not in the alphabet"
-            ) from None
+                f"{word!r} has the byte {strange[0]:#x}, which is not in the alphabet"
+            )
+        return letters
 
     # -- files ------------------------------------------------------------------------
 
@@ -160,6 +189,13 @@ class Spelling(nn.Module):
         return model.eval().requires_grad_(False)
 
 
-def _batches(words: Sequence[str]) -> Iterable[Sequence[str]]:
-    for start in range(0, len(words), AT_ONCE):
-        yield words[start : start + AT_ONCE]
+def _groups(spelled: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Cut words into groups of ``AT_ONCE`` bytes, padded, or of one longer word."""
+    start, longest = 0, 0
+    for n, letters in enumerate(spelled):
+        longest = max(longest, len(letters) + 1)
+        if n > start and (n + 1 - start) * longest > AT_ONCE:
+            yield spelled[start:n]
+            start, longest = n, len(letters) + 1
+    if len(spelled) > start:
+        yield spelled[start:]

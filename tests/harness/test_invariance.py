@@ -77,6 +77,7 @@ def test_memory_moves_no_number(backend, settings, monkeypatch):
     plenty = everything(backend(**settings))
     for module in (importance, scorer):
         monkeypatch.setattr(module, "DECISIONS", 32)
+    monkeypatch.setattr(importance, "ROWS", 5)
     monkeypatch.setattr(scorer, "TABLE", 256)
     assert same(plenty, everything(backend(**settings)))
 

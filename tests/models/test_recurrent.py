@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lm_latent_eval.models import recurrent_lm
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
+from tests import tiny_models
 
 LENGTHS = [[7, 3, 0, 7, 1], [4, 4, 4], [0, 0], [5]]
 EXACTLY = {"rtol": 0, "atol": 1e-12}
@@ -82,3 +84,21 @@ def test_gradients_are_those_of_the_texts(stack):
             alone, _ = one_by_one(stack, value[b, :length])
             (wanted,) = torch.autograd.grad(alone.square().sum(), value)
             torch.testing.assert_close(together[b], wanted[b], **EXACTLY)
+
+
+@pytest.mark.parametrize("build", [tiny_models.lstm, tiny_models.rnn])
+def test_scores_of_words_are_held_some_at_a_time(build, monkeypatch):
+    model = build()
+    texts = tiny_models.batch([[4, 4, 1, 3], [4, 3], [3]])
+    whole, rows = model.log_joint(model.encode(texts), 1), []
+    log_prob = type(model).log_prob
+
+    def watching(self, hidden, words):
+        rows.append(len(words))
+        return log_prob(self, hidden, words)
+
+    monkeypatch.setattr(type(model), "log_prob", watching)
+    monkeypatch.setattr(recurrent_lm, "TABLE", 3 * model.config.vocab_size)
+    parts = model.log_joint(model.encode(texts), 1)
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
+    assert rows == [3, 3, 1]

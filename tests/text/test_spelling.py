@@ -9,9 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm_latent_eval.text import spelling as spelling_module
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.spacing import Spacing
 from lm_latent_eval.text.spelling import Spelling
+from tests.memory import measured, on_linux
 from tests.tiny_models import randomised
 
 
@@ -48,6 +50,53 @@ def test_words_do_not_depend_on_their_company(spelling):
     assert spelling.log_mass(words).tolist() == pytest.approx(alone, rel=1e-12)
     together = spelling.log_prob(words)
     assert together == pytest.approx([p - spelling.log_outside.item() for p in alone])
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 12])
+def test_long_words_are_spelled_piece_by_piece(monkeypatch, at_once):
+    """With the same probability and the same gradient, in any company."""
+    words = ["x", "a-longer-word", "Ünï", "x", "n\u0303" * 5, "seven"]
+
+    def found():
+        model = randomised(Spelling(embedding_dim=3, hidden_size=4).double(), 2, 0.5)
+        log_s = model.requires_grad_().log_mass(words)
+        (log_s * torch.arange(6)).sum().backward()
+        return [log_s.detach(), *(p.grad for p in model.parameters())]
+
+    whole = found()
+    monkeypatch.setattr(spelling_module, "AT_ONCE", at_once)
+    for ours, wanted in zip(found(), whole, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
+
+
+SPELL = """
+from lm_latent_eval.text import spelling
+spelling.AT_ONCE = 1 << 10
+model = spelling.Spelling(embedding_dim=4, hidden_size=4)
+def peak(spell):
+    before = memory("VmHWM")
+    spell()
+    return memory("VmHWM") - before
+def spell(words):
+    assert all(-float("inf") < p < 0 for p in model.log_prob(words))
+def learn(word):
+    (-model.log_mass([word]).sum()).backward()
+spell(["a" * 2000])
+learn("a" * 2000)
+long = "a" + "\u0301" * 20_000
+print(json.dumps({
+    "many": peak(lambda: spell([f"{n:0400}" for n in range(100)])),
+    "long": peak(lambda: spell([long])),
+    "learned": peak(lambda: learn(long)),
+}))
+"""
+
+
+@on_linux
+def test_memory_does_not_follow_from_the_length_of_words():
+    """Of each byte 257 scores of 4 bytes, twice: 80 MB for 40,000 of them at once."""
+    for what, peak in measured(SPELL).items():
+        assert peak < 20e6, what
 
 
 def test_the_mass_of_the_vocabulary_is_given_to_the_others(spelling):

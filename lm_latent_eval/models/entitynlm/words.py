@@ -17,7 +17,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import UNKNOWN
 
 NUMBERS = 1 << 23
-"""Scores (tokens x V) held at a time."""
+"""Scores (tokens x V), numbers of vectors, held at a time."""
 
 
 class Words(nn.Module):
@@ -92,7 +92,9 @@ def fingerprints(vectors: Tensor) -> Tensor:
         (True, False)
     """
     integer = torch.int64 if vectors.dtype == torch.float64 else torch.int32
-    bits = vectors.detach().contiguous().view(integer).long()
+    bits = vectors.detach().contiguous().view(integer)
     generator = torch.Generator().manual_seed(0)
     random = torch.randint(1 << 62, bits.shape[1:], generator=generator)
-    return (bits * (2 * random.to(bits.device) + 1)).sum(1)
+    odd = 2 * random.to(bits.device) + 1
+    some = bits.split(max(1, NUMBERS // len(odd)))
+    return torch.cat([(part.long() * odd).sum(1) for part in some])

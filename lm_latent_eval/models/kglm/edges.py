@@ -69,10 +69,17 @@ class Edges:
     def sample(self, position: Tensor, parent: Tensor, u: Tensor) -> Tensor:
         """Draw an edge of each (position, parent) and return its tail, (n,)."""
         distinct, which = self._distinct(position, parent)
-        tail, score, pair = self.every(*distinct)
-        log_z = segment_logsumexp(score, pair, len(distinct[0]))
-        prob = (score - log_z[pair]).exp()
-        return tail[invert_cdf(prob, pair, len(distinct[0]), which, u)]
+        start, end = self._range(distinct[1])
+        drawn, first = torch.empty_like(position), 0
+        for t, c in in_groups(distinct, end - start, AT_ONCE):
+            tail, score, pair = self.every(t, c)
+            log_z = segment_logsumexp(score, pair, len(t))
+            prob = (score - log_z[pair]).exp()
+            mine = (which >= first) & (which < first + len(t))
+            edge = invert_cdf(prob, pair, len(t), which[mine] - first, u[mine])
+            drawn[mine] = tail[edge]
+            first += len(t)
+        return drawn
 
     def _distinct(
         self, position: Tensor, parent: Tensor

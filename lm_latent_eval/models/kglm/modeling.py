@@ -30,7 +30,6 @@ from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
-from lm_latent_eval.models.kglm.scores import AT_ONCE
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
     beam_walks,
@@ -38,7 +37,7 @@ from lm_latent_eval.models.kglm.unfolding import (
     sample_walks,
 )
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
-from lm_latent_eval.models.kglm.words import Words, log_add
+from lm_latent_eval.models.kglm.words import TABLE, Words, log_add
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.recurrent import Carry, initialise
@@ -203,30 +202,57 @@ class KGLM(Pretrained):
     def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
 
-        Each (position, node) of a text is scored once, however many walks share it.
+        Each (position, node) of a text is scored once, however many walks share it;
+        some texts at a time, and of those some nodes, since each has a row of V words.
         """
-        batch = encoded.batch
-        node, which = torch.unique(walks.node, return_inverse=True)
-        inside = batch.inside[:, None].expand_as(walks.node)
+        batch, size = encoded.batch, encoded.batch.targets.shape[1]
+        every = torch.arange(len(batch.length), device=batch.length.device)
+        parts = [
+            self._log_words(encoded.text[some], batch.select(some), walks.node[some])
+            for some in every.split(max(1, TABLE // (size * self.config.vocab_size)))
+        ]
+        return torch.cat(parts)
+
+    def _log_words(self, text: Tensor, batch: TokenBatch, nodes: Tensor) -> Tensor:
+        node, which = torch.unique(nodes, return_inverse=True)
+        inside = batch.inside[:, None].expand_as(nodes)
         place = torch.arange(batch.targets.numel(), device=node.device)
-        place = place.view_as(batch.targets)[:, None].expand_as(walks.node)
+        place = place.view_as(batch.targets)[:, None].expand_as(nodes)
         pair, shared = torch.unique(
             place[inside] * len(node) + which[inside], return_inverse=True
         )
-        keys, aliases = self._aliases(node)
-        paths = self.generative.words.log_paths(
-            encoded.text,
-            batch.targets,
-            batch.unknown_log_prob,
-            self._entity_vectors(node),
-            keys,
-            aliases,
-            pair // len(node),
-            pair % len(node),
-            spelled=batch.spelled,
+        position, column = pair // len(node), pair % len(node)
+        at_once = self._nodes_at_once(batch.targets.shape[1])
+        groups, group = node.split(at_once), column // at_once
+        # Group after group, the pairs of each in their order.
+        order = group.argsort(stable=True)
+        sizes = group.bincount(minlength=len(groups)).tolist()
+        log_p = []
+        for some, mine in zip(groups, order.split(sizes), strict=True):
+            keys, aliases = self._aliases(some)
+            paths = self.generative.words.log_paths(
+                text,
+                batch.targets,
+                batch.unknown_log_prob,
+                self._entity_vectors(some),
+                keys,
+                aliases,
+                position[mine],
+                column[mine] % at_once,
+                spelled=batch.spelled,
+            )
+            log_p.append(log_add(*paths))
+        scored = torch.cat(log_p)[order.argsort()]
+        return scored.new_zeros(nodes.shape).masked_scatter(inside, scored[shared])
+
+    def _nodes_at_once(self, num_tokens: int) -> int:
+        """How many nodes' words, aliases and products with tokens fit into a table."""
+        words = self.generative.words
+        slots = self.knowledge.aliases.shape[1:].numel()
+        largest = max(
+            self.config.vocab_size, num_tokens, words.copy.out_features * slots
         )
-        log_p = log_add(*paths)
-        return log_p.new_zeros(walks.node.shape).masked_scatter(inside, log_p[shared])
+        return max(1, TABLE // largest)
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""
@@ -254,7 +280,7 @@ class KGLM(Pretrained):
             mass = encoded.walk.node_probs(here, log_weight[b])
             node = self._not_negligible(mass)
             mixed = mass.new_zeros(self.config.num_words)
-            for some in node.split(max(1, AT_ONCE // self.config.num_words)):
+            for some in node.split(self._nodes_at_once(1)):
                 mixed = mixed + self.generative.words.next_word(
                     encoded.text[b, 0],
                     mass[some],

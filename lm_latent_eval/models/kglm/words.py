@@ -24,8 +24,10 @@ from torch.nn import functional as F
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 
 UNKNOWN = 1
-COPY_NUMBERS = 1 << 22
-"""Numbers (pairs x dim x slots) gathered at a time for the scores of copies."""
+NUMBERS = 1 << 22
+"""Numbers (pairs x dim x slots, pairs x words) gathered at a time."""
+TABLE = 1 << 24
+"""Scores (tokens x words, nodes x words) held at a time."""
 
 
 class Words(nn.Module):
@@ -117,7 +119,8 @@ class Words(nn.Module):
             entity_embedding: Embeddings of n nodes, (n, entity_dim).
             alias_keys: From ``encode_aliases``, (n, dim, slots).
             aliases: Extended word ids of the slots, (n, slots).
-            position: The place of each pair in the flattened (B * T), (U,).
+            position: The place of each pair in the flattened (B * T), non-decreasing,
+                (U,).
             node: Which of the n nodes each pair has, (U,).
             spelled: Whether an unknown word that can be copied can be uttered as well,
                 at the price of its spelling.
@@ -128,35 +131,53 @@ class Words(nn.Module):
         """
         position_scores = self.position_scores(hidden)
         entity_scores = self.entity_scores(entity_embedding)
-        copy = self._copy_scores(hidden.flatten(0, 1), alias_keys, position, node)
-        copy = copy.masked_fill(aliases[node] == 0, -torch.inf)
-        log_z = log_add(
-            log_sum_product(position_scores, entity_scores, position, node),
-            logsumexp(copy),
-        )
         target = target.flatten()[position]
+        copy, copied, same = self._log_copies(
+            hidden.flatten(0, 1), target, alias_keys, aliases, position, node
+        )
+        log_z = log_add(
+            log_sum_product(position_scores, entity_scores, position, node), copy
+        )
         cost = unknown_log_prob.flatten()[position]
         unknown = (target >= self.config.vocab_size) | (target == UNKNOWN)
         word = target.masked_fill(unknown, UNKNOWN)
-        same = (aliases[node] == target[:, None]) & (target != UNKNOWN)[:, None]
         flat_scores = position_scores.flatten(0, 1)
         generate = flat_scores[position, word].double() + entity_scores[node, word]
         generate = generate + cost.masked_fill(~unknown, 0.0)
         if not spelled:
-            generate = generate.masked_fill(unknown & same.any(-1), -torch.inf)
-        copied = logsumexp(copy.masked_fill(~same, -torch.inf))
+            generate = generate.masked_fill(unknown & same, -torch.inf)
         return generate - log_z, copied - log_z
 
     @staticmethod
-    def _copy_scores(
-        hidden: Tensor, alias_keys: Tensor, position: Tensor, node: Tensor
-    ) -> Tensor:
-        """c_j(h, n) of every pair, (U, slots), some pairs at a time."""
-        at_once = max(1, COPY_NUMBERS // max(1, alias_keys.shape[1:].numel()))
-        pairs = zip(position.split(at_once), node.split(at_once), strict=True)
-        return torch.cat(
-            [torch.einsum("ud,uds->us", hidden[t], alias_keys[n]) for t, n in pairs]
-        )
+    def _log_copies(
+        hidden: Tensor,
+        target: Tensor,
+        alias_keys: Tensor,
+        aliases: Tensor,
+        position: Tensor,
+        node: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum the copies of every pair, some pairs at a time.
+
+        Returns:
+            Log of the sum of all, and of those of the target, and whether there is one
+            of the target, each (U,).
+        """
+        at_once = max(1, NUMBERS // max(1, alias_keys.shape[1:].numel()))
+        parts = []
+        for t, n, word in zip(
+            position.split(at_once),
+            node.split(at_once),
+            target.split(at_once),
+            strict=True,
+        ):
+            score = torch.einsum("ud,uds->us", hidden[t], alias_keys[n])
+            score = score.masked_fill(aliases[n] == 0, -torch.inf)
+            same = (aliases[n] == word[:, None]) & (word != UNKNOWN)[:, None]
+            copied = logsumexp(score.masked_fill(~same, -torch.inf))
+            parts.append((logsumexp(score), copied, same.any(-1)))
+        copy, copied, same = (torch.cat(part) for part in zip(*parts, strict=True))
+        return copy, copied, same
 
     def next_word(
         self,
@@ -214,39 +235,33 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     Args:
         a: B texts of T positions, (B, T, V), nats.
         b: (n, V), nats.
-        row: The position of each pair in the flattened (B * T), (U,).
+        row: The position of each pair in the flattened (B * T), non-decreasing, (U,).
         column: Its row of b, (U,).
 
     Returns:
         (U,) float64.
     """
-    batch, num_positions, _ = a.shape
+    num_positions, num_words = a.shape[1:]
     peak_a = a.detach().amax(-1, keepdim=True)
     peak_b = b.detach().amax(-1, keepdim=True)
-    text = row // num_positions
-    # The rows of b that each text needs, text after text.
-    needed, which = torch.unique(text * len(b) + column, return_inverse=True)
-    count = torch.bincount(needed // len(b), minlength=batch)
-    exp_a = (a - peak_a).exp()
-    exp_b = (b - peak_b).exp()[needed % len(b)]
-    products = torch.cat(
-        [
-            (x @ y.T).flatten()
-            for x, y in zip(exp_a.unbind(), exp_b.split(count.tolist()), strict=True)
-        ]
-    )
-    before = count.cumsum(0) - count
-    place = row % num_positions * count[text] + which - before[text]
-    product = products[before[text] * num_positions + place]
+    exp_a, exp_b = (a - peak_a).exp(), (b - peak_b).exp()
+    count = torch.bincount(row // num_positions, minlength=len(a)).tolist()
+    products = []
+    for x, t, n in zip(exp_a, row.split(count), column.split(count), strict=True):
+        # Each text has its own rows of b.
+        needed, which = torch.unique(n, return_inverse=True)
+        products.append((x @ exp_b[needed].T)[t % num_positions, which])
+    product = torch.cat(products)
 
     limit = torch.finfo(a.dtype)
-    (tiny,) = (product.detach() < a.shape[-1] * limit.tiny / limit.eps).nonzero(
+    (tiny,) = (product.detach() < num_words * limit.tiny / limit.eps).nonzero(
         as_tuple=True
     )
     peaks = peak_a.flatten()[row].double() + peak_b.flatten()[column]
     result = product.clamp_min(limit.tiny).double().log() + peaks
     flat = a.flatten(0, 1)
-    for pairs in tiny.split(256):
-        again = (flat[row[pairs]] + b[column[pairs]]).logsumexp(-1).double()
-        result = result.index_put((pairs,), again)
-    return result
+    again = [
+        (flat[row[pairs]] + b[column[pairs]]).logsumexp(-1).double()
+        for pairs in tiny.split(max(1, NUMBERS // num_words))
+    ]
+    return result.index_put((tiny,), torch.cat(again))

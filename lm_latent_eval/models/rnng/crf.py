@@ -44,6 +44,9 @@ from lm_latent_eval.text.words import PADDING, START
 if TYPE_CHECKING:
     from lm_latent_eval.models.rnng.modeling import RNNG
 
+SPANS_AT_ONCE = 1 << 14
+"""Spans scored together."""
+
 
 class SpanScores(nn.Module):
     """s_ij of every span of a sentence."""
@@ -90,6 +93,19 @@ class SpanScores(nn.Module):
         i, j = torch.triu_indices(size, size, device=words.device)
         text, span = (j < length[:, None]).nonzero(as_tuple=True)
         i, j = i[span], j[span]
+        # A gradient keeps all of them anyway.
+        at_once = max(1, len(text)) if self.training else SPANS_AT_ONCE
+        score = [
+            self._score(forward, backward, *spans)
+            for spans in zip(*(x.split(at_once) for x in (text, i, j)), strict=True)
+        ]
+        scores = forward.new_zeros(batch, size, size)
+        return scores.index_put((text, i, j), torch.cat(score))
+
+    def _score(
+        self, forward: Tensor, backward: Tensor, text: Tensor, i: Tensor, j: Tensor
+    ) -> Tensor:
+        """Return s_ij of spans of some texts, (number of spans,)."""
         vector = torch.cat(
             [
                 forward[text, j + 2] - forward[text, i + 1],
@@ -97,8 +113,8 @@ class SpanScores(nn.Module):
             ],
             -1,
         )
-        scores = forward.new_zeros(batch, size, size)
-        return scores.index_put((text, i, j), self.score(self.dropout(vector))[:, 0])
+        score: Tensor = self.score(self.dropout(vector))[:, 0]
+        return score
 
     def _read(self, words: Tensor, length: Tensor) -> Tensor:
         """Run the LSTM over the sentence between its marks, (B, N + 2, 2q)."""

@@ -33,7 +33,9 @@ SMALLEST_ACTION = 1e-7
 """P(REDUCE) stays this far from 0 and 1."""
 
 WORDS_AT_ONCE = 1 << 12
-"""Rows of word scores held at a time."""
+"""Rows of word scores held at a time, at most."""
+TABLE = 1 << 24
+"""Scores (rows x words) held at a time."""
 
 
 class StackCell(nn.Module):
@@ -135,6 +137,13 @@ class GenerativeModel(nn.Module):
 
     # -- factors --------------------------------------------------------------------
 
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of word scores held at a time; a gradient keeps all of them anyway."""
+        if self.training:
+            return WORDS_AT_ONCE
+        return max(1, min(WORDS_AT_ONCE, TABLE // self.config.vocab_size))
+
     def log_actions(self, stacks: Stacks, row: Tensor) -> tuple[Tensor, Tensor]:
         """Return log P(SHIFT) and log P(REDUCE) in nats, each (R,) float64."""
         logit = self.action(self.dropout(stacks.top(row)))[:, 0].double()
@@ -162,10 +171,9 @@ class GenerativeModel(nn.Module):
 
     def log_word(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
         """Return log P(word | SHIFT) of one word a stack in nats, (R,) float64."""
+        at_once = self.rows_at_once
         parts = [
             self.log_words(stacks, r).gather(1, w[:, None])[:, 0].double()
-            for r, w in zip(
-                row.split(WORDS_AT_ONCE), word.split(WORDS_AT_ONCE), strict=True
-            )
+            for r, w in zip(row.split(at_once), word.split(at_once), strict=True)
         ]
         return torch.cat(parts)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.latent import Beam, Draws, Uniforms
-from lm_latent_eval.models.rnng.generative import WORDS_AT_ONCE, GenerativeModel
+from lm_latent_eval.models.rnng.generative import GenerativeModel
 from lm_latent_eval.models.rnng.stacks import Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
@@ -200,11 +200,9 @@ def next_word(model: GenerativeModel, state: StackState, log_w: Tensor) -> Tenso
     owner, reduces = (choices.log_p > -torch.inf).nonzero(as_tuple=True)
     row, log_p = choices.row[owner, reduces], choices.log_p[owner, reduces]
     result = weight.new_zeros(len(weight), model.config.vocab_size)
+    at_once = model.rows_at_once
     for o, r, p in zip(
-        owner.split(WORDS_AT_ONCE),
-        row.split(WORDS_AT_ONCE),
-        log_p.split(WORDS_AT_ONCE),
-        strict=True,
+        owner.split(at_once), row.split(at_once), log_p.split(at_once), strict=True
     ):
         spoken = model.log_words(stacks, r).double()
         if model.config.sentence_ends and not model.config.only_possible:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles, next_token
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.kglm import edges, modeling, scores
+from lm_latent_eval.models.kglm import edges, modeling, scores, words
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.scores import EntityScores
+from lm_latent_eval.models.kglm.walk import Walks
 from tests import large_graph, tiny_models
 from tests.large_graph import NUM_WORDS
+from tests.memory import measured, on_linux
 
-PROJECT = Path(__file__).parents[3]
 EXACTLY = {"rtol": 0, "atol": 1e-10}
-on_linux = pytest.mark.skipif(
-    not Path("/proc/self/status").is_file(), reason="reads /proc/self/status"
-)
 
 
 def in_small_groups(monkeypatch, size: int) -> None:
     """Let everything that is computed in groups be computed in groups this large."""
-    for module in (scores, edges, modeling):
+    for module in (scores, edges):
         monkeypatch.setattr(module, "AT_ONCE", size)
+    monkeypatch.setattr(modeling, "TABLE", 40 * size)
+    monkeypatch.setattr(words, "NUMBERS", size)
 
 
 # -- the distribution of new entities -------------------------------------------------
@@ -164,28 +159,6 @@ def test_groups_change_nothing(monkeypatch, graph, which, size):
 
 # -- memory ---------------------------------------------------------------------------
 
-MEMORY = """
-import json, sys, torch
-torch.set_num_threads(1)
-def memory(what):  # bytes
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(x.split()[1]) << 10 for x in lines if x.startswith(what + ":"))
-"""
-
-
-def measured(code: str, *arguments: object) -> dict[str, int]:
-    """Run code in a fresh process; it prints what it measured."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY + code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=PROJECT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 LOAD = """
 from pathlib import Path
 from lm_latent_eval.models.kglm.columns import everything
@@ -244,6 +217,40 @@ def test_memory_grows_neither_with_entities_nor_with_words():
     peak = measured(SCORE, entities, short, long)
     assert peak["short"] < short * entities * 4
     assert peak["longer"] < (long - short) * entities * 4 / 8
+
+
+def test_no_table_of_words_is_larger_than_said(monkeypatch):
+    """Tokens x words and nodes x words, for walks that mention every node."""
+    kglm = large_graph.kglm(large_graph.graph(60, 100)).double()
+    tiny_models.randomised(kglm, 0, 1.0)
+    generator = torch.Generator().manual_seed(2)
+    shape = (3, 40, 5)
+    node = torch.randint(60, shape, generator=generator)
+    words_of = torch.randint(4, NUM_WORDS, (3, 5), generator=generator)
+    batch = tiny_models.batch(words_of.tolist())
+    encoded, walks = kglm.encode(batch), Walks(torch.zeros_like(node), node)
+    whole, largest = kglm.log_words(encoded, walks), []
+
+    def watched(name: str) -> None:
+        found = getattr(words.Words, name)
+
+        def watching(self, *arguments):
+            result = found(self, *arguments)
+            largest.append(result.numel())
+            return result
+
+        monkeypatch.setattr(words.Words, name, watching)
+
+    for name in ("position_scores", "entity_scores", "encode_aliases"):
+        watched(name)
+    assert torch.equal(kglm.log_words(encoded, walks), whole)
+    table = 10 * NUM_WORDS
+    assert max(largest) > 2 * table, "premise: there is something to cut"
+    largest.clear()
+    monkeypatch.setattr(modeling, "TABLE", table)
+    monkeypatch.setattr(words, "NUMBERS", table)
+    torch.testing.assert_close(kglm.log_words(encoded, walks), whole, **EXACTLY)
+    assert 0 < max(largest) <= table
 
 
 def test_aliases_lead_to_their_nodes():

@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import chart
+from lm_latent_eval.models.rnng.crf import SpanScores
 from lm_latent_eval.models.rnng.generative import GenerativeModel
 from lm_latent_eval.models.rnng.trees import Trees
 from tests.models.rnng import reference
@@ -218,11 +219,31 @@ def test_each_distinct_prefix_is_computed_once(monkeypatch):
 
 def test_cutting_the_work_changes_nothing(monkeypatch):
     rnng = model("eos")
+    largest: dict[str, int] = {}
+
+    def watch(owner, name, size):
+        found = getattr(owner, name)
+
+        def watching(*arguments):
+            result = found(*arguments)
+            largest[name] = max(largest.get(name, 0), size(result))
+            return result
+
+        monkeypatch.setattr(owner, name, watching)
+
+    watch(GenerativeModel, "log_words", lambda scores: scores.numel())
+    watch(SpanScores, "_score", len)
     _, _, whole, _ = everything(rnng, 7, "eos")
+    assert largest["log_words"] > 50, "premise: there is something to cut"
+    assert largest["_score"] > 3, "premise"
+    largest.clear()
     monkeypatch.setattr("lm_latent_eval.models.rnng.sequences.STACKS_AT_ONCE", 50)
-    monkeypatch.setattr("lm_latent_eval.models.rnng.generative.WORDS_AT_ONCE", 7)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.generative.TABLE", 50)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.crf.SPANS_AT_ONCE", 3)
     _, _, parts, _ = everything(rnng, 7, "eos")
     same(parts, whole)
+    assert largest["log_words"] <= 50
+    assert largest["_score"] <= 3
 
 
 def test_what_is_no_tree_is_impossible():

@@ -1,0 +1,83 @@
+"""What a run takes: said before it starts where it is much, refused where too much."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling
+from lm_latent_eval.inference.particles import PIECE
+
+logger = logging.getLogger(__name__)
+
+MUCH = 10**8
+"""Words scored (words x latents) that take minutes at least."""
+ESTIMATED, KEPT = 88, 32
+"""Bytes that a log-weight takes while its text is estimated, and in an ``Estimate``."""
+DECISION = 16
+"""Bytes, at least, of what a latent decides on a word, where it is held."""
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux says how much memory a container may use."""
+
+
+def announce(
+    groups: Sequence[tuple[Any, Sequence[int]]],
+    *,
+    stepwise: bool = False,
+    kept: bool = False,
+) -> None:
+    """Say what a run takes before it starts, if it is much.
+
+    Args:
+        groups: Estimators, each with the number of words of every text it is for.
+        stepwise: Whether texts are gone on with, so that all latents are held at once.
+        kept: Whether estimates are kept with their log-weights.
+
+    Raises:
+        ValueError: If there is not enough memory.
+    """
+    texts = sum(len(words) for _, words in groups)
+    evaluations = sum(method.num_samples * len(words) for method, words in groups)
+    scored = sum(method.num_samples * sum(words) for method, words in groups)
+    memory = max((_estimating(*group, stepwise) for group in groups), default=0)
+    if kept:
+        memory += sum(_keeping(*group) for group in groups)
+    most = max((method.num_samples for method, _ in groups), default=0)
+    cost = (
+        f"num_samples={most} for {texts:,} text{'s' * (texts != 1)}: "
+        f"{evaluations:,} evaluations of p(x, z), of {scored:,} words in all; "
+        f"log-weights and latents take {memory / 1e9:,.1f} GB"
+    )
+    if memory > (there_is := machine_memory()):
+        fewer = ", or score fewer texts at a time" if kept and texts > 1 else ""
+        raise ValueError(
+            f"{cost}, and there are {there_is / 1e9:,.1f} GB: draw fewer samples{fewer}"
+        )
+    if scored >= MUCH:
+        logger.warning("%s. Ctrl-C ends the run", cost)
+
+
+def machine_memory() -> int:
+    """Return the bytes of main memory, or how much of it a container may use."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory, int(CONTAINER.read_text()))
+    except (OSError, ValueError):  # no container, or no limit
+        return memory
+
+
+def _estimating(method: Any, words: Sequence[int], stepwise: bool) -> int:
+    """Bytes that the longest text's log-weights and latents take, at least."""
+    # Others draw in rounds, or go token by token.
+    held = stepwise or isinstance(method, BeamMarginalization)
+    longest = min(max(words, default=0), PIECE) * held
+    return int(method.num_samples * (ESTIMATED + DECISION * longest)) * bool(words)
+
+
+def _keeping(method: Any, words: Sequence[int]) -> int:
+    """Bytes of the log-weights in all estimates; only importance sampling has any."""
+    weights = method.num_samples * len(words)
+    return int(weights * KEPT * isinstance(method, ImportanceSampling))

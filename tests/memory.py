@@ -1,0 +1,37 @@
+"""How much memory code takes, measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+on_linux = pytest.mark.skipif(
+    not Path("/proc/self/status").is_file(), reason="reads /proc/self/status"
+)
+
+MEMORY = """
+import json, sys, torch
+torch.set_num_threads(1)
+def memory(what):  # bytes
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(x.split()[1]) << 10 for x in lines if x.startswith(what + ":"))
+"""
+
+
+def measured(code: str, *arguments: object) -> dict[str, int]:
+    """Run code in a fresh process; it prints what it measured."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY + code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

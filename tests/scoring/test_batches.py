@@ -1,0 +1,72 @@
+"""Texts of any length share a run, and none pays for another's padding."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm_latent_eval.inference import beam, particles
+from lm_latent_eval.scoring import scorer
+from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query
+from tests import tiny_checkpoint
+from tests.memory import measured, on_linux
+
+TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("lstm")
+    return tiny_checkpoint.write(directory, tiny_checkpoint.lstm())
+
+
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_a_long_text_goes_with_long_ones(checkpoint, monkeypatch, batch_size):
+    for module in (particles, beam, scorer):
+        monkeypatch.setattr(module, "PIECE", 4)
+    loaded, batches = load(checkpoint, device="cpu").checkpoint, []
+    collate = Scorer._collate
+    monkeypatch.setattr(
+        Scorer,
+        "_collate",
+        lambda *args, **kw: batches.append(collate(*args, **kw)) or batches[-1],
+    )
+    queries = [Query(n, str(n), text) for n, text in enumerate(TEXTS)]
+
+    def found(size):
+        some = Scorer(loaded, ScoringOptions(), batch_size=size, quiet=True)
+        answers = {a.index: a.estimate for a in some.score_texts(queries)}
+        return [answers[n].log_evidence for n in range(len(TEXTS))]
+
+    together = found(batch_size)
+    for batch in batches:
+        padded = batch.targets.numel() - int(batch.length.sum())
+        assert padded <= batch.length.sum() + 4 * len(batch.length)
+    assert 1 < len(batches) < len(TEXTS) / 2
+    assert together == pytest.approx(found(1), rel=1e-12)
+
+
+LONG = """
+import lm_latent_eval
+model = lm_latent_eval.load(sys.argv[1], device="cpu")
+def peak(*texts):
+    before = memory("VmHWM")
+    for estimate in model.log_likelihood(texts, batch_size=32):
+        assert -float("inf") < estimate.log_evidence < 0
+    return memory("VmHWM") - before
+long, short = "the fox saw Ada " * 25_000, ["the fox"] * 31
+peak(*short)
+print(json.dumps({"mixed": peak(long, *short)}))
+"""
+
+
+@on_linux
+def test_a_long_text_among_short_ones_takes_the_memory_of_itself(tmp_path):
+    """100,000 words. Padded to them, 31 short texts take 100 MB before any model."""
+    small = {"embedding_dim": 2, "hidden_size": 2, "num_layers": 1}
+    peak = measured(
+        LONG, tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm(**small))
+    )
+    assert peak["mixed"] < 110e6

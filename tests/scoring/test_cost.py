@@ -1,0 +1,196 @@
+"""What a run takes is said before it starts; what cannot fit is refused."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.harness.backends import LatentKGLM
+from lm_latent_eval.scoring import cost
+from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.scorer import Scorer
+from tests import tiny_checkpoint
+from tests.tiny_checkpoint import conditional, generation, rolling
+
+TEXTS = ["Ada saw the fox .", "the fox"]
+WORDS = 5 + 2 + 2
+"""With their ends."""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("kglm")
+    return tiny_checkpoint.write(directory, tiny_checkpoint.kglm())
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return load(checkpoint, device="cpu")
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+def ways(model, checkpoint, text_file):
+    """Everything that scores two texts, as functions of K."""
+    return {
+        "python": lambda k: model.log_likelihood(TEXTS, num_samples=k),
+        "harness": lambda k: LatentKGLM(
+            pretrained=str(checkpoint), num_samples=k, device="cpu"
+        ).loglikelihood_rolling(rolling(*TEXTS)),
+        "estimate": lambda k: main(
+            ["estimate", str(checkpoint), f"--data={text_file}", f"--num-samples={k}"]
+        ),
+    }
+
+
+@pytest.mark.parametrize("way", ["python", "harness", "estimate"])
+def test_a_large_run_states_its_cost_first(
+    model, checkpoint, text_file, monkeypatch, caplog, way
+):
+    score = ways(model, checkpoint, text_file)[way]
+    score(30)
+    assert "evaluations" not in caplog.text, "nothing to wait for"
+    monkeypatch.setattr(cost, "MUCH", 30 * WORDS)
+    said_before = []
+    weigh = Scorer._weigh
+
+    def watching(*arguments):
+        said_before.append("evaluations" in caplog.text)
+        return weigh(*arguments)
+
+    monkeypatch.setattr(Scorer, "_weigh", watching)
+    score(30)
+    assert said_before == [True]
+    said = f"num_samples=30 for 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
+    assert said in caplog.text
+    assert "Ctrl-C ends the run" in caplog.text
+
+
+def test_continuations_and_generations_state_theirs(checkpoint, monkeypatch, caplog):
+    monkeypatch.setattr(cost, "MUCH", 1)
+    lm = LatentKGLM(pretrained=str(checkpoint), num_samples=10, device="cpu")
+    lm.loglikelihood(conditional(("the fox", " saw Ada")))
+    assert "1 text: 10 evaluations of p(x, z), of 40 words" in caplog.text
+    lm.generate_until(generation("the fox", max_gen_toks=3))
+    assert "1 text: 10 evaluations of p(x, z), of 50 words" in caplog.text
+
+
+def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
+    monkeypatch.setattr(cost, "MUCH", 1)
+    estimates = model.log_likelihood(
+        TEXTS, num_samples=10, target_stderr=0.1, max_samples=200
+    )
+    pilot, chosen = [record.getMessage() for record in caplog.records]
+    assert pilot.startswith("num_samples=10 for 2 texts: 20 evaluations")
+    drawn = [estimate.num_samples for estimate in estimates]
+    assert drawn != [10, 10], "premise"
+    assert f"num_samples={max(drawn)} for 2 texts: {sum(drawn)} evalu" in chosen
+
+
+def test_an_exact_model_draws_nothing(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(cost, "MUCH", 1)
+    exact = load(tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm()), device="cpu")
+    exact.log_likelihood(TEXTS, num_samples=10**12)
+    assert f"2 texts: 2 evaluations of p(x, z), of {WORDS} words" in caplog.text
+
+
+@pytest.mark.parametrize("estimator", ["is", "beam", "smc"])
+def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
+    message = r"num_samples=10{12} .*take [\d,.]+ GB, and there are .* GB: draw fewer"
+    for score in (
+        lambda: model.log_likelihood(TEXTS, num_samples=10**12, estimator=estimator),
+        lambda: model.log_likelihood(
+            TEXTS, contexts=TEXTS, num_samples=10**12, estimator=estimator
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            score()
+    with pytest.raises(ValueError, match=message):
+        model.generate(TEXTS, num_samples=10**12)
+
+
+def test_the_command_refuses_in_one_line(model, checkpoint, text_file, capsys):
+    assert ways(model, checkpoint, text_file)["estimate"](10**12) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    # 88 bytes a log-weight of the text at work, 32 a log-weight of each estimate.
+    assert "take 152,000.0 GB" in line
+    assert "draw fewer samples, or score fewer texts at a time" in line
+
+
+def test_all_estimates_have_to_fit_together(model, monkeypatch):
+    monkeypatch.setattr(cost, "machine_memory", lambda: 100 * (88 + 32 * 2))
+    assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
+    with pytest.raises(ValueError, match="score fewer texts"):
+        model.log_likelihood([*TEXTS, "Ada"], num_samples=100)
+
+
+def test_a_container_may_have_less(monkeypatch, tmp_path):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(cost, "CONTAINER", limit)
+    whole = cost.machine_memory()
+    assert whole > 1 << 28
+    for content, expected in (("max\n", whole), ("12345\n", 12345)):
+        limit.write_text(content)
+        assert cost.machine_memory() == expected
+
+
+# -- interruptions ---------------------------------------------------------------------
+
+
+def interrupt_after(number: int, monkeypatch) -> None:
+    weigh = Scorer._weigh
+
+    def interrupted(*arguments):
+        for n, found in enumerate(weigh(*arguments)):
+            if n == number:
+                raise KeyboardInterrupt
+            yield found
+
+    monkeypatch.setattr(Scorer, "_weigh", interrupted)
+
+
+@pytest.mark.parametrize("way", ["python", "harness"])
+def test_an_interruption_says_what_is_kept(
+    model, checkpoint, text_file, monkeypatch, way
+):
+    interrupt_after(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        ways(model, checkpoint, text_file)[way](10)
+    (note,) = stop.value.__notes__
+    kept = {
+        "python": "texts were scored, and are lost: `lm-latent-eval estimate --output`",
+        "harness": "requests were answered; with --use_cache, the same command goes on",
+    }
+    assert note.startswith(f"interrupted: 1 of 2 {kept[way]}")
+
+
+def test_ctrl_c_ends_a_run_that_would_take_hours(checkpoint, text_file):
+    text_file.write_text("the fox saw Ada " * 10 + "\n")
+    code = "import sys; from lm_latent_eval.cli import main; sys.exit(main())"
+    command = ["estimate", str(checkpoint), "--data", str(text_file)]
+    command += ["--num-samples", "3000000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        # Who started the tests may have them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as run:
+        assert run.stderr is not None
+        said = ""
+        while "Ctrl-C ends the run" not in said and run.poll() is None:
+            said += run.stderr.readline()
+        run.send_signal(signal.SIGINT)
+        _, rest = run.communicate()
+    assert "interrupted" in rest, said + rest
+    assert "Traceback" not in rest
+    assert run.returncode == 130
