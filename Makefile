@@ -39,7 +39,7 @@ clean: ## Remove what the other targets made, the environment included.
 
 # Made again whenever the requirements change. The stamp comes last: an installation
 # that was cut short is taken up again by the next call.
-$(stamp): pyproject.toml constraints.txt lm_latent_eval/harness/bridge.pth
+$(stamp): pyproject.toml constraints.txt $(wildcard lm_latent_eval/harness/bridge.*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "$(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	  exit 1; }
