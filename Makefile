@@ -12,7 +12,7 @@ results := results/demo
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test study lint clean
+.PHONY: help demo test fuzz study lint clean
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -24,6 +24,9 @@ demo: $(stamp) ## Score a short text with stock lm_eval, and explain the number.
 
 test: lint $(ngram) ## Lint, check types and run every test.
 	$(bin)/pytest $(PYTEST_ARGS)
+
+fuzz: $(stamp) ## Look for inputs that end in a traceback or another number (an hour).
+	$(bin)/pytest $(PYTEST_ARGS) --hypothesis-profile=fuzz tests/fuzz
 
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
 	$(bin)/lm-latent-eval distort study --output results/distortion
