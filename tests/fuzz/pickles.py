@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_latent_eval.text.words import SPECIAL_WORDS
+
 DEEP = 3_000
 """More than there is room for on the stack of a Python that recurs."""
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -135,7 +137,7 @@ def linear(weight: Any = GOOD) -> Module:
 
 def model(inner: Any) -> dict[str, Any]:
     """What the original program saves, around a module."""
-    return {"model": inner, "idx2word": {0: "<pad>"}}
+    return {"model": inner, "idx2word": dict(enumerate(SPECIAL_WORDS))}
 
 
 def nested(depth: int) -> Module:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm_latent_eval.models.checkpoint import seal
 from lm_latent_eval.scoring.model import load
 from tests.fuzz.law import Refused, finite, outcome, same, share
 from tests.fuzz.strategies import VALUES
@@ -85,6 +86,26 @@ def test_a_value_of_the_configuration_is_refused_or_moves_nothing(
     config = json.loads((folders[name] / "config.json").read_text())
     key = data.draw(st.sampled_from(sorted(config)), "key")
     change(folders, copies, name, config | {key: data.draw(VALUES, "value")})
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@share(0.5)
+@given(data=st.data())
+def test_a_checkpoint_changed_by_hand_is_refused_or_a_number(
+    folders, copies, name, data
+):
+    """Whoever seals it anew means it: the number may be another, but is one."""
+    config = json.loads((folders[name] / "config.json").read_text())
+    key = data.draw(st.sampled_from(sorted(config)), "key")
+    value = data.draw(VALUES, "value")
+    (copies[name] / "config.json").write_text(json.dumps(config | {key: value}))
+    try:
+        if not isinstance(outcome(lambda: seal(copies[name])), Refused):
+            found = outcome(lambda: numbers(copies[name]))
+            if not isinstance(found, Refused):
+                finite(f"{key}={value!r}", *found)
+    finally:
+        shutil.copytree(folders[name], copies[name], dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize("name", CHANGED)
