@@ -12,7 +12,7 @@ results := results/demo
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash study lint clean
+.PHONY: help demo test crash fuzz study lint clean
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -28,6 +28,9 @@ test: lint $(ngram) ## Lint, check types and run every test.
 crash: $(stamp) ## Kill everything that can be resumed, twenty times at random moments.
 	CRASH_KILLS=20 $(bin)/pytest $(PYTEST_ARGS) tests/test_crash.py
 
+fuzz: $(stamp) ## Look for inputs that end in a traceback or another number (an hour).
+	$(bin)/pytest $(PYTEST_ARGS) --hypothesis-profile=fuzz tests/fuzz
+
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
 	$(bin)/lm-latent-eval distort study --output results/distortion
 
@@ -42,7 +45,7 @@ clean: ## Remove what the other targets made, the environment included.
 
 # Made again whenever the requirements change. The stamp comes last: an installation
 # that was cut short is taken up again by the next call.
-$(stamp): pyproject.toml constraints.txt lm_latent_eval/harness/bridge.pth
+$(stamp): pyproject.toml constraints.txt $(wildcard lm_latent_eval/harness/bridge.*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "$(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	  exit 1; }

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -262,6 +262,98 @@ def test_beams_are_bounds_and_become_exact(name, which):
         wide = BeamMarginalization(3000)
         found = wide.log_weights(model, proposal, tiny.batch([text]), keys(1))
         assert abs(found.logsumexp(-1).item() - exact) < 1e-10
+
+
+@proposals("crf", "smoothing", *WITHOUT_LATENTS)
+@pytest.mark.parametrize("width", [1, 3, 3000])
+@pytest.mark.parametrize("borders", [(0, 1, 3), (0, 2, 3), (0, 1, 2, 3)], ids=str)
+def test_beams_go_on_where_they_were_cut(name, which, width, borders):
+    """Against the beam of the whole text, and where it holds all against a list."""
+    tiny, model, proposal = opened(name, which)
+    texts = readable(tiny, proposal)[::3]
+    whole, names = tiny.batch(texts), keys(len(texts))
+    method = BeamMarginalization(width)
+    begun = Particles.begin(len(texts), "cpu")
+    for start, end in pairwise(borders):
+        piece, starts = whole.piece(start, end), [start] * len(texts)
+        begun = method.extend(model, proposal, piece, names, starts, begun)
+    found = begun.log_w.sort(descending=True).values
+    at_once = method.log_weights(model, proposal, whole, names).sort(descending=True)
+    torch.testing.assert_close(found, at_once.values, rtol=0, atol=1e-10)
+    if width < 3000:
+        return
+    for row, text in zip(found, texts, strict=True):
+        listed = tiny.log_joint(model, text).sort(descending=True).values
+        listed = listed[listed > -torch.inf]
+        torch.testing.assert_close(row[: len(listed)], listed, rtol=0, atol=1e-10)
+        assert row[len(listed) :].isneginf().all()
+
+
+@proposals("crf", "smoothing", *WITHOUT_LATENTS)
+def test_some_beam_changes_its_mind_at_a_cut(name, which):
+    """Premise of the above: what is best so far is not what goes on best."""
+    tiny, _, proposal = opened(name, which)
+    whole = tiny.batch(readable(tiny, proposal))
+    moved = []
+    for at in range(1, LENGTH):
+        first, rest = whole.piece(0, at), whole.piece(at, LENGTH)
+        q = proposal.encode(first)
+        begun = proposal.beam(q, 3)
+        state = proposal.advance(q, begun.latents)
+        origin = proposal.beam(proposal.encode(rest, state), 3, begun.log_q).origin
+        moved.append(bool((origin != torch.arange(3)).any()))
+    assert any(moved)
+
+
+@proposals("crf", "smoothing", *WITHOUT_LATENTS)
+def test_filters_go_on_from_what_they_draw(name, which):
+    """One particle of each filter has all the weight, so it is what all become."""
+    tiny, model, proposal = opened(name, which)
+    text, method = [4, UNKNOWN, 4, 4, UNKNOWN], ParticleFilter(20)
+    first, second, third = (tiny.batch([text]).piece(*ends) for ends in BORDERS)
+    names, draw = keys(1, "filter"), ImportanceSampling(20)
+    begin = Particles.begin(1, "cpu")
+    begun = draw.extend(model, proposal, first, names, [0], begin)
+    one, other = begun.log_q[0, :10], begun.log_q[0, 10:]
+    assert one.min() < other.max() - 0.1, "premise: particles differ"
+    chosen = torch.tensor([one.argmin(), 10 + other.argmax()])
+    log_w = torch.full_like(begun.log_w, -torch.inf)
+    log_w[0, chosen] = begun.log_w[0, chosen]
+    begun, start = replace(begun, log_w=log_w), [BORDERS[1][0]]
+
+    # Without drawing anew, the chosen ones alone count.
+    plain = draw.extend(model, proposal, second, names, start, begun)
+    drawn = method.extend(model, proposal, second, names, start, begun)
+
+    each = chosen.repeat_interleave(10)[None]
+    becomes = Particles(
+        plain.model_state.resample(each),
+        plain.proposal_state.resample(each),
+        plain.log_w.gather(1, each) - math.log(10),
+        plain.log_q.gather(1, each),
+    )
+    torch.testing.assert_close(drawn.log_w, becomes.log_w, rtol=0, atol=1e-10)
+    torch.testing.assert_close(drawn.log_q, becomes.log_q)
+    # The states of both: what p says next, filter by filter, and what q draws.
+    last = third.inputs[:, 0]
+    for keep in (slice(0, 10), slice(10, 20)):
+        log_w = torch.full_like(log_w, -torch.inf)
+        log_w[0, keep] = 0.0
+        ours, theirs = (
+            next_token(model, last, replace(particles, log_w=log_w))
+            for particles in (drawn, becomes)
+        )
+        torch.testing.assert_close(ours, theirs)
+    streams = Streams(names, 20, starts=[BORDERS[2][0]])
+    ours, theirs = (
+        proposal.sample(proposal.encode(third, particles.proposal_state), streams, 20)
+        for particles in (drawn, becomes)
+    )
+    torch.testing.assert_close(ours.log_q, theirs.log_q)
+
+
+BORDERS = ((0, 3), (3, 4), (4, 5))
+"""Where the text of the above is cut: a tree needs three words to have a choice."""
 
 
 @every_proposal

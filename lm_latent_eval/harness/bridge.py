@@ -1,17 +1,22 @@
 """Make ``lm_eval --model latent_...`` work with lm-eval 0.4.13.
 
 Later releases of lm-eval discover backends through entry points; 0.4.13 knows only
-its own. ``bridge.pth``, beside this module, is installed into site-packages, where
-Python runs its one line at every start::
+its own. This file and ``bridge.pth`` beside it are installed into site-packages, as
+``lm_latent_eval_bridge``, where Python runs the one line of the latter at every start::
 
     Python starts                -> a finder goes onto sys.meta_path, nothing more
     lm_eval.models is imported   -> the finder calls find_spec below
-    lm_eval.models has run       -> our entry points are registered, the finder leaves
+    lm_eval.models has run       -> the entry points of every installed package are
+                                    registered, the finder leaves
 
-Every start of Python in the environment pays for that line, so it touches no file,
-makes no class (the finder is a function that is its own ``find_spec``), and this
-package is not imported before lm-eval is. Nothing that goes wrong here keeps lm-eval,
-let alone Python, from working. ``benchmarks/startup.py`` measures the price.
+Every start of Python in the environment pays for that line (twice in a virtual
+environment of Python 3.11, whose ``site`` reads such files twice: the second time it
+finds its finder there), so it touches no file and makes no class: the finder is a
+function that is its own ``find_spec``. ``benchmarks/startup.py`` measures the price.
+
+Nothing that goes wrong here keeps lm-eval, let alone Python, from working, and nothing
+of the package itself is needed: where it is broken or gone, whoever asks lm-eval for
+one of its backends gets the error of importing it.
 
 Set ``LM_LATENT_EVAL_NO_BRIDGE=1`` to switch the bridge off. Python reads ``.pth``
 files in site directories alone: after ``pip install --target``, import
@@ -20,20 +25,20 @@ files in site directories alone: after ``pip install --target``, import
 
 from __future__ import annotations
 
-import logging
+import functools
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import distribution
+from importlib.metadata import distribution, entry_points
 from types import ModuleType
+from typing import Any
 
 DISTRIBUTION = "lm-latent-eval"
 GROUP = "lm_eval.models"  # of entry points, and the module that they wait for
 SWITCH = "LM_LATENT_EVAL_NO_BRIDGE"
-
-logger = logging.getLogger(__name__)
 
 
 def find_spec(
@@ -87,22 +92,22 @@ class BridgeLoader(Loader):
         # Only now: after a failed import, the next attempt needs the bridge again.
         if self.bridge in sys.meta_path:
             sys.meta_path.remove(self.bridge)
-        try:
-            register()
-        except Exception as err:
-            logger.warning(
-                "lm_eval --model does not know the backends of %s (%s: %s). "
-                "Reinstall %s, or set %s=1 to do without them.",
-                DISTRIBUTION,
-                type(err).__name__,
-                err,
-                DISTRIBUTION,
-                SWITCH,
-            )
+        with suppress(Exception):  # a registry that has little of 0.4.13's
+            announce()
 
 
-def register() -> None:
-    """Enter our entry points in lm-eval's registry, as names that resolve late.
+def announce() -> None:
+    """Register, or leave it to lm-eval's error to say why that was not possible."""
+    from lm_eval.api import registry
+
+    try:
+        register(registry)
+    except Exception as err:
+        explain(registry, f"{type(err).__name__}: {err}")
+
+
+def register(registry: Any) -> None:
+    """Enter every package's entry points in lm-eval's registry; they resolve late.
 
     Names that are taken stay as they are. Where the registry discovers entry points
     itself (it then has ``load_plugins``), there is nothing to do.
@@ -110,10 +115,28 @@ def register() -> None:
     The entries are strings, ``"module:Class"``: 0.4.13 replaces only such a
     placeholder by the class once ``@register_model`` runs in that module.
     """
-    from lm_eval.api import registry
-
     if hasattr(registry, "load_plugins"):
         return
-    for entry in distribution(DISTRIBUTION).entry_points.select(group=GROUP):
+    for entry in entry_points(group=GROUP):
         if entry.name not in registry.model_registry:
             registry.model_registry.register(entry.name, target=entry.value)
+    distribution(DISTRIBUTION)  # whose backends are missing where its metadata are
+
+
+def explain(registry: Any, reason: str) -> None:
+    """Let lm-eval's error for a model that it does not know say why."""
+    get_model = registry.get_model
+
+    @functools.wraps(get_model)
+    def explained(model_name: str) -> Any:
+        try:
+            return get_model(model_name)
+        except ValueError as err:
+            if model_name in registry.model_registry:
+                raise
+            raise ValueError(
+                f"{err} (those of installed packages are missing: {reason}. Reinstall "
+                f"{DISTRIBUTION}, or set {SWITCH}=1 to do without them)"
+            ) from err
+
+    registry.get_model = explained

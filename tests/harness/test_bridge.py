@@ -8,13 +8,17 @@ import ast
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 PROJECT = Path(__file__).parents[2]
-PTH = PROJECT / "lm_latent_eval" / "harness" / "bridge.pth"
+HARNESS = PROJECT / "lm_latent_eval" / "harness"
+PTH = HARNESS / "bridge.pth"
+THEIRS = Path(metadata.distribution("lm-eval").locate_file("lm_eval/api/registry.py"))
+"""The registry of the lm-eval that is installed, which imports nothing else of it."""
 
 REGISTRY = """
 class Registry(dict):
@@ -55,7 +59,9 @@ class Site:
         info = "lm_latent_eval-0.0.0.dist-info"
         self.write(f"{info}/METADATA", "Name: lm-latent-eval\nVersion: 0.0.0\n")
         self.write(f"{info}/entry_points.txt", ENTRY_POINTS)
-        self.write("lm_latent_eval_bridge.pth", PTH.read_text())
+        for kind in ("pth", "py"):
+            text = (HARNESS / f"bridge.{kind}").read_text()
+            self.write(f"lm_latent_eval_bridge.{kind}", text)
         (root / "lm_latent_eval").symlink_to(PROJECT / "lm_latent_eval")
 
     def write(self, path: str, text: str) -> None:
@@ -150,7 +156,7 @@ def test_importing_the_package_is_light(site):
 def test_it_leaves_no_trace_once_done(site):
     code = """
         bridge = sys.meta_path[0]
-        assert bridge.__name__ == "bridge"
+        assert bridge.__name__ == "lm_latent_eval_bridge"
         import lm_eval.models
         assert bridge not in sys.meta_path
         from importlib.machinery import SourceFileLoader
@@ -189,9 +195,32 @@ def test_an_import_that_failed_may_be_repeated(site):
     check(site.run(code))
 
 
-def test_two_installations_register_once(site):
+COUNT_BRIDGES = """
+names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
+assert names.count("lm_latent_eval_bridge") == 1, names
+"""
+
+
+def test_two_installations_are_one_bridge(site):
     site.write("second_bridge.pth", PTH.read_text())
+    check(site.run(COUNT_BRIDGES))
     assert site.registered() == BUILT_IN | OURS
+
+
+def test_a_site_that_is_read_twice_has_one_bridge(site):
+    """As ``site`` of Python 3.11 reads that of a virtual environment."""
+    check(site.run(f"site.addsitedir({str(site.root)!r})" + COUNT_BRIDGES))
+
+
+def test_packages_of_others_are_registered_too(site):
+    info = "their_lm-1.0.dist-info"
+    site.write(f"{info}/METADATA", "Name: their-lm\nVersion: 1.0\n")
+    theirs = {"their_model": "their_lm.models:Model"}
+    lines = [f"{name} = {value}" for name, value in theirs.items()]
+    # What lm-eval has itself is not replaced.
+    lines += ["hf = their_lm.models:HF"]
+    site.write(f"{info}/entry_points.txt", "\n".join(["[lm_eval.models]", *lines]))
+    assert site.registered() == BUILT_IN | OURS | theirs
 
 
 def test_other_import_hooks_keep_working(site):
@@ -227,33 +256,74 @@ def test_without_lm_eval_the_error_is_pythons_own(site):
     assert "lm_latent_eval" not in done.stderr
 
 
-def test_without_metadata_lm_eval_works_and_the_remedy_is_named(site):
+ASK = """
+import lm_eval.models
+from lm_eval.api.registry import get_model, model_registry
+assert "hf" in model_registry
+get_model("latent_one")
+"""
+
+
+def refused(site: Site) -> str:
+    """Return the last line of what asking for one of our backends ends in."""
+    site.write("lm_eval/api/registry.py", THEIRS.read_text())
+    done = site.run(ASK)
+    assert done.returncode == 1
+    return done.stderr.splitlines()[-1]
+
+
+def test_without_metadata_the_error_for_a_model_says_why(site):
     (site.root / "lm_latent_eval-0.0.0.dist-info").rename(site.root / "gone")
-    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
-    assert done.returncode == 0
-    assert ast.literal_eval(done.stdout) == BUILT_IN
-    assert "Reinstall lm-latent-eval" in done.stderr
-    assert "LM_LATENT_EVAL_NO_BRIDGE=1" in done.stderr
+    assert site.registered() == BUILT_IN
+    error = refused(site)
+    assert error.startswith("ValueError: Attempted to load model 'latent_one', but no")
+    assert "No package metadata was found for lm-latent-eval" in error
+    assert "Reinstall lm-latent-eval" in error
+    assert "LM_LATENT_EVAL_NO_BRIDGE=1" in error
 
 
-def test_a_registry_that_refuses_does_not_stop_lm_eval(site):
+def test_a_registry_that_refuses_is_named_in_the_error_for_a_model(site):
     refuses = MODELS + "model_registry.register = None\n"
     site.write("lm_eval/models/__init__.py", refuses)
-    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
-    assert done.returncode == 0
-    assert ast.literal_eval(done.stdout) == BUILT_IN
-    assert "TypeError" in done.stderr
+    assert site.registered() == BUILT_IN
+    assert "TypeError: 'NoneType' object is not callable" in refused(site)
 
 
-def test_a_half_removed_package_disturbs_nothing(site):
+def test_an_error_of_a_known_model_stays_its_own(site):
+    fails = MODELS + "model_registry.register('odd', target='odd')\n"
+    site.write("lm_eval/models/__init__.py", fails + "model_registry.register = None\n")
+    site.write("lm_eval/api/registry.py", THEIRS.read_text())
+    done = site.run(ASK.replace("latent_one", "odd"))
+    (last,) = done.stderr.splitlines()[-1:]
+    assert last == "ValueError: Invalid lazy path 'odd', expected 'module:object'"
+
+
+def test_a_registry_without_models_does_not_stop_lm_eval(site):
+    site.write("lm_eval/api/registry.py", "")
+    site.write("lm_eval/models/__init__.py", "")
+    check(site.run("import lm_eval.models"))
+
+
+def test_a_package_that_is_gone_is_the_error_for_its_models(site):
     (site.root / "lm_latent_eval").unlink()
-    assert site.registered() == BUILT_IN
+    assert site.registered() == BUILT_IN | OURS
+    assert refused(site) == "ModuleNotFoundError: No module named 'lm_latent_eval'"
 
+
+def test_a_package_half_removed_is_the_error_for_its_models(site):
+    (site.root / "lm_latent_eval").unlink()
     (site.root / "lm_latent_eval" / "harness").mkdir(parents=True)
-    assert site.registered() == BUILT_IN
+    assert site.registered() == BUILT_IN | OURS
+    assert "No module named 'lm_latent_eval.harness.backends'" in refused(site)
 
 
-def test_a_broken_package_disturbs_nothing(site):
+def test_a_broken_package_is_the_error_for_its_models(site):
     (site.root / "lm_latent_eval").unlink()
     site.write("lm_latent_eval/__init__.py", "1 / 0")
+    assert site.registered() == BUILT_IN | OURS
+    assert refused(site) == "ZeroDivisionError: division by zero"
+
+
+def test_a_bridge_half_removed_disturbs_nothing(site):
+    (site.root / "lm_latent_eval_bridge.py").unlink()
     assert site.registered() == BUILT_IN

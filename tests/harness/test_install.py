@@ -129,8 +129,8 @@ def test_wheel_holds_what_it_should(wheel):
     assert {
         "lm_latent_eval/__init__.py",
         "lm_latent_eval/py.typed",
-        "lm_latent_eval/harness/bridge.py",
         "lm_latent_eval_bridge.pth",
+        "lm_latent_eval_bridge.py",
     } <= names
     assert [name for name in names if name.endswith(".pth")] == [
         "lm_latent_eval_bridge.pth"
@@ -141,7 +141,7 @@ def test_wheel_holds_what_it_should(wheel):
         str(path.relative_to(PROJECT))
         for path in (PROJECT / "lm_latent_eval").rglob("*")
         if path.suffix in {".py", ".json", ".safetensors"}
-    }
+    } - {"lm_latent_eval/harness/bridge.py"}  # beside the package
     assert source <= names, "package data is missing"
     metrics = {
         f"lm_latent_eval/{path.relative_to(PROJECT)}"
@@ -178,6 +178,15 @@ print(lm_latent_eval.metric_path("information_rate"))
 """
     found = Path(install.run("-c", code, cwd=install.root).strip())
     assert found.parent.parent in (install.imported_from(), PROJECT)
+
+
+def test_the_bridge_is_installed_once(install):
+    code = """
+import sys
+names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
+assert names.count("lm_latent_eval_bridge") == 1, names
+"""
+    install.run("-c", code)
 
 
 def test_the_switch_leaves_lm_eval_as_it_was(install):

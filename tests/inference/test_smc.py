@@ -11,8 +11,10 @@ from lm_latent_eval.estimators import Bound, log_evidence
 from lm_latent_eval.inference import ImportanceSampling, ParticleFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.text.words import END
+from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
+from tests.models.rnng import reference as tiny_rnng
+from tests.models.rnng.space import every_prefix
 from tests.tiny_checkpoint import Truth, ids
 from tests.tiny_models import batch
 
@@ -27,6 +29,21 @@ def model():
     return tiny_checkpoint.kglm()
 
 
+@pytest.fixture
+def resampled(monkeypatch):
+    """Return a list: which share of the filters drew anew after each token."""
+    shares, resample = [], ParticleFilter._resample
+
+    def noting(method, before, *args):
+        after = resample(method, before, *args)
+        moved = (after.log_w != before.log_w).unflatten(-1, (method.filters, -1))
+        shares.append(moved.any(-1).double().mean().item())
+        return after
+
+    monkeypatch.setattr(ParticleFilter, "_resample", noting)
+    return shares
+
+
 def filtered(model, copies, num_samples, words=WORDS):
     """Weights of copies of one text from the prior, (copies, K)."""
     method = ParticleFilter(num_samples)
@@ -35,22 +52,43 @@ def filtered(model, copies, num_samples, words=WORDS):
     return method.log_weights(model, model.proposal("prior"), texts, keys)
 
 
+def assert_unbiased(log_w, truth):
+    """Hold estimates of copies of one text, on the scale of weights, to their error."""
+    ratio = (log_evidence(log_w) - truth).exp()
+    error = ratio.std().item() / math.sqrt(len(ratio))
+    assert 0 < error < 0.05, "premise: precise enough to notice a bias"
+    assert abs(ratio.mean().item() - 1) < 5 * error
+
+
 @pytest.mark.parametrize("num_samples", [4, 20])
-def test_the_estimate_is_unbiased(model, num_samples):
+def test_the_estimate_is_unbiased(model, num_samples, resampled):
     copies = 8_000 // num_samples
     log_w = filtered(model, copies, num_samples)
     assert log_w.shape == (copies, num_samples)
-    truth = Truth(model).log_p(WORDS)
-    ratio = (log_evidence(log_w) - truth).exp()
-    error = ratio.std().item() / math.sqrt(copies)
-    assert 0 < error < 0.05, "premise: precise enough to notice a bias"
-    assert abs(ratio.mean().item() - 1) < 5 * error
-    # Without resampling, the weights would be those of plain importance sampling.
-    keys = [stream_key(0, f"copy {n}") for n in range(copies)]
-    plain = ImportanceSampling(num_samples).log_weights(
-        model, model.proposal("prior"), batch([WORDS] * copies), keys
-    )
-    assert (plain - log_w).abs().max() > 0.1, "premise: filters resampled"
+    assert max(resampled) > 0.1, "premise: filters draw anew"
+    assert_unbiased(log_w, Truth(model).log_p(WORDS))
+
+
+@pytest.fixture(scope="module")
+def grammar():
+    """Return a tiny RNNG whose words depend much on the stack, so weights are uneven.
+
+    Those of the tiny models elsewhere stay so even that no filter draws anew.
+    """
+    return tiny_rnng.tiny(seed=1, spread=1.5)
+
+
+SENTENCE = [4, UNKNOWN, 5, 5, 4]
+
+
+@pytest.mark.parametrize("num_samples", [10, 40])
+@pytest.mark.parametrize("words", [SENTENCE, [*SENTENCE, END]], ids=len)
+def test_the_estimate_of_a_grammar_is_unbiased(grammar, words, num_samples, resampled):
+    log_w = filtered(grammar, 16_000 // num_samples, num_samples, words)
+    assert sum(share > 0.5 for share in resampled) > 1, "premise: again and again"
+    prefixes = every_prefix(len(words), end=words[-1] == END)
+    log_p = grammar.log_joint(grammar.encode(batch([words])), prefixes)
+    assert_unbiased(log_w, log_p.logsumexp(-1).item())
 
 
 def test_filters_vary_less_than_independent_draws(model):
@@ -66,18 +104,21 @@ def test_filters_vary_less_than_independent_draws(model):
     assert spread["smc"] < 0.8 * spread["is"]
 
 
-def test_a_context_and_its_continuation_are_one_filter(model):
+@pytest.mark.parametrize("name", ["model", "grammar"])
+def test_a_context_and_its_continuation_are_one_filter(name, request, resampled):
+    model = request.getfixturevalue(name)
+    words = WORDS if name == "model" else [*SENTENCE, END]
     method, prior = ParticleFilter(20), model.proposal("prior")
     keys = [stream_key(3, f"copy {n}") for n in range(4)]
-    whole = method.log_weights(model, prior, batch([WORDS] * 4), keys)
-    begin = Particles.begin(4, "cpu")
-    before = method.extend(
-        model, prior, batch([WORDS[:CONTEXT]] * 4), keys, [0] * 4, begin
-    )
-    rest = batch([WORDS[CONTEXT:]] * 4)
-    rest.inputs[:, 0] = WORDS[CONTEXT - 1]
-    after = method.extend(model, prior, rest, keys, [CONTEXT] * 4, before)
-    torch.testing.assert_close(after.log_w, whole, rtol=1e-9, atol=0)
+    texts = batch([words] * 4)
+    whole = method.log_weights(model, prior, texts, keys)
+    assert max(resampled[:CONTEXT]) > 0, "premise: the context draws anew"
+    particles = Particles.begin(4, "cpu")
+    for start, end in ((0, CONTEXT), (CONTEXT, len(words))):
+        particles = method.extend(
+            model, prior, texts.piece(start, end), keys, [start] * 4, particles
+        )
+    torch.testing.assert_close(particles.log_w, whole, rtol=1e-9, atol=0)
 
 
 def test_shorter_texts_stop_in_any_company(model):

@@ -248,7 +248,7 @@ class KGLM(Pretrained):
     def _nodes_at_once(self, num_tokens: int) -> int:
         """How many nodes' words, aliases and products with tokens fit into a table."""
         words = self.generative.words
-        slots = self.knowledge.aliases.shape[1:].numel()
+        slots = math.prod(self.knowledge.aliases.shape[1:])
         largest = max(
             self.config.vocab_size, num_tokens, words.copy.out_features * slots
         )

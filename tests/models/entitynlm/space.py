@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 
 from lm_latent_eval.models.entitynlm.chain import Chains
+from lm_latent_eval.text.batch import TokenBatch
+
+Chain = tuple[tuple[int, int], ...]
+"""Of each token who it is about, and how many more tokens that goes on."""
+
+
+def longer(chain: Chain, max_mention_length: int) -> list[Chain]:
+    """Return every chain of one token more: nobody, then entities by lengths."""
+    entity, remaining = chain[-1] if chain else (0, 0)
+    if remaining:
+        return [(*chain, (entity, remaining - 1))]
+    entities = max((e for e, _ in chain), default=0)
+    new = [
+        (e, more) for e in range(1, entities + 2) for more in range(max_mention_length)
+    ]
+    return [(*chain, last) for last in [(0, 0), *new]]
+
+
+def together(chains: Sequence[Chain]) -> Chains:
+    """Return chains of one length as tensors, (1, K, T)."""
+    listed = torch.tensor(chains).view(1, len(chains), -1, 2)
+    return Chains(listed[..., 0], listed[..., 1])
 
 
 @cache
 def every_chain(num_tokens: int, max_mention_length: int) -> Chains:
-    """List all chains, (1, K, T), depth first: nobody, then entities by lengths."""
-    found: list[list[tuple[int, int]]] = []
+    """List all chains, (1, K, T), depth first."""
+    found: list[Chain] = []
 
-    def unfold(chain: list[tuple[int, int]], entities: int) -> None:
+    def unfold(chain: Chain) -> None:
         if len(chain) == num_tokens:
             found.append(chain)
             return
-        entity, remaining = chain[-1] if chain else (0, 0)
-        if remaining:
-            unfold([*chain, (entity, remaining - 1)], entities)
-            return
-        unfold([*chain, (0, 0)], entities)
-        for e in range(1, entities + 2):
-            for more in range(max_mention_length):
-                unfold([*chain, (e, more)], max(entities, e))
+        for one_more in longer(chain, max_mention_length):
+            unfold(one_more)
 
-    unfold([], 0)
-    listed = torch.tensor(found).view(1, len(found), num_tokens, 2)
-    return Chains(listed[..., 0], listed[..., 1])
+    unfold(())
+    return together(found)
+
+
+def best_chains(proposal, batch: TokenBatch, width: int) -> set[Chain]:
+    """Return what a beam finds by definition, chain by chain."""
+    length = proposal.model.config.max_mention_length
+    kept: list[Chain] = [()]
+    for t in range(1, batch.targets.shape[1] + 1):
+        going_on = [one for chain in kept for one in longer(chain, length)]
+        encoded = proposal.encode(batch.piece(0, t))
+        log_q = proposal.log_prob(encoded, together(going_on))[0]
+        best = log_q.argsort(descending=True, stable=True)[:width]
+        kept = [going_on[k] for k in best.tolist()]
+    return {*kept}

@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.entitynlm.chain import Chains
 from tests.models.entitynlm import reference
-from tests.models.entitynlm.space import every_chain
+from tests.models.entitynlm.space import best_chains, every_chain
 
 EXACT = reference.numbers()["exact"]
 PROPOSALS = ("peeking", "nonpeeking", "prior")
@@ -131,20 +131,9 @@ def test_beam_is_a_bound_and_becomes_exact(case, which):
 @pytest.mark.parametrize("width", [1, 3, 10])
 @pytest.mark.parametrize("case", EXACT, ids=name)
 def test_beam_keeps_the_best_beginnings(case, width):
-    """Against a beam search that lists every chain of every length."""
     model, batch, _ = enumerated(case)
     proposal = model.proposal("peeking")
-    kept: set = {()}
-    for t in range(1, len(case["tokens"])):
-        chains = every_chain(t, model.config.max_mention_length)
-        piece = batch.piece(0, t)
-        log_q = proposal.log_prob(proposal.encode(piece), chains)[0].tolist()
-        going_on = {
-            chain: q
-            for chain, q in zip(as_tuples(chains), log_q, strict=True)
-            if chain[:-1] in kept
-        }
-        kept = set(sorted(going_on, key=lambda c: -going_on[c])[:width])
+    kept = best_chains(proposal, batch, width)
     beam = proposal.beam(proposal.encode(batch), width)
     assert (beam.log_q > -torch.inf).sum() == len(kept)
     assert set(as_tuples(beam.latents)) == kept

@@ -10,7 +10,7 @@ import torch
 from lm_latent_eval.models.entitynlm.following import Factors
 from lm_latent_eval.models.entitynlm.unfolding import Unfolding
 from tests.models.entitynlm import reference
-from tests.models.entitynlm.space import every_chain
+from tests.models.entitynlm.space import best_chains, every_chain
 
 REFERENCE = reference.numbers()
 CASES = REFERENCE["cases"]
@@ -18,9 +18,6 @@ NONPEEKING = REFERENCE["nonpeeking"]["cases"]
 EXACT = REFERENCE["exact"]
 TOLERANCE = 1e-10
 """Rounding of float64 over the longest documents; design asks for 1e-6."""
-PRUNED = ("A", 16, 4)
-"""Where the original's beam, narrower for want of places, happens on better chains:
-pruning is not nested."""
 FACTORS = ("type", "id", "length")
 
 
@@ -194,24 +191,34 @@ def test_what_the_original_sampler_estimates(case):
     keep = torch.tensor(drawn)
     assert int(keep.sum()) == case["num_z"]
     free = torch.tensor(free_types)
-    total = (charged + log_mention.masked_fill(free, 0.0)).sum(-1)[0, keep]
-    support = total.logsumexp(0).item()
+    total = (charged + log_mention.masked_fill(free, 0.0)).sum(-1)[0]
+    support = total[keep].logsumexp(0).item()
     assert abs(support - case["log_px_over_sampler_support"]) < TOLERANCE
-    exact = model.log_joint(encoded, chains).logsumexp(-1).item()
-    assert abs(exact - support) > 0.5, "another quantity, not a close estimate"
+    # Another quantity: it misses chains, and charges those that it draws too little.
+    assert not keep.all()
+    log_p = model.log_joint(encoded, chains)[0]
+    assert (total[keep] > log_p[keep]).all()
 
 
 @pytest.mark.parametrize("case", REFERENCE["beam"], ids=lambda c: f"{name(c)}-{c['k']}")
 def test_beam_is_a_bound_where_the_original_is_none(case):
-    """Ours spends its width on chains that differ after the first token."""
+    """Ours spends its width on chains that differ after the first token.
+
+    The original, whose first tokens differ, keeps fewer. That need not be worse, as
+    pruning is not nested; with one place both find the same.
+    """
     model = reference.model(case["model"])
     batch = reference.batch(case["tokens"])
     proposal = model.proposal("peeking")
     beam = proposal.beam(proposal.encode(batch), case["k"])
-    log_p = model.log_joint(model.encode(batch), beam.latents)
-    total = log_p.masked_fill(beam.log_q.isneginf(), -torch.inf).logsumexp(-1).item()
-    if (case["model"], len(case["tokens"]), case["k"]) != PRUNED:
-        assert total >= case["beam_logsumexp_unique_with_z0_none"] - TOLERANCE
+    found = beam.log_q[0] > -torch.inf
+    listed = torch.stack(beam.latents, -1)[0, found].tolist()
+    chains = {tuple(map(tuple, chain)) for chain in listed}
+    assert chains == best_chains(proposal, batch, case["k"])
+    log_p = model.log_joint(model.encode(batch), beam.latents)[0, found]
+    total = log_p.logsumexp(-1).item()
+    if case["k"] == 1:
+        assert abs(total - case["beam_logsumexp"]) < TOLERANCE
     if case["exact_log_px"] is not None:
         assert total <= case["exact_log_px"] + TOLERANCE
 
@@ -223,4 +230,4 @@ def test_the_original_beam_exceeds_p():
         for case in REFERENCE["beam"]
         if case["exact_log_px"] is not None
     ]
-    assert max(over) > 0.9
+    assert max(over) > TOLERANCE

@@ -1,0 +1,67 @@
+"""Tiny checkpoints of every model, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.modeling import EntityNLM
+from lm_latent_eval.models.rnn.modeling import RNNConfig, RNNLanguageModel
+from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
+from tests import tiny_checkpoint
+from tests.tiny_models import randomised
+
+WORDS = {
+    "vocab_size": tiny_checkpoint.tokenizer().vocab_size,
+    "num_words": tiny_checkpoint.tokenizer().num_words,
+    "num_unknown_types": tiny_checkpoint.UNKNOWN_TYPES,
+}
+
+
+def entitynlm() -> EntityNLM:
+    config = EntityNLMConfig(
+        embedding_dim=4, hidden_size=5, max_mention_length=2, **WORDS
+    )
+    return randomised(EntityNLM(config).double(), 0, 0.7).eval()
+
+
+def rnn() -> RNNLanguageModel:
+    config = RNNConfig(class_starts=[0, 3], embedding_dim=3, hidden_size=4, **WORDS)
+    return randomised(RNNLanguageModel(config).double(), 0, 0.7).eval()
+
+
+def rnng() -> RNNG:
+    config = RNNGConfig(hidden_size=4, proposal_size=3, max_words=40, **WORDS)
+    return randomised(RNNG(config).double(), 3, 0.7).eval()
+
+
+def srnn() -> SentenceRNN:
+    config = SRNNConfig(vocab_size=WORDS["vocab_size"], hidden_size=4)
+    return randomised(SentenceRNN(config).double(), 1, 1.0).eval()
+
+
+def _writer(build: Callable[[], Any], *, spelled: bool = False):
+    def write(folder: Path) -> Path:
+        writing = tiny_checkpoint.orthography() if spelled else None
+        return tiny_checkpoint.write(folder, build(), writing)
+
+    return write
+
+
+WRITE = {
+    "entitynlm": _writer(entitynlm),
+    "kglm": _writer(tiny_checkpoint.kglm),
+    "kglm_spelled": _writer(tiny_checkpoint.kglm, spelled=True),
+    "lstm": _writer(tiny_checkpoint.lstm),
+    "lstm_spelled": _writer(tiny_checkpoint.lstm, spelled=True),
+    "rnn": _writer(rnn),
+    "rnng": _writer(rnng),
+    "srnn": _writer(srnn),
+}
+"""Name -> what writes its directory. Spelled ones charge every character."""
+PROBABILITIES = tuple(name for name in WRITE if name != "srnn")
+"""Those whose scores are log-probabilities."""

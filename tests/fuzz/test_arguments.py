@@ -1,0 +1,256 @@
+"""Arguments as users type them: a result, or one line that names the argument."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.harness.backends import LatentEntityNLM, LatentKGLM, LatentRNNG
+from lm_latent_eval.report.explain import explain
+from tests.fuzz.law import Refused, command, finite, outcome, same, share
+from tests.fuzz.strategies import SCALARS, VALUES
+from tests.tiny_checkpoint import rolling
+
+BACKENDS = {"entitynlm": LatentEntityNLM, "kglm": LatentKGLM, "rnng": LatentRNNG}
+TEXT = "the fox saw Ada ."
+FEW = 1000
+"""Samples that a test can afford."""
+
+SPELLED = st.sampled_from(
+    (
+        *(
+            "0",
+            "1",
+            "2",
+            "3.0",
+            "1e1",
+            "1e3",
+            "1_0",
+            "+4",
+            " 5",
+            "007",
+            "0x10",
+            "1e400",
+        ),
+        *(
+            "-1",
+            "-0",
+            "0.5",
+            "1e-3",
+            "1e-300",
+            "1.0000001",
+            "1e300",
+            "nan",
+            "inf",
+            "-inf",
+        ),
+        *("", "None", "none", "null", "true", "False", "yes", "[]", "{}", "()", "''"),
+        *("is", "beam", "smc", "exact", "bean", "IS", "prior", "peeking", "lookahead"),
+        *("closed", "penalized", "spelled", "auto", "auto:4", "auto:x", "float64"),
+        *("float32", "bfloat16", "torch.float64", "int8", "cpu", "cuda:99", "gpu", "é"),
+        *("٣", "\0", "1 2", "1;2", "%s", "../..", "~", "10" * 200),
+    )
+)
+NAMES = (
+    *("proposal", "estimator", "num_samples", "temperature", "seed", "unk"),
+    *("target_stderr", "max_samples", "dtype", "num_sample", "revision", "é"),
+)
+
+
+def scored(build) -> float:
+    """Score a text with a backend, if that takes no longer than a moment."""
+    lm = build()
+    options = lm.options
+    most = options.max_samples if options.target_stderr else options.num_samples
+    if max(most, options.num_samples) > FEW:
+        return -1.0
+    return float(lm.loglikelihood_rolling(rolling(TEXT))[0])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@share(1)
+@given(
+    arguments=st.dictionaries(st.sampled_from(NAMES), SPELLED, max_size=3),
+    batch_size=st.one_of(st.none(), SPELLED),
+)
+def test_any_model_args(folders, name, arguments, batch_size):
+    listed = ",".join(f"{key}={value}" for key, value in arguments.items())
+
+    def build():
+        return BACKENDS[name].create_from_arg_string(
+            f"pretrained={folders[name]},num_samples=2,{listed}".replace(
+                "num_samples=2,", "" if "num_samples" in arguments else "num_samples=2,"
+            ),
+            {"batch_size": batch_size, "max_batch_size": None, "device": "cpu"},
+        )
+
+    found = outcome(lambda: scored(build))
+    if not isinstance(found, Refused):
+        finite("a score", found)
+
+
+@share(2)
+@given(settings=st.dictionaries(st.sampled_from(NAMES[:9]), VALUES, max_size=3))
+def test_any_settings_of_python(folders, settings):
+    few = {"num_samples": 2} | settings
+    found = outcome(
+        lambda: scored(lambda: LatentKGLM(pretrained=str(folders["kglm"]), **few))
+    )
+    if not isinstance(found, Refused):
+        finite("a score", found)
+
+
+OPTIONS = {
+    "--estimator": "estimator",
+    "--num-samples": "num_samples",
+    "--proposal": "proposal",
+    "--temperature": "temperature",
+    "--seed": "seed",
+    "--unk": "unk",
+    "--target-stderr": "target_stderr",
+    "--max-samples": "max_samples",
+    "--batch-size": "batch_size",
+    "--dtype": "dtype",
+}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Return a file of two texts."""
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text(f"{TEXT}\nBo saw zebra .\n")
+    return path
+
+
+def affordable(given: dict[str, str]) -> bool:
+    """Whether no test would wait for it."""
+
+    def number(name: str, default: float) -> float:
+        try:
+            return float(given.get(name, default))
+        except ValueError:
+            return default
+
+    most = number("--num-samples", 2)
+    if "--target-stderr" in given:
+        most = max(most, number("--max-samples", math.inf))
+    return not FEW < most < math.inf
+
+
+@share(2)
+@given(
+    given_options=st.dictionaries(
+        st.sampled_from(list(OPTIONS)), SPELLED, max_size=3
+    ).filter(affordable),
+    name=st.sampled_from(("kglm_spelled", "lstm", "rnng")),
+)
+def test_any_options_of_the_command(folders, texts, given_options, name):
+    options = {"--num-samples": "2"} | given_options
+    found = command(
+        *("estimate", str(folders[name]), "--data", str(texts)),
+        *(f"{option}={value}" for option, value in options.items()),
+    )
+    assert isinstance(found, Refused) or "nan" not in found
+
+
+@share(1)
+@given(value=SPELLED)
+def test_one_spelling_is_one_number_everywhere(folders, value):
+    """A number of samples means the same in Python, to the harness and typed."""
+    folder = str(folders["kglm"])
+    if not affordable({"--num-samples": value}):
+        return
+
+    def ways():
+        yield lambda: LatentKGLM(pretrained=folder, num_samples=value)
+        yield lambda: LatentKGLM.create_from_arg_string(
+            f"pretrained={folder},num_samples={value}",
+            {"batch_size": None, "max_batch_size": None, "device": "cpu"},
+        )
+
+    python, harness = (
+        outcome(lambda way=way: way().options.num_samples) for way in ways()
+    )
+    if value not in ("", "None"):  # which the harness takes for nothing given
+        assert isinstance(python, Refused) == isinstance(harness, Refused)
+    if not isinstance(python, Refused):
+        same("a number of samples", harness, python)
+
+
+RESULTS = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                (
+                    *("results", "config", "latent_eval", "task", "model", "n-samples"),
+                    *("word_perplexity,none", "alias", "estimator", "num_samples"),
+                )
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@share(1)
+@given(content=RESULTS)
+def test_any_results_are_explained_or_refused(tmp_path_factory, content):
+    folder = tmp_path_factory.getbasetemp() / "explained"
+    folder.mkdir(exist_ok=True)
+    (folder / "results_2026.json").write_text(json.dumps(content), encoding="utf-8")
+    found = outcome(lambda: explain(folder))
+    assert isinstance(found, Refused) or found
+
+
+TRAIN = ("--data", "{file}", "--dev", "{file}", "--output", "{out}")
+COMMANDS = (
+    ("explain", "{folder}"),
+    ("study", "--pretrained", "{folder}", "--data", "{file}", "--output", "{file}"),
+    ("study", "--output", "{out}", "--report", "{folder}"),
+    *(("train", name, *TRAIN) for name in ("kglm", "entitynlm", "rnng")),
+    ("train", "spelling", "{file}", "--data", "{file}"),
+    ("train", "lstm", "--vocabulary", "{file}", *TRAIN),
+    ("convert", "rnng", "--model", "{file}", "--output", "{out}"),
+    ("convert", "kglm", "--archive", "{file}", "--output", "{out}"),
+    ("convert", "entitynlm", "--archive", "{folder}", "--output", "{out}"),
+    ("estimate", "{file}", "--data", "{file}"),
+    ("estimate", "{out}", "--data", "{file}"),
+    ("distort", "measure", "errors", "one={folder}", "--output", "{out}"),
+    ("distort", "trees", "--corpus", "{folder}", "--output", "{out}.ptb"),
+    ("distort", "study", "--plan", "{file}", "--output", "{out}"),
+    (
+        *("distort", "score", "--learner", "{folder}", "--corpus", "{folder}"),
+        *("--output", "{out}"),
+    ),
+    (
+        *("distort", "sample", "--language", "{file}", "--num-sequences", "2"),
+        *("--output", "{out}"),
+    ),
+)
+CONTENTS = {
+    "nothing": b"",
+    "bytes": bytes(range(256)),
+    "an empty object": b"{}\n",
+    "numbers": b"[1, 2, 3]\n",
+    "a deep list": b"[" * 100_000,
+    "a table": b"a\tb\n1\t2\n",
+    "half a tree": b"(S (NP the fox)\n",
+    "a mark": b"\xef\xbb\xbf",
+}
+
+
+@pytest.mark.parametrize("which", CONTENTS)
+@pytest.mark.parametrize("line", COMMANDS, ids=" ".join)
+def test_files_that_a_command_does_not_expect(folders, tmp_path, line, which):
+    path = tmp_path / "file.jsonl"
+    path.write_bytes(CONTENTS[which])
+    names = {"file": path, "folder": folders["kglm"], "out": tmp_path / "out"}
+    assert isinstance(command(*(part.format(**names) for part in line)), Refused)
