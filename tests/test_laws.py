@@ -97,7 +97,7 @@ TINY_MODELS = {
             model.config.special_entities,
         ),
         (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
-        ("smoothing", "peeking", "nonpeeking", "prior"),
+        ("adapted", "smoothing", "peeking", "nonpeeking", "prior"),
         copied=tiny_models.COPIED,
     ),
     "lstm": Tiny(

@@ -2,11 +2,13 @@ r"""Which entity a NEW mention names: a distribution over a whole entity table.
 
 .. math:: p_{\mathrm{new}}(e) = \frac{[e \text{ may be introduced}] \, e^{s_{te}}}{Z_t}
     \cdot \frac{e^{b_t(e)}}{L_t}, \qquad
-    L_t = 1 + \sum_{e : b_t(e) \ne 0} \frac{e^{s_{te}}}{Z_t} (e^{b_t(e)} - 1)
+    L_t = e^{b_t(\mathrm{others})} \Bigl(1 - \sum_{e\ \mathrm{listed}}
+    \frac{e^{s_{te}}}{Z_t}\Bigr)
+    + \sum_{e\ \mathrm{listed}} \frac{e^{s_{te} + b_t(e)}}{Z_t}
 
-The sum of Z_t runs over all E entities, ``scores.AT_ONCE`` numbers at a time; that of
-the tilt's lift L_t only over the few that the text speaks for. What is asked for is
-computed for the (position, entity) pairs asked for.
+The sum of Z_t runs over all E entities, ``scores.AT_ONCE`` numbers at a time; those of
+the tilt's lift L_t only over the few that the tilt lists. What is asked for is computed
+for the (position, entity) pairs asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
-from lm_latent_eval.models.kglm.ragged import invert_cdf
+from lm_latent_eval.models.kglm.ragged import invert_cdf, segment_logsumexp
 from lm_latent_eval.models.kglm.scores import EntityScores
 
 
@@ -54,11 +56,14 @@ class NewEntities:
         lift = torch.zeros_like(self.log_z)
         if self.tilt is None:
             return lift
-        position, entity, tilt = self._tilted(
-            torch.arange(len(lift), device=lift.device)
-        )
-        more = self._log_plain(position, entity).double().exp() * tilt.double().expm1()
-        return more.new_zeros(len(lift)).index_add(0, position, more).log1p().to(lift)
+        every = torch.arange(len(lift), device=lift.device)
+        position, entity, tilt = self._tilted(every)
+        log_plain = self._log_plain(position, entity).double()
+        listed = segment_logsumexp(log_plain + tilt, position, len(lift))
+        plain = log_plain.exp()
+        rest = 1 - plain.new_zeros(len(lift)).index_add(0, position, plain)
+        unlisted = rest.clamp_min(0.0).log() + self.tilt.others
+        return torch.logaddexp(unlisted, listed).to(lift)
 
     def log_prob(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return log p_new of positions and entities in nats, elementwise, (n,)."""
@@ -74,7 +79,8 @@ class NewEntities:
         if self.tilt is None:
             return log_plain
         row, entity, tilt = self._tilted(position)
-        tilted = log_plain.index_put((row, entity), tilt, accumulate=True)
+        others = self.tilt.others[position, None].expand_as(log_plain)
+        tilted = log_plain + others.index_put((row, entity), tilt)
         return tilted - self.lift[position, None]
 
     def sample(self, position: Tensor, u: Tensor) -> Tensor:
@@ -112,7 +118,7 @@ class NewEntities:
         return self.scores.rows(position).masked_fill(~self.introducible, -torch.inf)
 
     def _tilted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """List the introducible entities with a tilt: index, entity and tilt."""
+        """List the introducible entities that the tilt does: index, entity and tilt."""
         if self.tilt is None:
             raise ValueError("no tilt")
         row, node, tilt = self.tilt.entries(position)

@@ -209,7 +209,7 @@ def test_beam_is_a_bound_where_the_original_is_none(case):
     proposal = model.proposal("peeking")
     beam = proposal.beam(proposal.encode(batch), case["k"])
     log_p = model.log_joint(model.encode(batch), beam.latents)
-    total = log_p.masked_fill(beam.log_q.isneginf(), -torch.inf).logsumexp(-1).item()
+    total = log_p.masked_fill(beam.score.isneginf(), -torch.inf).logsumexp(-1).item()
     if (case["model"], len(case["tokens"]), case["k"]) != PRUNED:
         assert total >= case["beam_logsumexp_unique_with_z0_none"] - TOLERANCE
     if case["exact_log_px"] is not None:
