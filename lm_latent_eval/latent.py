@@ -67,8 +67,9 @@ class Beam(Generic[LatentsT]):
 
     latents: LatentsT
     """A model's own type with leading axes (B, K)."""
-    log_q: Tensor
-    """log q(z_k | x) in nats, shape (B, K), float64; ``-inf`` marks an unused place."""
+    score: Tensor
+    """What the search ranks by, nats, (B, K), float64: log q(z_k | x), or what stands
+    for log p if the proposal says so. ``-inf`` marks an unused place."""
     origin: Tensor
     """Which latent of the text so far each continues, (B, K); 0 at the beginning."""
 
@@ -103,11 +104,11 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
         ...
 
     def beam(
-        self, encoded: EncodedT, width: int, log_q: Tensor | None = None, /
+        self, encoded: EncodedT, width: int, score: Tensor | None = None, /
     ) -> Beam[LatentsT]:
-        """Find up to ``width`` distinct latents of high q; every one if they fit.
+        """Find up to ``width`` distinct latents; every one if they fit.
 
-        ``log_q`` (B, K') are the latents of the text so far, if there is any.
+        ``score`` (B, K') is that of the latents of the text so far, if there is any.
         """
         ...
 

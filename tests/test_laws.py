@@ -99,7 +99,7 @@ TINY_MODELS = {
             model.config.special_entities,
         ),
         (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
-        ("smoothing", "peeking", "nonpeeking", "prior"),
+        ("adapted", "smoothing", "peeking", "nonpeeking", "prior"),
         copied=tiny_models.COPIED,
     ),
     "lstm": Tiny(
@@ -300,7 +300,7 @@ def test_some_beam_changes_its_mind_at_a_cut(name, which):
         q = proposal.encode(first)
         begun = proposal.beam(q, 3)
         state = proposal.advance(q, begun.latents)
-        origin = proposal.beam(proposal.encode(rest, state), 3, begun.log_q).origin
+        origin = proposal.beam(proposal.encode(rest, state), 3, begun.score).origin
         moved.append(bool((origin != torch.arange(3)).any()))
     assert any(moved)
 

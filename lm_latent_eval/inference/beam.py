@@ -34,7 +34,7 @@ class BeamMarginalization:
             return self.extend(model, proposal, batch, keys, [], begin).log_w
         beam = proposal.beam(proposal.encode(batch), self.num_samples)
         log_p: Tensor = model.log_joint(model.encode(batch), beam.latents).double()
-        return log_p.masked_fill(beam.log_q.isneginf(), -torch.inf)
+        return log_p.masked_fill(beam.score.isneginf(), -torch.inf)
 
     def extend(
         self,
@@ -61,8 +61,8 @@ class BeamMarginalization:
             particles = Particles(
                 model.advance(p, beam.latents),
                 proposal.advance(proposal.encode(piece, q_state), beam.latents),
-                log_p.masked_fill(beam.log_q.isneginf(), -torch.inf),
-                beam.log_q,
+                log_p.masked_fill(beam.score.isneginf(), -torch.inf),
+                beam.score,
             )
         return particles
 

@@ -29,7 +29,7 @@ class Particles:
     """Log-weights so far in nats, (B, K) float64: of importance samples
     log p(x, z) - log q(z | x), of a beam log p(x, z)."""
     log_q: Tensor
-    """log q(z | x) so far in nats, (B, K) float64."""
+    """log q(z | x) so far in nats, (B, K) float64; of a beam its ``score``."""
 
     @classmethod
     def begin(cls, batch_size: int, device: torch.device | str) -> Particles:

@@ -32,6 +32,8 @@ from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.text.batch import TokenBatch
 
 FILTERS = 10
+FEWEST = 5
+"""Fewer filters than this do not tell how much they vary: there is no error then."""
 RESAMPLING_LANE = 3
 """The random number of a decision that models leave to inference."""
 
@@ -147,15 +149,28 @@ class ParticleFilter:
         filters = log_w.view(self.filters, -1)
         return filters.logsumexp(-1) - math.log(filters.shape[-1])
 
+    def _unbiased(self, stderr: float) -> float:
+        """Divide the filters' squared deviations by R - 1, where R is not large.
+
+        An interval of R filters is Student's t of R - 1 degrees of freedom.
+        """
+        filters = self.filters
+        if filters < FEWEST:
+            return math.inf
+        return stderr * math.sqrt(filters / (filters - 1))
+
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from log-weights (K,).
 
-        Its log-weights and effective sample size are those of the filters.
+        Its log-weights and effective sample size are those of the filters. Its error is
+        infinite, which is to say unknown, of fewer than ``FEWEST`` filters.
         """
+        filters = Estimate.from_log_weights(
+            self._log_filters(log_w), num_tokens=num_tokens, estimator=self.name
+        )
         return replace(
-            Estimate.from_log_weights(
-                self._log_filters(log_w), num_tokens=num_tokens, estimator=self.name
-            ),
+            filters,
+            stderr=self._unbiased(filters.stderr),
             num_samples=self.num_samples,
             pareto_k=None,
         )
@@ -168,7 +183,7 @@ class ParticleFilter:
         return replace(
             self.estimate(log_w, num_tokens),
             log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
-            stderr=log_ratio_stderr(whole, prefix).item(),
+            stderr=self._unbiased(log_ratio_stderr(whole, prefix).item()),
             bound=Bound.NONE,
             log_weights=(),
         )

@@ -77,7 +77,9 @@ def test_a_narrow_beam_stays_below(backend, truth):
         assert answer < truth.log_p(words)
 
 
-@pytest.mark.parametrize("proposal", ["smoothing", "peeking", "nonpeeking", "prior"])
+@pytest.mark.parametrize(
+    "proposal", ["adapted", "smoothing", "peeking", "nonpeeking", "prior"]
+)
 @pytest.mark.parametrize("text", ["Ada saw the fox", "the saw"])
 def test_importance_sampling_is_unbiased(backend, model, truth, proposal, text):
     num_samples = 20_000

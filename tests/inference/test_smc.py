@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from scipy.stats import binom
+from scipy.stats import t as student
 
 from lm_latent_eval.estimators import Bound, log_evidence
 from lm_latent_eval.inference import ImportanceSampling, ParticleFilter
@@ -140,16 +142,16 @@ def test_filters_are_the_weights_of_the_estimate(model):
     assert estimate.log_weights == pytest.approx(by_hand.tolist())
     assert estimate.log_evidence == pytest.approx(log_evidence(log_w).item())
     ratio = (by_hand - by_hand.logsumexp(-1)).exp() * 10
-    expected = ratio.std(correction=0).item() / math.sqrt(10)
+    expected = ratio.std(correction=1).item() / math.sqrt(10)
     assert estimate.stderr == pytest.approx(expected)
     assert (estimate.num_samples, estimate.estimator) == (200, "smc")
     assert estimate.bound is Bound.STOCHASTIC_LOWER
 
 
 def test_a_difference_is_of_the_same_filters(model):
-    method = ParticleFilter(40)
+    method = ParticleFilter(60)
     before, after = (
-        filtered(model, 1, 40, words)[0] for words in (WORDS[:CONTEXT], WORDS)
+        filtered(model, 1, 60, words)[0] for words in (WORDS[:CONTEXT], WORDS)
     )
     estimate = method.difference(after, before, 2)
     expected = log_evidence(after) - log_evidence(before)
@@ -165,9 +167,31 @@ def test_the_errors_say_how_far_off_it_is(model):
     estimates = [method.estimate(row, len(WORDS)) for row in log_w]
     errors = [e.stderr for e in estimates]
     assert max(errors) < 0.3, "premise: reliable"
-    within = sum(abs(e.log_evidence - truth) < 2 * e.stderr for e in estimates)
-    # Two errors by ten replicates, divided by R: a t of 9 degrees, 90 % and more.
-    assert within / copies > 0.8
+    reach = student.ppf(0.975, method.filters - 1)
+    missed = sum(abs(e.log_evidence - truth) > reach * e.stderr for e in estimates)
+    # Of 200 intervals of 95 % more than 23 miss the truth in one run of a thousand.
+    assert missed <= binom.ppf(0.999, copies, 0.05)
+
+
+def test_few_filters_have_no_error(model):
+    for num_samples, known in [(40, False), (50, True)]:
+        method = ParticleFilter(num_samples)
+        whole = filtered(model, 1, num_samples)
+        prefix = filtered(model, 1, num_samples, WORDS[:CONTEXT])
+        errors = [
+            method.estimate(whole[0], len(WORDS)).stderr,
+            method.difference(whole[0], prefix[0], 2).stderr,
+        ]
+        assert [math.isfinite(error) for error in errors] == [known, known]
+
+
+def test_deviations_are_divided_by_one_less():
+    method = ParticleFilter(50)
+    log_z = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]).log()
+    log_w = log_z.repeat_interleave(10)
+    spread = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]).std(correction=1).item()
+    wanted = spread / math.sqrt(5) / 0.3
+    assert abs(method.estimate(log_w, 1).stderr - wanted) < 1e-6
 
 
 def test_what_cannot_be_divided_is_an_error():

@@ -19,14 +19,18 @@ from lm_latent_eval.models.kglm.ragged import expand_ranges
 
 @dataclass(frozen=True)
 class Tilt:
-    """b_t(node) at P positions, of the nodes where it is not 0."""
+    """b_t(node) at P positions: of the nodes that are listed, and of all others."""
 
     key: Tensor
     """position * N + node, increasing, and P * N at the end, (M + 1,)."""
     value: Tensor
     """Nats, and 0 at the end, (M + 1,)."""
+    others: Tensor
+    """Nats, of the nodes that a position does not list, (P,)."""
     num_nodes: int
     """N."""
+    continues: bool
+    """Whether the mass of a CONTINUE is tilted as well, or kept."""
 
     @classmethod
     def largest(
@@ -45,20 +49,29 @@ class Tilt:
         )
         score = torch.cat([score, score.new_zeros(1)])
         value = score.new_zeros(len(key)).scatter_reduce(0, which, score, "amax")
-        return cls(key, value, num_nodes)
+        others = score.new_zeros(num_positions)
+        return cls(key, value, others, num_nodes, continues=False)
 
     def tempered(self, temperature: float) -> Tilt:
         """Divide by a temperature."""
-        return replace(self, value=self.value / temperature)
+        value, others = self.value / temperature, self.others / temperature
+        return replace(self, value=value, others=others)
+
+    def of_continuing(self, position: Tensor, node: Tensor) -> Tensor:
+        """Return what the mass of going on with a mention is tilted by, elementwise."""
+        if self.continues:
+            return self.at(position, node)
+        return self.others.new_zeros(len(position))
 
     def at(self, position: Tensor, node: Tensor) -> Tensor:
         """Return b of positions and nodes, elementwise."""
         key = position * self.num_nodes + node
         place = torch.searchsorted(self.key, key)
-        return torch.where(self.key[place] == key, self.value[place], 0.0)
+        listed = self.key[place] == key
+        return torch.where(listed, self.value[place], self.others[position])
 
     def entries(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """List what is not 0 at some positions: index into them, node and value."""
+        """List the listed nodes of some positions: index into them, node and value."""
         low = position * self.num_nodes
         entry, row = expand_ranges(
             torch.searchsorted(self.key, low),

@@ -7,7 +7,9 @@ E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``c
 tokens. The factor of z_t is in ``walk.py``, the factor of x_t in ``words.py``.
 Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
 (``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``, which
-is also tilted towards nodes whose names stand in the text: ``matching.py``).
+is also tilted towards nodes whose names stand in the text: ``matching.py``); or p's own
+conditional, tilted by what p will pay for the text ahead (``adapted``:
+``look_ahead.py``), for which nothing is trained.
 Departures: parents and relations are summed out; newly trained models exclude what
 cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
 Source: Logan et al. (2019), sections 3 and 4; Logan et al. (2020), whose proposals are
@@ -18,8 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.look_ahead import look_ahead
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
     beam_walks,
@@ -202,28 +205,54 @@ class KGLM(Pretrained):
     def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
 
-        Each (position, node) of a text is scored once, however many walks share it;
-        some texts at a time, and of those some nodes, since each has a row of V words.
+        Each (position, node) of a text is scored once, however many walks share it.
         """
-        batch, size = encoded.batch, encoded.batch.targets.shape[1]
-        every = torch.arange(len(batch.length), device=batch.length.device)
-        parts = [
-            self._log_words(encoded.text[some], batch.select(some), walks.node[some])
-            for some in every.split(max(1, TABLE // (size * self.config.vocab_size)))
-        ]
-        return torch.cat(parts)
-
-    def _log_words(self, text: Tensor, batch: TokenBatch, nodes: Tensor) -> Tensor:
-        node, which = torch.unique(nodes, return_inverse=True)
-        inside = batch.inside[:, None].expand_as(nodes)
-        place = torch.arange(batch.targets.numel(), device=node.device)
-        place = place.view_as(batch.targets)[:, None].expand_as(nodes)
+        batch, num_nodes = encoded.batch, self.knowledge.num_nodes
+        inside = batch.inside[:, None].expand_as(walks.node)
+        place = torch.arange(batch.targets.numel(), device=walks.node.device)
+        place = place.view_as(batch.targets)[:, None].expand_as(walks.node)
         pair, shared = torch.unique(
-            place[inside] * len(node) + which[inside], return_inverse=True
+            place[inside] * num_nodes + walks.node[inside], return_inverse=True
         )
-        position, column = pair // len(node), pair % len(node)
+        log_p = self._log_words(
+            encoded.text, batch, pair // num_nodes, pair % num_nodes
+        )
+        return log_p.new_zeros(walks.node.shape).masked_scatter(inside, log_p[shared])
+
+    def _log_words(
+        self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
+    ) -> Tensor:
+        """Return log p(x_t | node, x_<t) of places and nodes, nats, (U,) float64.
+
+        Some texts at a time, and of those some nodes, since each has a row of V words.
+
+        Args:
+            text: h^t, (B, T, token_embedding_dim).
+            batch: B texts of T tokens.
+            position: Places in the flattened (B * T), non-decreasing, (U,).
+            node: A node for each, (U,).
+        """
+        num_texts, size = batch.targets.shape
+        at_once = max(1, TABLE // (size * self.config.vocab_size))
+        texts = torch.arange(num_texts, device=node.device).split(at_once)
+        group = position // (size * at_once)
+        counts = group.bincount(minlength=len(texts)).tolist()
+        columns = zip(texts, position.split(counts), node.split(counts), strict=True)
+        return torch.cat(
+            [
+                self._log_words_at_once(
+                    text[some], batch.select(some), places - some[0] * size, nodes
+                )
+                for some, places, nodes in columns
+            ]
+        )
+
+    def _log_words_at_once(
+        self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
+    ) -> Tensor:
+        distinct, column = torch.unique(node, return_inverse=True)
         at_once = self._nodes_at_once(batch.targets.shape[1])
-        groups, group = node.split(at_once), column // at_once
+        groups, group = distinct.split(at_once), column // at_once
         # Group after group, the pairs of each in their order.
         order = group.argsort(stable=True)
         sizes = group.bincount(minlength=len(groups)).tolist()
@@ -242,8 +271,7 @@ class KGLM(Pretrained):
                 spelled=batch.spelled,
             )
             log_p.append(log_add(*paths))
-        scored = torch.cat(log_p)[order.argsort()]
-        return scored.new_zeros(nodes.shape).masked_scatter(inside, scored[shared])
+        return torch.cat(log_p)[order.argsort()]
 
     def _nodes_at_once(self, num_tokens: int) -> int:
         """How many nodes' words, aliases and products with tokens fit into a table."""
@@ -300,27 +328,35 @@ class KGLM(Pretrained):
 
     @property
     def proposal_names(self) -> list[str]:
-        """What ``proposal`` can return, the one that reads most first."""
-        return [*(name for name in READING_MOST if name in self.proposals), "prior"]
+        """What ``proposal`` can return, the default first."""
+        trained = (name for name in READING_MOST if name in self.proposals)
+        return ["adapted", *trained, "prior"]
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> KGLMProposal:
-        """Return a proposal; ``prior`` is p's own distribution of z_t given the past.
+        """Return a proposal.
 
         Args:
-            name: One of ``config.proposals`` or ``prior``; None is the one that reads
-                most.
+            name: One of ``config.proposals``; or ``prior``, p's own distribution of
+                z_t given the past; or ``adapted``, that tilted by what p will pay for
+                the text ahead, which is the default.
             temperature: Divides the proposal's scores.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
         check_temperature(temperature)
-        trunks: dict[str, Any] = {"prior": self.generative.trunk, **self.proposals}
         name = chosen(name, self.proposal_names)
-        reads_target = name in ("peeking", "smoothing")
-        return KGLMProposal(self, name, trunks[name], reads_target, temperature)
+        trunks: dict[str, Any] = dict(self.proposals.items())
+        return KGLMProposal(
+            self,
+            name,
+            trunks.get(name, self.generative.trunk),
+            reads_target=name in ("peeking", "smoothing"),
+            looks_ahead=name == "adapted",
+            temperature=temperature,
+        )
 
     # -- shared by p and q ----------------------------------------------------------
 
@@ -339,24 +375,26 @@ class KGLM(Pretrained):
         after: KGLMState | None,
         *,
         only_possible: bool,
+        looks_ahead: bool = False,
         temperature: float = 1.0,
     ) -> Encoded:
         text, head, relation, carry = trunk.read(
             tokens, batch.length, after.carry if after else None
         )
-        tilt = None
-        if trunk.matching is not None:
-            tilt = trunk.matching(batch.targets, batch.length, self.knowledge)
-            tilt = tilt.tempered(temperature)
         walk = Walk(
-            trunk.scores(text, head, relation).tempered(temperature),
+            trunk.scores(text, head, relation),
             self.knowledge,
             self._introducible
             if only_possible
             else torch.ones_like(self._introducible),
             only_possible,
-            tilt,
         )
+        if trunk.matching is not None:
+            tilt = trunk.matching(batch.targets, batch.length, self.knowledge)
+            walk = replace(walk, tilt=tilt)
+        if looks_ahead:
+            walk = look_ahead(walk, batch, partial(self._log_words, text, batch))
+        walk = walk.tempered(temperature)
         none = batch.inputs.new_zeros(len(batch.inputs), 1, self.config.cutoff)
         return Encoded(batch, text, walk, after.history if after else none, carry)
 
@@ -453,6 +491,7 @@ class KGLMProposal:
     name: str
     trunk: Trunk
     reads_target: bool
+    looks_ahead: bool
     temperature: float
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
@@ -463,6 +502,7 @@ class KGLMProposal:
             batch,
             after,
             only_possible=True,
+            looks_ahead=self.looks_ahead,
             temperature=self.temperature,
         )
 
@@ -490,18 +530,21 @@ class KGLMProposal:
         return log_z.double().sum(-1)
 
     def beam(
-        self, encoded: Encoded, width: int, log_q: Tensor | None = None
+        self, encoded: Encoded, width: int, score: Tensor | None = None
     ) -> Beam[Walks]:
-        """Find up to ``width`` distinct walks of high q, continuing those so far."""
+        """Find up to ``width`` distinct walks of high q, continuing those so far.
+
+        One that looks ahead ranks by log p so far and what it expects of the rest.
+        """
         history = encoded.history
-        if log_q is None:
-            log_q = torch.zeros(
+        if score is None:
+            score = torch.zeros(
                 history.shape[:2], dtype=torch.float64, device=history.device
             )
         num_tokens = encoded.batch.targets.shape[1]
         return Beam(
             *beam_walks(
-                encoded.walk, history, log_q, encoded.batch.length, num_tokens, width
+                encoded.walk, history, score, encoded.batch.length, num_tokens, width
             )
         )
 

@@ -2,11 +2,13 @@ r"""Which entity a NEW mention names: a distribution over a whole entity table.
 
 .. math:: p_{\mathrm{new}}(e) = \frac{[e \text{ may be introduced}] \, e^{s_{te}}}{Z_t}
     \cdot \frac{e^{b_t(e)}}{L_t}, \qquad
-    L_t = 1 + \sum_{e : b_t(e) \ne 0} \frac{e^{s_{te}}}{Z_t} (e^{b_t(e)} - 1)
+    L_t = e^{b_t(\mathrm{others})} \Bigl(1 - \sum_{e\ \mathrm{listed}}
+    \frac{e^{s_{te}}}{Z_t}\Bigr)
+    + \sum_{e\ \mathrm{listed}} \frac{e^{s_{te} + b_t(e)}}{Z_t}
 
-The sum of Z_t runs over all E entities, ``scores.AT_ONCE`` numbers at a time; that of
-the tilt's lift L_t only over the few that the text speaks for. What is asked for is
-computed for the (position, entity) pairs asked for.
+The sum of Z_t runs over all E entities, ``scores.AT_ONCE`` numbers at a time; those of
+the tilt's lift L_t only over the few that the tilt lists. What is asked for is computed
+for the (position, entity) pairs asked for.
 """
 
 from __future__ import annotations
@@ -56,10 +58,12 @@ class NewEntities:
             return lift
         every = torch.arange(len(lift), device=lift.device)
         position, entity, tilt = self._tilted(every)
-        # As logarithms: of a cold proposal e^b is beyond all numbers.
-        log_more = self._log_plain(position, entity).double() + _log_expm1(tilt)
-        terms, row = torch.cat([lift.double(), log_more]), torch.cat([every, position])
-        return segment_logsumexp(terms, row, len(lift)).to(lift)
+        log_plain = self._log_plain(position, entity).double()
+        listed = segment_logsumexp(log_plain + tilt, position, len(lift))
+        plain = log_plain.exp()
+        rest = 1 - plain.new_zeros(len(lift)).index_add(0, position, plain)
+        unlisted = rest.clamp_min(0.0).log() + self.tilt.others
+        return torch.logaddexp(unlisted, listed).to(lift)
 
     def log_prob(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return log p_new of positions and entities in nats, elementwise, (n,)."""
@@ -75,7 +79,8 @@ class NewEntities:
         if self.tilt is None:
             return log_plain
         row, entity, tilt = self._tilted(position)
-        tilted = log_plain.index_put((row, entity), tilt, accumulate=True)
+        others = self.tilt.others[position, None].expand_as(log_plain)
+        tilted = log_plain + others.index_put((row, entity), tilt)
         return tilted - self.lift[position, None]
 
     def sample(self, position: Tensor, u: Tensor) -> Tensor:
@@ -113,7 +118,7 @@ class NewEntities:
         return self.scores.rows(position).masked_fill(~self.introducible, -torch.inf)
 
     def _tilted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """List the introducible entities with a positive tilt: index, entity, tilt."""
+        """List the introducible entities that the tilt does: index, entity and tilt."""
         if self.tilt is None:
             raise ValueError("no tilt")
         row, node, tilt = self.tilt.entries(position)
@@ -121,9 +126,3 @@ class NewEntities:
         own = (self.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
         own &= self.introducible[entity] & (tilt > 0)
         return row[own], entity[own], tilt[own]
-
-
-def _log_expm1(value: Tensor) -> Tensor:
-    """Return log(e^x - 1) of positive numbers, float64."""
-    value = value.double()
-    return value + (-(-value).expm1()).log()

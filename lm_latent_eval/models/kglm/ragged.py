@@ -61,6 +61,30 @@ def in_groups(
     yield from zip(*(column.split(counts) for column in columns), strict=True)
 
 
+def ranked_within(group: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort elements by their groups, and each group's from the largest down.
+
+    Both sorts are stable: among equal values the first comes first, whatever other
+    groups there are.
+
+    Args:
+        group: The group of each element, shape (N,).
+        value: What to compare, shape (N,).
+
+    Returns:
+        The elements in that order and the place of each in its group, both (N,).
+
+    Example:
+        >>> group = torch.tensor([1, 0, 1, 1])
+        >>> ranked_within(group, torch.tensor([3.0, 1.0, 5.0, 3.0]))
+        (tensor([1, 2, 0, 3]), tensor([0, 0, 1, 2]))
+    """
+    order = value.argsort(descending=True, stable=True)
+    order = order[group[order].argsort(stable=True)]
+    place = torch.arange(len(order), device=order.device)
+    return order, place - torch.searchsorted(group[order], group[order])
+
+
 def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
     """Log of the summed exponentials of each row; ``-inf`` for an empty one.
 

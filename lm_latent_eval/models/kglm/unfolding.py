@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 
 
@@ -77,23 +78,25 @@ def sample_walks(
 def beam_walks(
     walk: Walk,
     history: Tensor,
-    log_q: Tensor,
+    score: Tensor,
     length: Tensor,
     num_tokens: int,
     width: int,
 ) -> tuple[Walks, Tensor, Tensor]:
-    """Keep the ``width`` most probable distinct beginnings after every token.
+    """Keep the ``width`` most promising distinct beginnings after every token.
+
+    ``Walk.options`` says what they are ranked by.
 
     Args:
         walk: The distribution to search under.
         history: Nodes before the piece of every walk so far, (B, K, cutoff).
-        log_q: log q of the walks so far, (B, K) float64; ``-inf``: there is none.
+        score: Of the walks so far, nats, (B, K) float64; ``-inf``: there is none.
         length: Tokens of each text, (B,).
         num_tokens: T.
         width: Walks to keep.
 
     Returns:
-        Walks (B, width, T), their log q (B, width) with ``-inf`` where there is none,
+        Walks (B, width, T), their scores (B, width), ``-inf`` where there is none,
         and which of the K walks so far each of them continues, (B, width). Exact if no
         text has more than ``width`` walks.
     """
@@ -102,23 +105,17 @@ def beam_walks(
     places = torch.arange(batch, device=device)[:, None]
     more = max(width - samples, 0)
     window = F.pad(history, (0, 0, 0, more))[:, :width]
-    log_q = F.pad(log_q, (0, more), value=-torch.inf)[:, :width]
+    score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
     start = torch.arange(width, device=device).clamp_max(samples - 1).repeat(batch, 1)
     came_from = start.new_zeros(num_tokens, batch, width)
     step = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
         going_on = length > t
-        text, place = ((log_q > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
+        text, place = ((score > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
         rows = Rows(text * num_tokens + t, window[text, place])
-        option = walk.options(rows, num_new=width)
-        owner, total = text[option.row], log_q[text, place][option.row]
-        total = total + option.log_prob.double()
-        # Best first within each text. Both sorts are stable, so ties go by the order
-        # of the options and do not depend on the rest of the batch.
-        order = total.argsort(descending=True, stable=True)
-        order = order[owner[order].argsort(stable=True)]
-        rank = torch.arange(len(order), device=device)
-        rank = rank - torch.searchsorted(owner[order], owner[order])
+        option = walk.options(rows, text, score[text, place], width)
+        owner = text[option.row]
+        order, rank = ranked_within(owner, option.score)
         order, rank = order[rank < width], rank[rank < width]
         owner, chosen = owner[order], place[option.row[order]]
 
@@ -128,12 +125,12 @@ def beam_walks(
         step[1, t, owner, rank] = option.node[order]
         moved = torch.cat([window[places, came_from[t]], step[1, t, ..., None]], -1)
         window = torch.where(going_on[:, None, None], moved[..., 1:], window)
-        log_q = log_q.masked_fill(going_on[:, None], -torch.inf)
-        log_q[owner, rank] = total[order]
+        score = score.masked_fill(going_on[:, None], -torch.inf)
+        score[owner, rank] = option.score[order]
     # Walk back along the links.
     origin = torch.arange(width, device=device).repeat(batch, 1)
     found = start.new_zeros(2, batch, width, num_tokens)
     for t in reversed(range(num_tokens)):
         found[..., t] = step[:, t, places, origin]
         origin = came_from[t, places, origin]
-    return Walks(found[0], found[1]), log_q, start.gather(1, origin)
+    return Walks(found[0], found[1]), score, start.gather(1, origin)

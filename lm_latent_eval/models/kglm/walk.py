@@ -25,15 +25,15 @@ or keep their share of the mass, as in the original generative model.
 
 A distribution may be tilted towards nodes that the text speaks for:
 
-.. math:: p'(z_t) \propto p(z_t) \, e^{b_t(e_t)}, \qquad b_t(\text{no entity}) = 0
+.. math:: p'(z_t) = p(z_t) \, e^{b_t(e_t)} / Z_t, \qquad b_t(\text{no entity}) = 0
 
-with every sum done exactly: over new entities, over edges, over parents, over types. A
-continuation keeps its mass.
+with every sum of Z_t done exactly: over new entities, over edges, over parents, over
+types. Whether a continuation is tilted or keeps its mass is the tilt's to say.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -45,7 +45,12 @@ from lm_latent_eval.models.kglm.edges import Edges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
-from lm_latent_eval.models.kglm.ragged import invert_cdf, segment_logsumexp
+from lm_latent_eval.models.kglm.ragged import (
+    expand_ranges,
+    invert_cdf,
+    ranked_within,
+    segment_logsumexp,
+)
 from lm_latent_eval.models.kglm.scores import Scores
 
 
@@ -87,12 +92,13 @@ class Rows:
 
 
 class Options(NamedTuple):
-    """Weighted choices of several rows, flat."""
+    """Ranked choices of several rows, flat."""
 
     row: Tensor
     mention: Tensor
     node: Tensor
-    log_prob: Tensor
+    score: Tensor
+    """What the walk that chooses it is ranked by, nats."""
 
 
 class Parents(NamedTuple):
@@ -117,6 +123,17 @@ class Walk:
     only_possible: bool
     tilt: Tilt | None = None
     """b_t(node); None is no tilt. Only where ``only_possible``."""
+    expected: Tilt | None = None
+    r"""What is still to be paid for the text from t on after a mention of a node, less
+    what after none: a search compares unfinished walks by it. None is nothing."""
+
+    def tempered(self, temperature: float) -> Walk:
+        """Divide scores and tilt by a temperature."""
+        return replace(
+            self,
+            scores=self.scores.tempered(temperature),
+            tilt=None if self.tilt is None else self.tilt.tempered(temperature),
+        )
 
     @cached_property
     def new(self) -> NewEntities:
@@ -160,6 +177,10 @@ class Walk:
 
         ``parents`` are those of the rows, where they are known already.
         """
+        return self._log_tilted(rows, parents).log_softmax(-1)
+
+    def _log_tilted(self, rows: Rows, parents: Parents | None) -> Tensor:
+        """Tilted masses of the mention types, not normalised, (R, 4)."""
         scores = self.scores.mention[rows.position]
         if self.only_possible:
             entities = self.graph.entity(rows.window)
@@ -175,9 +196,9 @@ class Walk:
             return log_mention
         lift_new = self.new.lift[rows.position]
         lift_derived = (parents or self.parents(rows)).lift
+        again = self.tilt.of_continuing(rows.position, rows.previous)
         none = torch.zeros_like(lift_new)
-        lift = torch.stack([none, lift_new, lift_derived, none], -1)
-        return (log_mention + lift).log_softmax(-1)
+        return log_mention + torch.stack([none, lift_new, lift_derived, again], -1)
 
     def parents(self, rows: Rows) -> Parents:
         """Find the recent entities and their log-probabilities as parents.
@@ -263,24 +284,47 @@ class Walk:
 
     # -- enumeration ----------------------------------------------------------------
 
-    def options(self, rows: Rows, num_new: int) -> Options:
-        """List the possible choices of every row with their log-probabilities.
+    def options(self, rows: Rows, group: Tensor, score: Tensor, width: int) -> Options:
+        r"""List the choices that may be among the best of a group of walks.
+
+        Walks are ranked by log q, or, if it is known what is ``expected`` of the rest
+        of the text, by log p of walk and words so far plus that: by all that went into
+        the tilt, less what was expected and has been paid. Up to a number that the
+        walks of a text share,
+
+        .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_t) =
+            \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{i-1})
+
+        Every walk has the same NEW entities to choose from, so of the one that ranks
+        i-th (from 1) only the first ``width`` / i can be among the ``width`` best.
 
         Args:
             rows: R decisions.
-            num_new: List only this many NEW entities a row, the most probable.
+            group: Which of them compete, (R,).
+            score: What the walks so far are ranked by, nats, (R,) float64.
+            width: How many of a group are wanted.
         """
         parents = self.parents(rows)
-        log_mention = self.log_mention(rows, parents)
+        tilted = self._log_tilted(rows, parents)
+        log_mention = tilted.log_softmax(-1)
+        if self.expected is not None:
+            paid = self.expected.at(rows.position, rows.previous)
+            paid = paid.masked_fill(rows.previous == NO_ENTITY, 0.0)
+            score = score + tilted.logsumexp(-1) - paid
         every = torch.arange(len(log_mention), device=log_mention.device)
-        log_new, entity = self.new.top(rows.position, num_new)
-        new_row = every[:, None].expand_as(entity).flatten()
-        new_node = self.graph.node_of_entity[entity.flatten()]
+        order, rank = ranked_within(group, score + log_mention[:, Mention.NEW])
+        here, which = torch.unique(rows.position, return_inverse=True)
+        log_best, entity = self.new.top(here, width)
+        most = (width // (rank + 1)).clamp_max(entity.shape[1])
+        place, ranked = expand_ranges(torch.zeros_like(most), most)
+        new_row = order[ranked]
+        new_node = self.graph.node_of_entity[entity[which[new_row], place]]
+        log_new = log_best[which[new_row], place]
         derived_row, derived_node, log_derived = self._derived_options(rows, parents)
         sure = log_mention.new_zeros(len(every))
         parts = [
             (Mention.NONE, every, torch.zeros_like(every), sure),
-            (Mention.NEW, new_row, new_node, log_new.flatten()),
+            (Mention.NEW, new_row, new_node, log_new),
             (Mention.DERIVED, derived_row, derived_node, log_derived),
             (Mention.CONTINUE, every, rows.previous, sure),
         ]
@@ -290,7 +334,8 @@ class Walk:
         log_prob = torch.cat([part[3] for part in parts]) + log_mention[row, mention]
         named = (node != NO_ENTITY) | (mention == Mention.NONE)
         keep = (log_prob > -torch.inf) & named
-        return Options(row[keep], mention[keep], node[keep], log_prob[keep])
+        score = score[row[keep]] + log_prob[keep]
+        return Options(row[keep], mention[keep], node[keep], score)
 
     def node_probs(self, rows: Rows, log_weight: Tensor) -> Tensor:
         """Return the distribution of the node under a mixture of pasts.

@@ -111,12 +111,12 @@ def test_beam_is_a_bound_and_becomes_exact(case, which):
     log_q = proposal.log_prob(q, chains)[0]
     for width in (1, 4, 50, len(log_q) + 3):
         beam = proposal.beam(q, width)
-        found = beam.log_q[0] > -torch.inf
+        found = beam.score[0] > -torch.inf
         latents = torch.cat(beam.latents, -1)[0, found]
         assert len(latents.unique(dim=0)) == len(latents) <= width
         torch.testing.assert_close(
             proposal.log_prob(q, beam.latents)[0, found],
-            beam.log_q[0, found],
+            beam.score[0, found],
             **EXACTLY,
         )
         total = model.log_joint(p, beam.latents)[0, found].logsumexp(0).item()
@@ -124,7 +124,7 @@ def test_beam_is_a_bound_and_becomes_exact(case, which):
     assert found.sum() == len(log_q)
     assert abs(total - exact) < 1e-10
     torch.testing.assert_close(
-        beam.log_q[0, found].sort().values, log_q.sort().values, **EXACTLY
+        beam.score[0, found].sort().values, log_q.sort().values, **EXACTLY
     )
 
 
@@ -135,5 +135,5 @@ def test_beam_keeps_the_best_beginnings(case, width):
     proposal = model.proposal("peeking")
     kept = best_chains(proposal, batch, width)
     beam = proposal.beam(proposal.encode(batch), width)
-    assert (beam.log_q > -torch.inf).sum() == len(kept)
+    assert (beam.score > -torch.inf).sum() == len(kept)
     assert set(as_tuples(beam.latents)) == kept

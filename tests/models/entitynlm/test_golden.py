@@ -211,7 +211,7 @@ def test_beam_is_a_bound_where_the_original_is_none(case):
     batch = reference.batch(case["tokens"])
     proposal = model.proposal("peeking")
     beam = proposal.beam(proposal.encode(batch), case["k"])
-    found = beam.log_q[0] > -torch.inf
+    found = beam.score[0] > -torch.inf
     listed = torch.stack(beam.latents, -1)[0, found].tolist()
     chains = {tuple(map(tuple, chain)) for chain in listed}
     assert chains == best_chains(proposal, batch, case["k"])

@@ -62,17 +62,28 @@ def test_the_weights_learn(graph):
     assert matching.weight.grad.tolist() == [3.0, 3.0, 3.0]
 
 
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("listed", [1.0, 0.5])
 @pytest.mark.parametrize("model", ["A", "B"])
-def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model):
+def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model, listed, continues):
     """Token by token: p'(z_t | past) is p(z_t | past) e^b, normalised over z_t."""
     kglm = reference.model(model)
     encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
     generator = torch.Generator().manual_seed(0)
     num_nodes = kglm.knowledge.num_nodes
     tilt = torch.randn(3, num_nodes, generator=generator, dtype=torch.float64)
+    others = torch.randn(3, generator=generator, dtype=torch.float64)
+    some = torch.rand(3, num_nodes, generator=generator) < listed
+    tilt = torch.where(some, tilt, others[:, None])
+    (key,) = some.flatten().nonzero(as_tuple=True)
+    sparse = Tilt(
+        torch.cat([key, torch.tensor([3 * num_nodes])]),
+        torch.cat([tilt.flatten()[key], tilt.new_zeros(1)]),
+        others,
+        num_nodes,
+        continues=continues,
+    )
     tilt[:, 0] = 0.0
-    key = torch.arange(3 * num_nodes + 1)
-    sparse = Tilt(key, torch.cat([tilt.flatten(), tilt.new_zeros(1)]), num_nodes)
     tilted = replace(encoded.walk, tilt=sparse)
     walks = every_walk(kglm.knowledge, 3, kglm.config.cutoff, 4)
     history = encoded.history.expand(1, walks.node.shape[1], -1)
@@ -81,8 +92,9 @@ def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model):
         for walk in (encoded.walk, tilted)
     )
     assert abs(ours.sum(-1).logsumexp(0)) < 1e-10
-    continues = walks.mention[0] == 3
-    weighted = plain + torch.where(continues, 0.0, tilt[torch.arange(3), walks.node[0]])
+    of_node = tilt[torch.arange(3), walks.node[0]]
+    kept = (walks.mention[0] == 3) & (not continues)
+    weighted = plain + of_node.masked_fill(kept, 0.0)
     steps = torch.stack([walks.mention[0], walks.node[0]], -1).tolist()
     for t in range(3):
         choices: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)

@@ -127,7 +127,7 @@ def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
         "draws": torch.stack(draws.latents),
         "beam": torch.stack(beam.latents),
         "log q": draws.log_q,
-        "log q of the beam": beam.log_q,
+        "score of the beam": beam.score,
         "log p": kglm.log_joint(p, draws.latents),
         "log q of the draws": proposal.log_prob(q, draws.latents),
         "next token": next_token(kglm, batch.inputs[:, 2], read),
@@ -135,7 +135,7 @@ def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-@pytest.mark.parametrize("which", ["smoothing", "peeking", "prior"])
+@pytest.mark.parametrize("which", ["adapted", "smoothing", "peeking", "prior"])
 @pytest.mark.parametrize(
     "graph", [tiny_models.plain_graph, tiny_models.full_graph, None]
 )

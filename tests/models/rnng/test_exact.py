@@ -107,7 +107,7 @@ def test_numbers_do_not_depend_on_the_batch(ends):
         same(alone.log_q[0], together.log_q[b, :9])
         same(rnng.log_joint(rnng.encode(single), alone.latents)[0], log_p[b, :9])
         found = proposal.beam(proposal.encode(single), 6)
-        same(found.log_q[0], best.log_q[b])
+        same(found.score[0], best.score[b])
         assert torch.equal(found.latents.before[0], best.latents.before[b, :, :length])
 
 
@@ -149,19 +149,19 @@ def test_the_beam_is_the_best_distinct_trees(ends, width):
     beam = proposal.beam(encoded, width)
     same(
         proposal.log_prob(encoded, beam.latents).where(
-            beam.log_q > -torch.inf, -torch.inf
+            beam.score > -torch.inf, -torch.inf
         ),
-        beam.log_q,
+        beam.score,
     )
     for b, words in enumerate(LENGTHS):
         _, _, _, log_q = everything(rnng, words, ends, 0.7)
-        found = beam.log_q[b] > -torch.inf
+        found = beam.score[b] > -torch.inf
         assert found.sum() == min(width, len(log_q))
         latents = torch.cat(
             [beam.latents.before[b, found], beam.latents.after[b, found, None]], -1
         )
         assert len(latents.unique(dim=0)) == found.sum(), "distinct"
-        same(beam.log_q[b, found], log_q.sort(descending=True).values[:width])
+        same(beam.score[b, found], log_q.sort(descending=True).values[:width])
 
 
 @pytest.mark.parametrize("ends", reference.ENDS)
@@ -173,7 +173,7 @@ def test_a_wide_beam_is_the_whole_sum(ends):
         for width in (1, 5, len(log_p)):
             beam = rnng.proposal().beam(encoded, width)
             ours = rnng.log_joint(rnng.encode(encoded.batch), beam.latents)
-            ours = ours.masked_fill(beam.log_q.isneginf(), -torch.inf)
+            ours = ours.masked_fill(beam.score.isneginf(), -torch.inf)
             totals.append(ours.logsumexp(-1).item())
             assert totals[-1] <= log_p.logsumexp(0) + 1e-12
         assert abs(totals[-1] - log_p.logsumexp(0)) < 1e-12

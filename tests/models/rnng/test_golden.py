@@ -65,7 +65,7 @@ def test_viterbi(name):
     encoded = proposal.encode(reference.batch([s["ids"] for s in sentences], "no_eos"))
     beam = proposal.beam(encoded, 1)
     near(
-        beam.log_q[:, 0] + encoded.log_z,
+        beam.score[:, 0] + encoded.log_z,
         [s["q"]["viterbi"]["score"] for s in sentences],
         name,
     )

@@ -195,16 +195,16 @@ def test_a_beam_that_holds_every_prefix(kind, name):
     exact = log_prefix(rnng, TEXT)
     for width in (1, 5, 14, 20):
         beam = proposal.beam(encoded, width)
-        found = beam.log_q[0] > -torch.inf
+        found = beam.score[0] > -torch.inf
         latents = beam.latents.before[0, found]
         assert len(latents.unique(dim=0)) == len(latents) == min(width, 14)
         again = proposal.log_prob(encoded, beam.latents)[0, found]
-        torch.testing.assert_close(again, beam.log_q[0, found], rtol=0, atol=1e-12)
+        torch.testing.assert_close(again, beam.score[0, found], rtol=0, atol=1e-12)
         log_p = rnng.log_joint(rnng.encode(piece(TEXT)), beam.latents)[0, found]
         assert log_p.logsumexp(0) <= exact + 1e-12
         if width >= 14:
             best = log_q.sort(descending=True).values
-            torch.testing.assert_close(beam.log_q[0, found], best, rtol=0, atol=1e-12)
+            torch.testing.assert_close(beam.score[0, found], best, rtol=0, atol=1e-12)
             assert abs(log_p.logsumexp(0) - exact) < 1e-12
 
 
@@ -230,11 +230,11 @@ def test_a_text_can_be_cut_anywhere(name, cut):
     begun = proposal.beam(proposal.encode(piece(tokens[:cut])), 7)
     encoded = rnng.encode(piece(tokens[:cut]))
     state = proposal.advance(encoded, begun.latents)
-    rest = proposal.beam(proposal.encode(piece(tokens[cut:]), state), 7, begun.log_q)
-    torch.testing.assert_close(rest.log_q, beam.log_q, rtol=0, atol=1e-12)
+    rest = proposal.beam(proposal.encode(piece(tokens[cut:]), state), 7, begun.score)
+    torch.testing.assert_close(rest.score, beam.score, rtol=0, atol=1e-12)
     before = begun.latents.before[0][rest.origin[0]]
     joined = torch.cat([before, rest.latents.before[0]], -1)
-    found = beam.log_q[0] > -torch.inf
+    found = beam.score[0] > -torch.inf
     assert torch.equal(joined[found], beam.latents.before[0, found])
 
 
@@ -259,7 +259,7 @@ def test_numbers_do_not_depend_on_the_batch(name):
         same(alone.log_q[0], together.log_q[b, :8])
         same(rnng.log_joint(single, alone.latents)[0], log_p[b, :8])
         found = proposal.beam(single, 4)
-        same(found.log_q[0], best.log_q[b])
+        same(found.score[0], best.score[b])
         # Going on from any order of texts and histories.
         picked = state.select(torch.tensor([b, b])).resample(
             torch.tensor([[7, 0], [3, 3]])
@@ -312,7 +312,7 @@ def test_an_empty_piece_changes_nothing(name):
     whole = method.log_weights(rnng, proposal, piece(TEXT), [5])
     same(again.log_w, whole)
     beam = proposal.beam(rnng.encode(nothing), 4)
-    assert beam.log_q.tolist() == [[0.0, *[-torch.inf] * 3]]
+    assert beam.score.tolist() == [[0.0, *[-torch.inf] * 3]]
 
 
 def test_cutting_the_work_changes_no_state(monkeypatch):

@@ -155,7 +155,7 @@ def test_train_on_trees_then_on_sentences(folder, monkeypatch, capsys):
     best = proposal.beam(proposal.encode(batch), 1)
     # ((the dog) (sees (the cat)))
     assert best.latents.before[0, 0].tolist() == [0, 0, 1, 0, 0, 3]
-    assert best.log_q.exp() > 0.9
+    assert best.score.exp() > 0.9
     # One of four equally frequent sentences.
     assert evidence(first.model, batch) > -2.5
 
