@@ -124,5 +124,5 @@ class NewEntities:
         row, node, tilt = self.tilt.entries(position)
         entity = self.graph.entity(node)
         own = (self.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
-        own &= self.introducible[entity] & (tilt > 0)
+        own &= self.introducible[entity]
         return row[own], entity[own], tilt[own]
