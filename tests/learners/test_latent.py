@@ -101,7 +101,7 @@ def test_numbers_are_those_of_the_model():
     texts = [" ".join(WORDS[token] for token in ids[:-1]) for ids in some]
     for options in (
         {"num_samples": 6, "seed": 3, "temperature": 1.5},
-        {"num_samples": 6, "proposal": "lookahead"},
+        {"num_samples": 6, "proposal": "adapted"},
         {"num_samples": 3, "estimator": "beam"},
     ):
         expected = LatentModel(checkpoint()).log_likelihood(

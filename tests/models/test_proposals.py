@@ -39,7 +39,7 @@ def test_proposals_of_a_grammar():
     assert isinstance(rnng.proposal("crf"), CRFProposal)
     for name in PROPOSALS:
         assert rnng.proposal(name, 2.0).name == name
-    with pytest.raises(ValueError, match="this checkpoint has crf, lookahead, prior"):
+    with pytest.raises(ValueError, match="this checkpoint has adapted, crf, prior"):
         rnng.proposal("peeking")
     with pytest.raises(ValueError, match="expected a positive number"):
         rnng.proposal(None, 0.0)

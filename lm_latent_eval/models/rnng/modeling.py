@@ -153,7 +153,7 @@ class RNNG(PreTrainedModel):
         """Return a proposal.
 
         Args:
-            name: ``crf`` (default) reads whole sentences; ``lookahead`` and ``prior``
+            name: ``crf`` (default) reads whole sentences; ``adapted`` and ``prior``
                 go from left to right and read the next word, or nothing but whether
                 the sentence ends.
             temperature: Divides the proposal's scores.

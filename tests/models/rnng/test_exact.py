@@ -246,7 +246,7 @@ def test_sentences_that_cannot_be_read_are_refused():
         rnng.encode(reference.batch([[4, 3, 4]], "eos"))
     with pytest.raises(ValueError, match="can read 10"):
         rnng.proposal().encode(reference.batch([[4] * 11], "eos"))
-    with pytest.raises(ValueError, match="crf, lookahead, prior"):
+    with pytest.raises(ValueError, match="adapted, crf, prior"):
         rnng.proposal("smoothing")
     with pytest.raises(ValueError, match="temperature=0"):
         rnng.proposal(temperature=0.0)

@@ -90,7 +90,7 @@ def test_a_beam_of_all_trees_is_a_documents_probability(backend, model):
     assert answer.answer.sentences == 2
 
 
-@pytest.mark.parametrize("settings", [{}, {"proposal": "lookahead"}])
+@pytest.mark.parametrize("settings", [{}, {"proposal": "adapted"}])
 def test_samples_estimate_a_documents_probability(backend, model, settings):
     exact = log_p(model, [*FIRST, END]) + log_p(model, [*SECOND, END])
     lm = backend(num_samples=MANY, **settings)
@@ -123,7 +123,7 @@ def test_particle_filters_agree(backend, model, context, continuation, parts):
     exact = sum(
         log_p(model, [*given, *words]) - log_p(model, given) for given, words in parts
     )
-    lm = backend(estimator="smc", proposal="lookahead", num_samples=MANY)
+    lm = backend(estimator="smc", proposal="adapted", num_samples=MANY)
     [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
     assert answer.estimate.stderr < 0.05, "premise"
     # Ten filters know their own spread with nine degrees of freedom.

@@ -145,11 +145,11 @@ def log_prefix_of_words(rnng, tokens):
     return rnng.log_joint(rnng.encode(piece(tokens)), prefixes)
 
 
-def test_lookahead_weights_do_not_depend_on_the_last_choice():
+def test_adapted_weights_do_not_depend_on_the_last_choice():
     """Locally optimal: the weight is p(x_t | the past), whatever z_t was drawn."""
     rnng = model("new")
     prefixes = every_prefix(4)
-    proposal = rnng.proposal("lookahead")
+    proposal = rnng.proposal("adapted")
     batch = piece(TEXT[:4])
     log_w = rnng.log_joint(rnng.encode(batch), prefixes) - proposal.log_prob(
         proposal.encode(batch), prefixes
