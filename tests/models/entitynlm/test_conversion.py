@@ -53,7 +53,8 @@ def test_a_converted_model_scores_as_the_original(tmp_path, name, words, capsys)
     command += ["--proposal", str(paths[1]), "--proposal", str(paths[2])]
     assert main([*command, "--output", str(output)]) == 0
     assert capsys.readouterr().out == (
-        f"wrote {output}: 20 words to utter; proposals: adapted, peeking, nonpeeking, prior\n"
+        f"wrote {output}: 20 words to utter; "
+        "proposals: adapted, peeking, nonpeeking, prior\n"
     )
     checkpoint = load(output, expected="entitynlm")
     model, config = checkpoint.model, checkpoint.model.config
