@@ -8,7 +8,6 @@ import pytest
 
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.crf import CRFProposal
-from lm_latent_eval.models.rnng.left_to_right import PROPOSALS
 from lm_latent_eval.models.rnng.modeling import RNNG
 from tests.models.rnng import reference
 
@@ -35,9 +34,10 @@ def test_every_positive_number_is_a_temperature(temperature):
 
 def test_proposals_of_a_grammar():
     rnng: RNNG = reference.model("A", "eos")
-    assert isinstance(rnng.proposal(), CRFProposal)
+    assert rnng.proposal().name == "adapted"
+    assert isinstance(reference.model("A", "no_eos").proposal(), CRFProposal)
     assert isinstance(rnng.proposal("crf"), CRFProposal)
-    for name in PROPOSALS:
+    for name in ("adapted", "prior"):
         assert rnng.proposal(name, 2.0).name == name
     with pytest.raises(ValueError, match="this checkpoint has adapted, crf, prior"):
         rnng.proposal("peeking")

@@ -36,8 +36,6 @@ from lm_latent_eval.text.words import END
 if TYPE_CHECKING:
     from lm_latent_eval.models.rnng.modeling import RNNG, Encoded
 
-PROPOSALS = ("adapted", "prior")
-
 
 @dataclass(frozen=True)
 class Choices:

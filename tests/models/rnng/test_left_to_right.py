@@ -10,7 +10,6 @@ from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles, next_token
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight
-from lm_latent_eval.models.rnng.left_to_right import PROPOSALS
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -24,6 +23,7 @@ KINDS = {
     "endless": {"sentence_ends": False},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
+PROPOSALS = ("adapted", "prior")
 every_proposal = pytest.mark.parametrize("name", PROPOSALS)
 
 
