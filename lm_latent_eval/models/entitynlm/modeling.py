@@ -229,7 +229,7 @@ class EntityNLMProposal:
     r"""q(z | x): chains over the scores of a trunk of its own, or of p.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
-    token more than p; then its entity moves. So does the adapted one, which asks p:
+    token more than p; then its entity moves. The adapted one asks p of that token:
 
     .. math::
         q(z_t \mid z_{<t}, x_{\le t}) \propto
