@@ -88,7 +88,7 @@ TINY_MODELS = {
         tiny_entitynlm.entitynlm,
         lambda model, text: every_chain(len(text), tiny_entitynlm.MAX_LENGTH),
         (UNKNOWN, 4, 5),
-        ("peeking", "nonpeeking", "prior"),
+        ("adapted", "peeking", "nonpeeking", "prior"),
     ),
     "kglm": Tiny(
         lambda: tiny_models.kglm(tiny_models.full_graph(), spread=0.5),
@@ -118,7 +118,7 @@ TINY_MODELS = {
         tiny_rnng.tiny,
         lambda model, text: every_prefix(len(text), end=text[-1] == END),
         (UNKNOWN, 4, 5),
-        ("crf", "lookahead", "prior"),
+        ("crf", "adapted", "prior"),
         goes_on=False,
     ),
     "srnn": Tiny(

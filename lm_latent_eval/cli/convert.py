@@ -62,10 +62,10 @@ def _add_archives(parser: argparse.ArgumentParser, proposal: str) -> None:
 def _entitynlm(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.entitynlm.conversion import convert
 
-    config = convert(args.archive, args.output, proposals=args.proposal).config
+    model = convert(args.archive, args.output, proposals=args.proposal)
     print(
-        f"wrote {args.output}: {config.vocab_size} words to utter; "
-        f"proposals: {', '.join([*config.proposals, 'prior'])}"
+        f"wrote {args.output}: {model.config.vocab_size} words to utter; "
+        f"proposals: {', '.join(model.proposal_names)}"
     )
 
 

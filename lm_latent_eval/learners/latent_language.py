@@ -84,7 +84,7 @@ def _without_latents(model: RecurrentLM, words: Tensor) -> Tensor:
 
 _EMPTY = Latents("none", lambda num_words: 1, _without_latents)
 LATENTS = {
-    "rnng": Latents("lookahead", num_trees, _with_trees),
+    "rnng": Latents("adapted", num_trees, _with_trees),
     "lstm": _EMPTY,
     "rnn": _EMPTY,
 }

@@ -57,7 +57,8 @@ def test_estimates_have_the_means_that_they_should():
     truth = (log_q + log_w).logsumexp(-1)
 
     few, many = (
-        latent(num_samples=k).score(range(copies), [SENTENCE] * copies) for k in (1, 10)
+        latent(num_samples=k, proposal="crf").score(range(copies), [SENTENCE] * copies)
+        for k in (1, 10)
     )
     ratio = (few.log_p - truth).exp()
     stderr = ratio.std() / math.sqrt(copies)
@@ -76,21 +77,23 @@ def test_estimates_have_the_means_that_they_should():
 def test_an_estimate_depends_on_its_number_and_the_seed_alone():
     some = sequences(4)
     indices = [*range(100, 100 + len(some))]
-    together = latent(num_samples=5).score(indices, some)
-    narrow = latent(num_samples=5, batch_size=2).score(indices[::-1], some[::-1])
+    together = latent(num_samples=5, proposal="crf").score(indices, some)
+    narrow = latent(num_samples=5, proposal="crf", batch_size=2).score(
+        indices[::-1], some[::-1]
+    )
     torch.testing.assert_close(narrow.log_p.flip(0), together.log_p, rtol=0, atol=1e-10)
     torch.testing.assert_close(
         narrow.stderr.flip(0), together.stderr, rtol=0, atol=1e-10
     )
     for n, ids in enumerate(some):
-        alone = latent(num_samples=5).score([indices[n]], [ids])
+        alone = latent(num_samples=5, proposal="crf").score([indices[n]], [ids])
         torch.testing.assert_close(
             alone.log_p, together.log_p[n : n + 1], rtol=0, atol=1e-10
         )
     long = torch.tensor([len(ids) > 3 for ids in some])
     for other in (
-        latent(num_samples=5).score([i + 1 for i in indices], some),
-        latent(num_samples=5, seed=1).score(indices, some),
+        latent(num_samples=5, proposal="crf").score([i + 1 for i in indices], some),
+        latent(num_samples=5, proposal="crf", seed=1).score(indices, some),
     ):
         assert (other.log_p != together.log_p)[long].double().mean() > 0.9
 
@@ -101,7 +104,7 @@ def test_numbers_are_those_of_the_model():
     texts = [" ".join(WORDS[token] for token in ids[:-1]) for ids in some]
     for options in (
         {"num_samples": 6, "seed": 3, "temperature": 1.5},
-        {"num_samples": 6, "proposal": "lookahead"},
+        {"num_samples": 6, "proposal": "adapted"},
         {"num_samples": 3, "estimator": "beam"},
     ):
         expected = LatentModel(checkpoint()).log_likelihood(

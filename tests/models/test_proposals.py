@@ -8,7 +8,6 @@ import pytest
 
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.crf import CRFProposal
-from lm_latent_eval.models.rnng.left_to_right import PROPOSALS
 from lm_latent_eval.models.rnng.modeling import RNNG
 from tests.models.rnng import reference
 
@@ -38,11 +37,12 @@ def test_a_temperature_must_leave_scores_their_digits():
 
 def test_proposals_of_a_grammar():
     rnng: RNNG = reference.model("A", "eos")
-    assert isinstance(rnng.proposal(), CRFProposal)
+    assert rnng.proposal().name == "adapted"
+    assert isinstance(reference.model("A", "no_eos").proposal(), CRFProposal)
     assert isinstance(rnng.proposal("crf"), CRFProposal)
-    for name in PROPOSALS:
+    for name in ("adapted", "prior"):
         assert rnng.proposal(name, 2.0).name == name
-    with pytest.raises(ValueError, match="this checkpoint has crf, lookahead, prior"):
+    with pytest.raises(ValueError, match="this checkpoint has adapted, crf, prior"):
         rnng.proposal("peeking")
     with pytest.raises(ValueError, match="expected a positive number"):
         rnng.proposal(None, 0.0)

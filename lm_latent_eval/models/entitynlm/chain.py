@@ -23,11 +23,13 @@ mention moves it towards the hidden state,
 Slot 0 stays as it began and stands for the entity that has not been mentioned yet.
 
 The generative model, every proposal and the prior are this one distribution over
-different hidden states (``Steps``).
+different hidden states (``Steps``). The adapted proposal tilts that of p by psi(g),
+what p says of the token at hand if its context is g (``tilt``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,11 +77,37 @@ class Steps:
     """How much earlier u was read."""
     num_tokens: int
     """T."""
+    tilt: Callable[[Tensor, Tensor], Tensor] | None
+    """log psi: places (R,) and their contexts (R, N, D) -> nats (R, N)."""
+
+    def tilted_mention(
+        self, place: Tensor, context: Tensor, slots: Tensor, last: Tensor, count: Tensor
+    ) -> Tensor:
+        r"""Return log q(r_t) if there is a tilt.
+
+        .. math::
+            q(r_t = 0) \propto p(r_t = 0) \, \psi(g), \qquad
+            q(r_t = 1) \propto p(r_t = 1) \sum_e p(e_t = e) \, \psi(s_e)
+
+        Args:
+            place: Of R decisions, (R,).
+            context: g, by which a token outside mentions is worded, (R, D).
+            slots: Their slots, (R, S, D).
+            last: When each slot moved last, (R, S).
+            count: Entities so far, (R,).
+
+        Returns:
+            Nats, (R, 2).
+        """
+        score = self._slot_score(place, slots, last, count)
+        none = self._log_psi(place, context[:, None])[:, 0]
+        some = (score + self._log_psi(place, slots)).logsumexp(-1) - score.logsumexp(-1)
+        return (self.mention[place] + torch.stack([none, some], -1)).log_softmax(-1)
 
     def log_slot(
         self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> Tensor:
-        """Return log p(e_t) over slots, 0 being a new entity.
+        """Return log p(e_t) over slots, 0 being a new entity; tilted by psi(s_e).
 
         Args:
             place: Of R decisions, (R,).
@@ -90,10 +118,22 @@ class Steps:
         Returns:
             Nats, (R, S).
         """
+        score = self._slot_score(place, slots, last, count)
+        return (score + self._log_psi(place, slots)).log_softmax(-1)
+
+    def _slot_score(
+        self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
+    ) -> Tensor:
         score = torch.einsum("rd,rsd->rs", self.query[place], slots)
         score = score + self.distance * (self.time[place, None] - last)
         beyond = torch.arange(slots.shape[1], device=place.device) > count[:, None]
-        return score.masked_fill(beyond, -torch.inf).log_softmax(-1)
+        return score.masked_fill(beyond, -torch.inf)
+
+    def _log_psi(self, place: Tensor, contexts: Tensor) -> Tensor:
+        """Return log psi of contexts, (R, N, D) -> (R, N); 0 without a tilt."""
+        if self.tilt is None:
+            return contexts.new_zeros(())
+        return self.tilt(place, contexts)
 
     def log_length(self, place: Tensor, slot: Tensor) -> Tensor:
         """Return log p(l_t) given the entity's slot, (R, .., D) -> (R, .., M)."""

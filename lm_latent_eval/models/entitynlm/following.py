@@ -156,12 +156,17 @@ class Following:
         """Score every decision; a step that cannot happen has ``-inf``."""
         mentions = self.entity != NOBODY
         row, t = self.free.nonzero(as_tuple=True)
-        log_mention = self.steps.mention[self._place(row, t), mentions[row, t].long()]
+        at_once = max(1, NUMBERS // (self.num_slots * self.versions.shape[1]))
+        log_mention = torch.cat(
+            [
+                self._log_mention(r, s).gather(1, mentions[r, s, None].long())[:, 0]
+                for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
+            ]
+        )
         zeros = log_mention.new_zeros(self.entity.shape)
         mention = zeros.index_put((row, t), log_mention)
 
         row, t = (self.free & mentions).nonzero(as_tuple=True)
-        at_once = max(1, NUMBERS // (self.num_slots * self.versions.shape[1]))
         parts = [
             self._begin_mention(r, s)
             for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
@@ -172,14 +177,25 @@ class Following:
         mention = mention.masked_fill(self._impossible(), -torch.inf)
         return Factors(*(x.view(self.shape) for x in (mention, slot, length)))
 
+    def _log_mention(self, row: Tensor, t: Tensor) -> Tensor:
+        """Return log p(r_t) of tokens that stand between mentions, (N, 2)."""
+        place = self._place(row, t)
+        if self.steps.tilt is None:
+            return self.steps.mention[place]
+        vectors, which = self._contexts
+        before = torch.where(t > 0, which[row, t - 1], row)
+        return self.steps.tilted_mention(place, vectors[before], *self._memory(row, t))
+
+    def _memory(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return every slot when token t is decided, when it moved, and how many."""
+        every = torch.arange(self.num_slots, device=row.device)
+        index, last = self._find(row[:, None], every[None], t[:, None])
+        return self.versions[index], last, self.count[row, t]
+
     def _begin_mention(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p(e_t) and log p(l_t) of mentions that begin, (N,) each."""
         place, slot = self._place(row, t), self.slot[row, t]
-        every = torch.arange(self.num_slots, device=row.device)
-        index, last = self._find(row[:, None], every[None], t[:, None])
-        count = self.count[row, t]
-        slots = self.versions[index]
-        log_slot = self.steps.log_slot(place, slots, last, count)
+        log_slot = self.steps.log_slot(place, *self._memory(row, t))
         index, _ = self._find(row, slot, t)
         log_length = self.steps.log_length(place, self.versions[index])
         longest = log_length.shape[1] - 1
@@ -213,6 +229,12 @@ class Following:
         Returns:
             Vectors (N, D), and which of them each token has, (B, K, T).
         """
+        vectors, which = self._contexts
+        return vectors, which.view(self.shape)
+
+    @cached_property
+    def _contexts(self) -> tuple[Tensor, Tensor]:
+        """Contexts before the text, a row each, then ``versions``; of each (R, T)."""
         rows = torch.arange(len(self.entity), device=self.entity.device)
         t = torch.arange(self.shape[2], device=rows.device)
         latest = torch.where(self.entity != NOBODY, t, -1).cummax(1).values
@@ -221,7 +243,7 @@ class Following:
         before = self.state.context
         before = before.expand(*self.shape[:2], -1).flatten(0, 1)
         which = torch.where(latest >= 0, len(before) + index, rows[:, None])
-        return torch.cat([before, self.versions]), which.view(self.shape)
+        return torch.cat([before, self.versions]), which
 
     def state_after(self, carry: Carry) -> EntityState:
         """Return where the chains stand after the text.

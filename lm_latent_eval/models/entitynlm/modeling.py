@@ -9,8 +9,9 @@ r_t = 1 where the entity is not 0. Symbols: h_t -> ``hidden``; R -> ``mention``;
 The factor of z_t is in ``chain``, the factor of x_t in ``words``. All lengths of
 mentions are possible everywhere, so a mention may run past the end of the text, and p
 is normalised over z.
-Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
-(``nonpeeking``) or with x_t (``peeking``).
+Proposals: p's own decisions, each weighed by what p says of x_t under it (``adapted``),
+or not (``prior``); a trunk like that of p, trained to predict z_t from the text before
+x_t (``nonpeeking``) or with x_t (``peeking``).
 Departures from the released code: no noise is added to new slots; impossible chains
 have probability 0 where the code did not look; proposals decide on every token, with
 annotations aligned; new models exclude padding and start from prediction.
@@ -114,7 +115,7 @@ class EntityNLM(Pretrained):
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the tokens before each target and score every step of a chain."""
-        return self._encode_as_p(batch, after, temperature=1.0)
+        return self._encode_as_p(batch, after)
 
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
@@ -167,39 +168,54 @@ class EntityNLM(Pretrained):
 
     @property
     def proposal_names(self) -> list[str]:
-        """What ``proposal`` can return, the one that reads most first."""
-        return [*(name for name in READING_MOST if name in self.proposals), "prior"]
+        """What ``proposal`` can return, the best first."""
+        trained = (name for name in READING_MOST if name in self.proposals)
+        return ["adapted", *trained, "prior"]
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> EntityNLMProposal:
-        """Return a proposal; ``prior`` is p's own distribution of z_t given the past.
+        """Return a proposal.
 
         Args:
-            name: One of ``config.proposals`` or ``prior``; None is the one that reads
-                most.
+            name: ``adapted`` (default), ``prior`` or one of ``config.proposals``.
             temperature: Divides the proposal's scores.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
         check_temperature(temperature)
-        trunks: dict[str, Any] = {"prior": None, **self.proposals}
+        trunks: dict[str, Any] = {"adapted": None, "prior": None, **self.proposals}
         name = chosen(name, self.proposal_names)
         return EntityNLMProposal(self, name, trunks[name], temperature)
 
     # -- shared by p and its prior --------------------------------------------------
 
     def _encode_as_p(
-        self, batch: TokenBatch, after: EntityState | None, *, temperature: float
+        self,
+        batch: TokenBatch,
+        after: EntityState | None,
+        *,
+        adapted: bool = False,
+        temperature: float = 1.0,
     ) -> Encoded:
         """Read each token before its target; entities move once it has been read."""
         trunk = self.generative.trunk
         carry = after.carry if after else None
         hidden, carry = trunk.read(batch.inputs, batch.length, carry)
         state = after or _beginning(trunk, carry, batch)
+        tilt = None
+        if adapted:
+            # Where contexts begin: nobody has been mentioned, or somebody new.
+            at = torch.stack([torch.zeros_like(trunk.first_slot), trunk.first_slot])
+            tilt = self.generative.words.tangents(hidden, batch, at)
         steps = trunk.steps(
-            hidden, hidden, state.position, lag=0, temperature=temperature
+            hidden,
+            hidden,
+            state.position,
+            lag=0,
+            tilt=tilt,
+            temperature=temperature,
         )
         return Encoded(batch, hidden, steps, state, carry)
 
@@ -210,10 +226,23 @@ def _beginning(trunk: Trunk, carry: Carry, batch: TokenBatch) -> EntityState:
 
 @dataclass(frozen=True)
 class EntityNLMProposal:
-    """q(z | x): chains over the scores of a trunk of its own, or of p (the prior).
+    r"""q(z | x): chains over the scores of a trunk of its own, or of p.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
-    token more than p; then its entity moves.
+    token more than p; then its entity moves. The adapted one asks p of that token:
+
+    .. math::
+        q(z_t \mid z_{<t}, x_{\le t}) \propto
+        p(z_t \mid z_{<t}, x_{<t}) \, \psi_t(g), \qquad
+        \psi_t(g) \approx p(x_t \mid h_t, g)
+
+    where g is the context that z_t gives the token and psi the lower of two tangents
+    (``Tangents``), exact where contexts begin: so two softmaxes a token do for all
+    contexts of all chains, where p(x_t | h_t, g) itself takes one each. psi is finite
+    and positive, so q covers p.
+
+    Source: Pitt and Shephard (1999), the fully adapted auxiliary particle filter;
+    Guarniero, Johansen and Lee (2017), twisted models.
     """
 
     model: EntityNLM
@@ -224,7 +253,12 @@ class EntityNLMProposal:
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the text and score every step of a chain."""
         if self.trunk is None:
-            return self.model._encode_as_p(batch, after, temperature=self.temperature)
+            return self.model._encode_as_p(
+                batch,
+                after,
+                adapted=self.name == "adapted",
+                temperature=self.temperature,
+            )
         trunk, peeks = self.trunk, self.name == "peeking"
         carry = after.carry if after else None
         if peeks:

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.models.entitynlm.chain import Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.words import Tangents
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.words import UNKNOWN
 
@@ -49,6 +50,7 @@ class Trunk(nn.Module):
         begin: Tensor,
         *,
         lag: int,
+        tilt: Tangents | None = None,
         temperature: float = 1.0,
     ) -> Steps:
         """Score the steps of every place.
@@ -58,6 +60,7 @@ class Trunk(nn.Module):
             update: What the entity of the token before it moves towards, (B, T, D).
             begin: When each text's first decision falls, (B,).
             lag: How much earlier than the decision ``update`` was read.
+            tilt: What p says of each token under a context.
             temperature: Divides the scores of decisions.
         """
         dim, num_tokens = hidden.shape[-1], hidden.shape[1]
@@ -75,4 +78,5 @@ class Trunk(nn.Module):
             time=time.flatten(),
             lag=lag,
             num_tokens=num_tokens,
+            tilt=tilt and tilt.divided(temperature),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ class Unfolding:
     """Of the last token, (R,)."""
     remaining: Tensor
     """Tokens that are left of its mention, (R,)."""
+    context: Tensor
+    """The slot that words are chosen by until the next mention, (R, D)."""
 
     @classmethod
     def after(cls, state: EntityState, num_chains: int) -> Unfolding:
@@ -31,14 +33,22 @@ class Unfolding:
             state.memory.flat(num_chains),
             state.entity.expand(lead).flatten().clone(),
             state.remaining.expand(lead).flatten().clone(),
+            state.context.expand(*lead, -1).flatten(0, 1).clone(),
         )
 
     def __getitem__(self, index: Tensor) -> Unfolding:
         """Pick rows."""
-        return Unfolding(self.memory[index], self.entity[index], self.remaining[index])
+        return Unfolding(
+            self.memory[index],
+            self.entity[index],
+            self.remaining[index],
+            self.context[index],
+        )
 
     def settled(self, steps: Steps, row: Tensor, place: Tensor) -> Unfolding:
         """Move the slots of the last tokens' entities *in place*; return the rows.
+
+        A mention that goes on is worded by the slot that it has moved so far.
 
         Args:
             steps: Of the text.
@@ -51,7 +61,18 @@ class Unfolding:
         memory = self.memory.widened(int(entity.max()) + 1 if len(row) else 0)
         slot = steps.moved(place, memory.slots[row, entity])
         memory = memory.write(row, entity, slot, steps.time[place] - steps.lag)
-        return Unfolding(memory, self.entity, self.remaining)
+        inside = self.remaining[row] > 0
+        self.context[row[inside]] = slot[inside]
+        return replace(self, memory=memory)
+
+    def log_mention(self, steps: Steps, row: Tensor, place: Tensor) -> Tensor:
+        """Return log q(r_t) of rows that stand between mentions, (N, 2) nats."""
+        if steps.tilt is None:
+            return steps.mention[place]
+        memory = self.memory[row]
+        return steps.tilted_mention(
+            place, self.context[row], memory.slots, memory.last, memory.count
+        )
 
 
 def sample_chains(
@@ -80,8 +101,9 @@ def sample_chains(
         walk.entity[row[free]] = NOBODY
         walk.remaining[row[~free]] -= 1
         row, place = row[free], place[free]
-        mention = invert_cdf(steps.mention[place].exp(), u[row, 0])
-        log_q[row] += _chosen(steps.mention[place], mention)
+        log_mention = walk.log_mention(steps, row, place)
+        mention = invert_cdf(log_mention.exp(), u[row, 0])
+        log_q[row] += _chosen(log_mention, mention)
         row, place = row[mention == 1], place[mention == 1]
         memory = walk.memory[row]
         log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
@@ -92,6 +114,7 @@ def sample_chains(
         log_q[row] += _chosen(log_slot, slot) + _chosen(log_length, remaining)
         walk.entity[row] = torch.where(slot == 0, memory.count + 1, slot)
         walk.remaining[row] = remaining
+        walk.context[row] = vector
         going_on = length.repeat_interleave(num_samples) > t
         found[0, :, t] = walk.entity.masked_fill(~going_on, 0)
         found[1, :, t] = walk.remaining.masked_fill(~going_on, 0)
@@ -159,7 +182,7 @@ def beam_chains(
 
 
 def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
-    """Return log p(z_t) of every choice, (R, 1 + S * M) nats.
+    """Return log q(z_t) of every choice, (R, 1 + S * M) nats.
 
     Choice 0 is no mention or, inside one, its next token; choice 1 + s * M + l is a
     mention of slot s (0: a new entity) with l further tokens.
@@ -167,8 +190,9 @@ def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
     memory = walk.memory
     log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
     log_length = steps.log_length(place, memory.slots)
-    begin = steps.mention[place, 1, None, None] + log_slot[..., None] + log_length
-    option = torch.cat([steps.mention[place, :1], begin.flatten(1)], 1)
+    log_mention = walk.log_mention(steps, torch.arange(len(place)), place)
+    begin = log_mention[:, 1, None, None] + log_slot[..., None] + log_length
+    option = torch.cat([log_mention[:, :1], begin.flatten(1)], 1)
     inside = walk.remaining > 0
     option = option.masked_fill(inside[:, None], -torch.inf)
     option[:, 0] = option[:, 0].masked_fill(inside, 0.0)
@@ -185,6 +209,7 @@ def _choose(walk: Unfolding, row: Tensor, which: Tensor, num_lengths: int) -> No
     begins = which > 0
     walk.entity[free] = torch.where(begins, torch.where(slot == 0, new, slot), NOBODY)
     walk.remaining[free] = torch.where(begins, remaining, 0)
+    walk.context[free[begins]] = walk.memory.slots[free[begins], slot[begins]]
 
 
 def _best(total: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -8,6 +8,8 @@ that the caller puts on it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +20,32 @@ from lm_latent_eval.text.words import UNKNOWN
 
 NUMBERS = 1 << 23
 """Scores (tokens x V), numbers of vectors, held at a time."""
+
+
+@dataclass(frozen=True)
+class Tangents:
+    r"""A bound of log p(x_t | h_t, g) at P places, by its tangents at some contexts a.
+
+    .. math::
+        \log p(x_t \mid h_t, g) \le \min_a \,
+        \log p(x_t \mid h_t, a) + (g - a) \, \nabla_a \log p(x_t \mid h_t, a)
+
+    log p is concave in g: a linear score less the logarithm of a sum of exponentials.
+    """
+
+    value: Tensor
+    """At g = 0, in nats, (P, A)."""
+    slope: Tensor
+    """(P, A, D)."""
+
+    def __call__(self, place: Tensor, contexts: Tensor) -> Tensor:
+        """Bound log p under N contexts a place: (R,), (R, N, D) -> (R, N) nats."""
+        rise = torch.einsum("rad,rnd->rna", self.slope[place], contexts)
+        return (self.value[place, None] + rise).amin(-1)
+
+    def divided(self, temperature: float) -> Tangents:
+        """Divide the logarithms."""
+        return Tangents(self.value / temperature, self.slope / temperature)
 
 
 class Words(nn.Module):
@@ -46,6 +74,51 @@ class Words(nn.Module):
         scores = F.linear(hidden + self.entity(context), self.output_weight, bias)
         return scores.log_softmax(-1)
 
+    def tangents(self, hidden: Tensor, batch: TokenBatch, at: Tensor) -> Tangents:
+        r"""Return the tangents of log p(x_t | h, g) at some contexts g.
+
+        .. math::
+            \nabla_g \log p(x_t \mid h, g) =
+            W_o^\top \big(W_{x_t} - \sum_v p(v \mid h, g) \, W_v\big)
+
+        Args:
+            hidden: h, (B, T, D).
+            batch: The tokens.
+            at: Contexts, (A, D).
+        """
+        target, hidden = self._uttered(batch).flatten(), hidden.flatten(0, 1)
+        at_once = max(1, NUMBERS // self.config.vocab_size)
+        value, slope = [], []
+        for context in at:
+            parts = [
+                self._tangent(h, x, context.expand_as(h))
+                for h, x in zip(
+                    hidden.split(at_once), target.split(at_once), strict=True
+                )
+            ]
+            log_p, gradient = (torch.cat(part) for part in zip(*parts, strict=True))
+            value.append(log_p - gradient @ context)
+            slope.append(gradient)
+        return Tangents(torch.stack(value, 1), torch.stack(slope, 1))
+
+    def _tangent(
+        self, hidden: Tensor, target: Tensor, context: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return log p(x | h, g), (N,), and its gradient in g, (N, D).
+
+        Of a word that is never uttered it is 0: no context is better than another.
+        """
+        log_p = self.log_words(hidden, context)
+        difference = self.output_weight[target] - log_p.exp() @ self.output_weight
+        log_p = log_p.gather(1, target[:, None])[:, 0].nan_to_num(neginf=0.0)
+        return log_p, difference @ self.entity.weight
+
+    def _uttered(self, batch: TokenBatch) -> Tensor:
+        """Replace words that cannot be uttered by the unknown word, (B, T)."""
+        return batch.targets.masked_fill(
+            batch.targets >= self.config.vocab_size, UNKNOWN
+        )
+
     def log_prob(
         self, hidden: Tensor, batch: TokenBatch, contexts: tuple[Tensor, Tensor]
     ) -> Tensor:
@@ -60,8 +133,7 @@ class Words(nn.Module):
         """
         vectors, which = contexts
         shape = which.shape
-        unknown = batch.targets >= self.config.vocab_size
-        target = batch.targets.masked_fill(unknown, UNKNOWN)
+        target = self._uttered(batch)
         cost = batch.unknown_log_prob.masked_fill(target != UNKNOWN, 0.0)
         b, k, t = batch.inside[:, None].expand(which.shape).nonzero(as_tuple=True)
         place, which = b * batch.targets.shape[1] + t, which[b, k, t]

@@ -175,7 +175,7 @@ class CRFProposal:
     @property
     def left_to_right(self) -> WordByWord:
         """What proposes where a sentence stops in the middle."""
-        return WordByWord(self.model, "lookahead", self.temperature)
+        return WordByWord(self.model, "adapted", self.temperature)
 
     def encode(self, batch: TokenBatch) -> EncodedSpans:
         """Score the spans of sentences.

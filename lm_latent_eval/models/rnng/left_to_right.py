@@ -7,8 +7,12 @@ r"""The same model word by word: z_t is the number of REDUCEs before word t.
 where s_r is the stack after r REDUCEs. A stack of m items leaves m choices, so they are
 listed: z_t is summed over exactly in predictions, and drawn from one of
 
-* ``lookahead``: q(z_t) ∝ p(x_t, z_t | stack), the best that reads no further than x_t;
+* ``adapted``: q(z_t) ∝ p(x_t, z_t | stack), the best that reads no further than x_t:
+  p's own choice, weighed by what p says of the word after it;
 * ``prior``: q(z_t) = p(z_t | stack), reading only whether the sentence ends.
+
+With the first the weight of a history is a product of p(x_t | stack), whatever z_t was
+drawn: the proposal of a fully adapted particle filter (Pitt and Shephard, 1999).
 
 A sentence ends once one tree stands, so z_t of an end is the one choice that leaves it.
 """
@@ -31,8 +35,6 @@ from lm_latent_eval.text.words import END
 
 if TYPE_CHECKING:
     from lm_latent_eval.models.rnng.modeling import RNNG, Encoded
-
-PROPOSALS = ("lookahead", "prior")
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class WordByWord:
         which, word = pair // config.vocab_size, pair % config.vocab_size
         after, log_p = choices.row[which], choices.log_p[which]
         score = log_p
-        if self.name == "lookahead":
+        if self.name == "adapted":
             possible = log_p > -torch.inf
             spoken = model.log_word(
                 stacks, after[possible], word[:, None].expand_as(after)[possible]

@@ -27,7 +27,7 @@ from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal, SpanScores
 from lm_latent_eval.models.rnng.generative import GenerativeModel
-from lm_latent_eval.models.rnng.left_to_right import PROPOSALS, WordByWord, next_word
+from lm_latent_eval.models.rnng.left_to_right import WordByWord, next_word
 from lm_latent_eval.models.rnng.sentences import ended, known_words
 from lm_latent_eval.models.rnng.sequences import follow_moves, score_moves
 from lm_latent_eval.models.rnng.stacks import StackState
@@ -69,8 +69,6 @@ class RNNG(Pretrained):
     main_input_name = "inputs"
     estimators = ("is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
-    proposal_names = ("crf", *PROPOSALS)
-    """What ``proposal`` can return, the one that reads most first."""
     config: RNNGConfig
 
     def __init__(self, config: RNNGConfig) -> None:
@@ -147,15 +145,25 @@ class RNNG(Pretrained):
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 
+    @property
+    def proposal_names(self) -> list[str]:
+        """What ``proposal`` can return, the best first.
+
+        Without sentence ends p is over whole trees, which only the CRF draws.
+        """
+        if self.config.sentence_ends:
+            return ["adapted", "crf", "prior"]
+        return ["crf", "adapted", "prior"]
+
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> CRFProposal | WordByWord:
         """Return a proposal.
 
         Args:
-            name: ``crf`` (default) reads whole sentences; ``lookahead`` and ``prior``
-                go from left to right and read the next word, or nothing but whether
-                the sentence ends.
+            name: ``adapted`` and ``prior`` go from left to right and read the next
+                word, or nothing but whether the sentence ends; ``crf`` reads whole
+                sentences. None is the first of ``proposal_names``.
             temperature: Divides the proposal's scores.
 
         Raises:

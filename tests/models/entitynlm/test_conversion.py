@@ -53,7 +53,8 @@ def test_a_converted_model_scores_as_the_original(tmp_path, name, words, capsys)
     command += ["--proposal", str(paths[1]), "--proposal", str(paths[2])]
     assert main([*command, "--output", str(output)]) == 0
     assert capsys.readouterr().out == (
-        f"wrote {output}: 20 words to utter; proposals: peeking, nonpeeking, prior\n"
+        f"wrote {output}: 20 words to utter; "
+        "proposals: adapted, peeking, nonpeeking, prior\n"
     )
     checkpoint = load(output, expected="entitynlm")
     model, config = checkpoint.model, checkpoint.model.config
@@ -88,9 +89,9 @@ def test_sentences_are_lines(tmp_path):
         assert tokenizer(text).ids == wanted
 
 
-def test_without_proposals_the_prior_proposes(tmp_path):
+def test_without_trained_proposals_p_proposes(tmp_path):
     model = convert(write_directory(tmp_path / "p", archive("B")), tmp_path / "out")
-    assert model.proposal().name == "prior"
+    assert model.proposal_names == ["adapted", "prior"]
     batch = reference.batch([2, 4, 5, 3])
     q = model.proposal()
     chains = Chains(*(torch.zeros(1, 1, 3, dtype=torch.long) for _ in range(2)))

@@ -12,7 +12,7 @@ from tests.models.entitynlm import reference
 from tests.models.entitynlm.space import best_chains, every_chain
 
 EXACT = reference.numbers()["exact"]
-PROPOSALS = ("peeking", "nonpeeking", "prior")
+PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")
 TEMPERATURES = (0.5, 0.9, 1.0, 1.1, 2.0, 5.0)
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 

@@ -75,7 +75,7 @@ def test_a_wide_beam_is_exact(model, pretrained):
     assert part == pytest.approx(log_p(model, whole) - log_p(model, prefix), abs=1e-9)
 
 
-@pytest.mark.parametrize("proposal", ["peeking", "nonpeeking", "prior"])
+@pytest.mark.parametrize("proposal", ["adapted", "peeking", "nonpeeking", "prior"])
 def test_importance_samples_agree(model, pretrained, proposal):
     lm = LatentEntityNLM(pretrained=pretrained, num_samples=4000, proposal=proposal)
     words = [*ids("the", "fox", "saw"), END]
@@ -93,7 +93,7 @@ def numbers(lm) -> list[float]:
 
 
 @pytest.mark.parametrize("estimator", ["is", "beam"])
-@pytest.mark.parametrize("proposal", ["peeking", "nonpeeking", "prior"])
+@pytest.mark.parametrize("proposal", ["adapted", "peeking", "nonpeeking", "prior"])
 def test_batches_and_pieces_move_no_number(
     pretrained, estimator, proposal, monkeypatch
 ):

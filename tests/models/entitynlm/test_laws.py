@@ -17,13 +17,13 @@ from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.entitynlm import following, words
 from lm_latent_eval.models.entitynlm.chain import Chains
 from lm_latent_eval.models.entitynlm.words import fingerprints
-from lm_latent_eval.text.words import UNKNOWN
+from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
 from tests.models.entitynlm.tiny import BEYOND, MAX_LENGTH, SYMBOLS
 
 LENGTH = 4
-PROPOSALS = ("peeking", "nonpeeking", "prior")
+PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")
 RAGGED = [[4, 5, 1, 4, 3], [5], [4, 4, 5, 5, 4, 1, 6, 3], [], [5, 3]]
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
@@ -116,11 +116,87 @@ def test_the_price_is_only_that_of_unknown_words(model):
     torch.testing.assert_close(*log_p, **EXACTLY)
 
 
+def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(model):
+    """Against its definition, with slopes of log p from automatic differentiation.
+
+    q(z_t | ..) is proportional to p(z_t | ..) psi(g), over all z_t after one z_<t.
+    """
+    text = [4, 1, 5, 4]
+    chains = every_chain(len(text), MAX_LENGTH)
+    encoded, q = model.encode(tiny.batch([text])), model.proposal("adapted")
+    following = encoded.follow(chains)
+    vectors, which = following.contexts()
+    tangents = []
+    for at in (0, 1):
+        with torch.enable_grad():
+            hidden = encoded.hidden[0].detach()
+            context = at * model.generative.trunk.first_slot.detach().expand_as(hidden)
+            context = context.clone().requires_grad_()
+            said = model.generative.words.log_words(hidden, context)
+            said = said[range(len(text)), text]
+            (slope,) = torch.autograd.grad(said.sum(), context)
+        rise = (slope * (vectors[which[0]] - context)).sum(-1)
+        tangents.append((said + rise).detach())
+    log_psi = torch.minimum(*tangents)
+    score = following.log_prob()[0] + log_psi
+    steps = torch.stack([*chains], -1)[0].tolist()
+    expected = torch.zeros(len(steps), dtype=score.dtype)
+    for t in range(len(text)):
+        begun = {str(z[: t + 1]): k for k, z in enumerate(steps)}
+        total: dict[str, float] = {}
+        for k in begun.values():
+            past = str(steps[k][:t])
+            total[past] = total.get(past, 0.0) + score[k, t].exp().item()
+        norm = [math.log(total[str(z[:t])]) for z in steps]
+        expected += score[:, t] - torch.tensor(norm, dtype=score.dtype)
+    found = q.log_prob(q.encode(tiny.batch([text])), chains)[0]
+    assert log_psi.std(0).max() > 0.1, "premise: contexts matter"
+    assert (tangents[0] < tangents[1]).any() and (tangents[1] < tangents[0]).any()
+    torch.testing.assert_close(found, expected, **EXACTLY)
+
+
+def test_the_adapted_proposal_wastes_less_than_p_alone(model):
+    """By the exact variance of the weights, summed over texts."""
+    chains, texts = every_chain(LENGTH, MAX_LENGTH), every_text(LENGTH)[::3]
+    log_p = log_p_of(model, texts, chains)
+
+    def spread(which):
+        q = model.proposal(which)
+        log_q = q.log_prob(q.encode(tiny.batch(texts)), expanded(chains, len(texts)))
+        return ((2 * log_p - log_q).logsumexp(-1) - 2 * log_p.logsumexp(-1)).exp() - 1
+
+    assert spread("adapted").mean() < 0.5 * spread("prior").mean()
+
+
+def test_psi_bounds_p_and_is_exact_where_contexts_begin(model):
+    batch, model_words = tiny.batch(every_text(2)), model.generative.words
+    encoded = model.proposal("adapted").encode(batch)
+    places = torch.arange(encoded.steps.num_tokens * len(batch.length))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    first = model.generative.trunk.first_slot
+    begins = torch.stack([0 * first, first])
+    for n, context in enumerate(torch.cat([begins, drawn])):
+        psi = encoded.steps.tilt(places, context.expand(len(places), 1, -1))[:, 0]
+        h = encoded.hidden.flatten(0, 1)
+        log_p = model_words.log_words(h, context.expand_as(h))
+        log_p = log_p.gather(1, batch.targets.flatten()[:, None])[:, 0]
+        assert (psi >= log_p - 1e-10).all()
+        assert ((psi - log_p).abs().max() < 1e-10) == (n < len(begins))
+
+
+def test_a_word_that_is_never_uttered_leaves_a_distribution(model):
+    chains = every_chain(2, MAX_LENGTH)
+    batch, q = tiny.batch([[START, 4]]), model.proposal("adapted")
+    assert (model.log_joint(model.encode(batch), chains) == -torch.inf).all()
+    assert abs(q.log_prob(q.encode(batch), chains).logsumexp(-1).item()) < 1e-10
+
+
 def test_proposals_read_as_far_as_they_say(model):
     """q of the first two tokens, while the tokens from ``changed`` on change."""
     chains = every_chain(2, MAX_LENGTH)
     chains = Chains(*(torch.cat([x, x[..., :1] * 0], -1) for x in chains))
-    for which, reads in (("peeking", 1), ("nonpeeking", 0), ("prior", 0)):
+    for which, reads in zip(PROPOSALS, (1, 1, 0, 0), strict=True):
         q = model.proposal(which)
 
         def log_q(text, q=q):
@@ -178,7 +254,7 @@ def test_samples_are_nested(model, which):
     assert len(many[2].unique()) > 6, "premise: samples differ"
 
 
-@pytest.mark.parametrize("which", ["peeking", "nonpeeking", "prior"])
+@pytest.mark.parametrize("which", PROPOSALS)
 def test_a_state_is_that_of_its_text_and_chain(model, which):
     """Selected and resampled states go on as the texts and chains they are of."""
     texts = [[4, 5, 4, 1], [5, 5], [1, 4, 4, 5]]
@@ -296,9 +372,9 @@ def test_next_token_is_the_ratio_of_prefixes(model):
 
 
 def test_proposals_that_are_not_there(model):
-    with pytest.raises(ValueError, match="this checkpoint has nonpeeking, peeking, pr"):
+    with pytest.raises(ValueError, match="has adapted, nonpeeking, peeking, prior"):
         model.proposal("smoothing")
     for temperature in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="expected a positive number"):
             model.proposal(None, temperature)
-    assert model.proposal().name == "peeking"
+    assert model.proposal().name == "adapted"

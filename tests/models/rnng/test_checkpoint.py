@@ -44,7 +44,7 @@ def test_dropout_is_for_training_alone():
     batch = reference.batch([[4, 5, 5, 4]], "eos")
 
     def log_probs():
-        proposal = rnng.proposal()
+        proposal = rnng.proposal("crf")
         log_q = proposal.log_prob(proposal.encode(batch), trees)
         return rnng.log_joint(rnng.encode(batch), trees), log_q
 

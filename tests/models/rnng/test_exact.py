@@ -171,7 +171,7 @@ def test_a_wide_beam_is_the_whole_sum(ends):
         encoded, _, log_p, _ = everything(rnng, words, ends)
         totals = []
         for width in (1, 5, len(log_p)):
-            beam = rnng.proposal().beam(encoded, width)
+            beam = rnng.proposal("crf").beam(encoded, width)
             ours = rnng.log_joint(rnng.encode(encoded.batch), beam.latents)
             ours = ours.masked_fill(beam.score.isneginf(), -torch.inf)
             totals.append(ours.logsumexp(-1).item())
@@ -251,7 +251,7 @@ def test_what_is_no_tree_is_impossible():
     batch = reference.batch([TEXT[:3]], "no_eos")
     before = torch.tensor([[[0, 0, 0], [0, 2, 0], [0, 0, 2], [1, 0, 0], [0, 0, 0]]])
     trees = Trees(before, torch.tensor([[1, 0, 0, 2, 3]]))
-    proposal = rnng.proposal()
+    proposal = rnng.proposal("crf")
     log_q = proposal.log_prob(proposal.encode(batch), trees)
     assert (log_q == -torch.inf).all()
     log_p = rnng.log_joint(rnng.encode(batch), trees)[0]
@@ -262,12 +262,12 @@ def test_what_is_no_tree_is_impossible():
 def test_sentences_that_cannot_be_read_are_refused():
     rnng = model("eos")
     with pytest.raises(ValueError, match="without a sentence end"):
-        rnng.proposal().encode(reference.batch([TEXT], "no_eos"))
+        rnng.proposal("crf").encode(reference.batch([TEXT], "no_eos"))
     with pytest.raises(ValueError, match="words follow the end"):
         rnng.encode(reference.batch([[4, 3, 4]], "eos"))
     with pytest.raises(ValueError, match="can read 10"):
-        rnng.proposal().encode(reference.batch([[4] * 11], "eos"))
-    with pytest.raises(ValueError, match="crf, lookahead, prior"):
+        rnng.proposal("crf").encode(reference.batch([[4] * 11], "eos"))
+    with pytest.raises(ValueError, match="adapted, crf, prior"):
         rnng.proposal("smoothing")
     with pytest.raises(ValueError, match="temperature=0"):
         rnng.proposal(temperature=0.0)
@@ -275,6 +275,6 @@ def test_sentences_that_cannot_be_read_are_refused():
 
 def test_the_longest_sentence_can_be_read_beside_another():
     rnng = model("eos")
-    proposal = rnng.proposal()
+    proposal = rnng.proposal("crf")
     encoded = proposal.encode(reference.batch([[4] * 10, [5]], "eos"))
     assert encoded.log_z.isfinite().all()

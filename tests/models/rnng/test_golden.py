@@ -40,7 +40,7 @@ def test_every_span_score(name):
 def test_the_end_is_not_read_by_the_proposal(name):
     texts = [s["ids"] for s in reference.sentences(name)]
     with_end, without = (
-        reference.model(name, ends).proposal().encode(reference.batch(texts, ends))
+        reference.model(name, ends).proposal("crf").encode(reference.batch(texts, ends))
         for ends in ("eos", "no_eos")
     )
     assert torch.equal(with_end.scores, without.scores)

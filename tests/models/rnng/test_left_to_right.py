@@ -10,7 +10,6 @@ from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles, next_token
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight
-from lm_latent_eval.models.rnng.left_to_right import PROPOSALS
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -24,6 +23,7 @@ KINDS = {
     "endless": {"sentence_ends": False},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
+PROPOSALS = ("adapted", "prior")
 every_proposal = pytest.mark.parametrize("name", PROPOSALS)
 
 
@@ -145,11 +145,11 @@ def log_prefix_of_words(rnng, tokens):
     return rnng.log_joint(rnng.encode(piece(tokens)), prefixes)
 
 
-def test_lookahead_weights_do_not_depend_on_the_last_choice():
+def test_adapted_weights_do_not_depend_on_the_last_choice():
     """Locally optimal: the weight is p(x_t | the past), whatever z_t was drawn."""
     rnng = model("new")
     prefixes = every_prefix(4)
-    proposal = rnng.proposal("lookahead")
+    proposal = rnng.proposal("adapted")
     batch = piece(TEXT[:4])
     log_w = rnng.log_joint(rnng.encode(batch), prefixes) - proposal.log_prob(
         proposal.encode(batch), prefixes

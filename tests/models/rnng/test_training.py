@@ -151,7 +151,7 @@ def test_train_on_trees_then_on_sentences(folder, monkeypatch, capsys):
     assert isinstance(first.model, RNNG)
     assert first.model.config.only_possible
     batch = reference.batch([first.tokenizer("the dog sees the cat").ids], "eos")
-    proposal = first.model.proposal()
+    proposal = first.model.proposal("crf")
     best = proposal.beam(proposal.encode(batch), 1)
     # ((the dog) (sees (the cat)))
     assert best.latents.before[0, 0].tolist() == [0, 0, 1, 0, 0, 3]
