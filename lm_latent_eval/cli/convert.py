@@ -84,7 +84,7 @@ def _kglm(args: argparse.Namespace) -> None:
         f"wrote {args.output}: {config.vocab_size} words to utter, "
         f"{config.num_words - config.vocab_size} more to copy; "
         f"{graph.num_nodes} nodes, {graph.num_edges} edges; "
-        f"proposals: {', '.join([*config.proposals, 'prior'])}"
+        f"proposals: {', '.join(model.proposal_names)}"
     )
 
 

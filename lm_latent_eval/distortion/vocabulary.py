@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from lm_latent_eval import manifest
+from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.words import WordTokenizer
 
@@ -42,7 +42,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 def _uttered(directory: Path) -> list[str]:
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        config = strict_json.read(directory / "config.json")
         tokenizer = WordTokenizer.load(directory, int(config["vocab_size"]))
     except (OSError, KeyError, TypeError, ValueError) as err:
         raise ValueError(

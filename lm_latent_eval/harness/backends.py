@@ -61,8 +61,8 @@ class LatentLMBackend(LM):
     Args:
         pretrained: Checkpoint directory or hub repository; None is the embedded
             demonstration model, where there is one.
-        proposal: One that the checkpoint has (KGLM: ``smoothing``, ``peeking``,
-            ``nonpeeking``, ``prior``); None is the model's own choice.
+        proposal: One that the checkpoint has (KGLM: ``adapted``, ``smoothing``,
+            ``peeking``, ``nonpeeking``, ``prior``); None is the model's own choice.
         estimator: ``is`` (importance sampling), ``beam`` (beam marginalization),
             ``smc`` (particle filters), or ``exact`` for a model without latents.
         num_samples: K, samples a text, or the width of the beam; with

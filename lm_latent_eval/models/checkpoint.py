@@ -9,7 +9,6 @@ and as it was written, or not at all.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.models.pretrained import ExtraFiles, local
+from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.reading import Reader, UnknownWords, reader
 from lm_latent_eval.text.words import WordTokenizer
@@ -230,7 +230,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: {directory} is not a checkpoint")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = strict_json.read(path)
     except ValueError as err:
         raise CheckpointError(
             f"{path} is not JSON ({err}): written to the end?"

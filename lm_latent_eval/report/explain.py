@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
+
+from lm_latent_eval.text import strict_json
 
 MEANING = {
     "token_perplexity": "exp of the negative log-likelihood a predicted token, each "
@@ -62,6 +63,7 @@ def explain(directory: Path) -> str:
 
     Raises:
         FileNotFoundError: If there are none.
+        ValueError: If what is there is something else.
     """
     files = sorted(
         Path(directory).rglob("results_*.json"), key=lambda p: p.stat().st_mtime
@@ -71,7 +73,16 @@ def explain(directory: Path) -> str:
             f"{directory} has no results_*.json: run lm_eval with "
             f"--output_path {directory}"
         )
-    content = json.loads(files[-1].read_text(encoding="utf-8"))
+    try:
+        return _explained(strict_json.read(files[-1]))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
+        raise ValueError(
+            f"{files[-1]} holds no results of lm_eval ({err!r}): run it again with "
+            f"--output_path {directory}"
+        ) from err
+
+
+def _explained(content: dict[str, Any]) -> str:
     sections = [_how(content["config"])]
     estimator = content["config"].get("latent_eval", {}).get("estimator", "exact")
     sections += [

@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 
 from lm_latent_eval.durable import write_text
+from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.words import Words
 from lm_latent_eval.values import Rules, Text, Whole, check
 
@@ -109,7 +110,7 @@ class Spacing:
         """
         path = Path(directory) / FILE_NAME
         try:
-            rows = json.loads(path.read_text(encoding="utf-8"))
+            rows = strict_json.read(path)
             for number, row in enumerate(rows, 1):
                 try:
                     check(dict(zip(RULES, row, strict=True)), RULES)

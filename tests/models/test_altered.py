@@ -331,3 +331,11 @@ def test_a_vocabulary_cuts_and_numbers_words_as_ours_do(copy, name, value):
     manifest.write(copy)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         checkpoint.load(copy)
+
+
+@pytest.mark.parametrize("file", ["config.json", "spacing.json"])
+def test_a_file_that_is_nested_without_end_is_named(copy, file):
+    (copy / file).write_text("[" * 100_000)
+    manifest.write(copy)
+    with pytest.raises(CheckpointError, match=rf"{file} .*nested too deeply"):
+        checkpoint.load(copy)
