@@ -9,8 +9,8 @@ or on average; the larger one is taken. Texts on which the two differ by more th
 ``--converged`` nats are counted, and never dropped.
 
 The error of a setting is its estimate less the reference, in nats a text, over all
-texts and seeds. Costs are CPU seconds of one thread, encoding and search included; compare
-them within a run.
+texts and seeds. Costs are CPU seconds of one thread, encoding and search included;
+compare them within a run.
 """
 
 from __future__ import annotations
