@@ -244,6 +244,8 @@ def is_latent(path: str | Path) -> bool:
         raise ValueError(
             f"{path}: no such directory, and not a repository that the hub serves now"
         ) from err
+    except RecursionError as err:
+        raise ValueError(f"{path} holds no model: it is nested too deeply") from err
     if "model_type" not in config:
         raise ValueError(f"{path} holds no model: its config.json is missing")
     ours = {model_class(name).config_class.model_type for name in MODELS}

@@ -63,6 +63,10 @@ FORMS = {
 }
 
 
+OTHERWISE_MEANT = ("{", "[", "(", "#", "\ufeff")
+"""What begins JSON, a tree, a CoNLL file, a mark."""
+
+
 @pytest.mark.parametrize("mark", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @share(0.3)
@@ -76,8 +80,8 @@ def test_the_form_of_a_file_moves_no_text(tmp_path_factory, form, mark, texts, n
     plain = form.startswith("lines")
     if not plain and name in ("a.txt", "a.TXT"):
         return  # JSON that is called plain text is plain text
-    if plain and any(text.lstrip().startswith(("{", "[", "\ufeff")) for text in texts):
-        return  # lines that may be meant as JSON, or for a mark
+    if plain and any(text.lstrip().startswith(OTHERWISE_MEANT) for text in texts):
+        return
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + FORMS[form](texts).encode())
     found = outcome(lambda: read_texts(path))

@@ -40,6 +40,8 @@ _PATTERNS = "vocabulary/non_padded_namespaces.txt"
 
 EXPANSION, SMALL = 20, 1 << 24
 """An archive may unpack to this many times its size, or to this many bytes."""
+BLOCK = 1 << 20
+"""Bytes read at a time where they are not kept."""
 
 
 class ArchiveError(ValueError):
@@ -123,6 +125,8 @@ def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
                     tar.members = []  # type: ignore[attr-defined]
                     if found := _content(path, tar, member, limit):
                         yield found
+                while stream.read(BLOCK):
+                    pass  # up to gzip's checksum, at the end
     except ArchiveError:
         raise
     except Exception as err:  # a damaged archive can raise nearly anything
