@@ -135,7 +135,9 @@ def test_more_samples_begin_with_the_same(backend, monkeypatch, decisions):
         for a, b in zip(answers[few], answers[many], strict=True):
             expected = b.estimate.log_weights[:few]
             assert a.estimate.log_weights == pytest.approx(expected, rel=1e-9)
-            assert len(set(b.estimate.log_weights)) > 1, "premise"
+            # Of one word, p and what q reads are all there is: weights are equal.
+            if b.estimate.num_tokens > 1:
+                assert len(set(b.estimate.log_weights)) > 1, "premise"
 
 
 def test_copies_of_a_text_draw_their_own(backend):

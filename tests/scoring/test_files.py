@@ -53,7 +53,7 @@ def test_the_file_says_what_was_done_and_found(checkpoint, tmp_path):
     items = scored(checkpoint, output, num_samples=20, seed=3)
     head, *rest = [json.loads(line) for line in output.read_text().splitlines()]
     assert (head["model"], head["num_samples"], head["seed"]) == ("kglm", 20, 3)
-    assert (head["proposal"], head["unk"]) == ("smoothing", "spelled")
+    assert (head["proposal"], head["unk"]) == ("adapted", "spelled")
     records = {record["index"]: record for record in rest}
     for n, item in enumerate(items):
         estimate, record = item.estimate, records[n]
@@ -254,7 +254,7 @@ def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
     assert f"4 texts, {tokens} predicted tokens, {num_bytes} bytes" in printed
     rate = -total / num_bytes / math.log(2)
     assert f"bits_per_byte {rate:26.4f} ± " in printed
-    assert "num_samples=20 proposal=smoothing" in printed
+    assert "num_samples=20 proposal=adapted" in printed
 
 
 def test_the_command_names_what_is_wrong(checkpoint, text_file, capsys):

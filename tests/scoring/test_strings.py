@@ -184,7 +184,7 @@ def _mass_of_prefixes(spelling: Spelling, prefixes: list[str]) -> float:
     """Mass of the words that begin with any of some prefixes and are longer."""
     total = 0.0
     for prefix in prefixes:
-        letters = [spelling.end, *spelling._bytes(prefix)]
+        letters = [spelling.end, *map(spelling.index.get, spelling._bytes(prefix))]
         hidden, _ = spelling.rnn(spelling.embeddings(torch.tensor([letters])))
         scores = spelling.output(hidden)[0]
         scores[0, spelling.end] = -torch.inf

@@ -232,7 +232,7 @@ class KGLM(Pretrained):
             position: Places in the flattened (B * T), non-decreasing, (U,).
             node: A node for each, (U,).
         """
-        num_texts, size = batch.targets.shape
+        num_texts, size = len(batch.length), max(1, batch.targets.shape[1])
         at_once = max(1, TABLE // (size * self.config.vocab_size))
         texts = torch.arange(num_texts, device=node.device).split(at_once)
         group = position // (size * at_once)

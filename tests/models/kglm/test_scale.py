@@ -188,10 +188,11 @@ SCORE = """
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.models.kglm import scores
+from lm_latent_eval.models.kglm import look_ahead, modeling, scores, words
 from lm_latent_eval.text.batch import TokenBatch
 from tests import large_graph
-scores.AT_ONCE = 1 << 20
+scores.AT_ONCE = words.NUMBERS = modeling.TABLE = 1 << 20
+look_ahead.MOST_PAIRS = 1 << 14
 particles.PIECE = importance.PIECE = 64
 kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
 def score(length):

@@ -50,8 +50,8 @@ def test_the_command_leaves_rows_tables_and_figures(folder):
         "tables.md",
     }
     found = read(out / "rows.jsonl")
-    # (2 x 3 temperatures + 2 others) x 2 levels x 6 sizes, and 2 x 2 beams.
-    assert len(found) == 8 * 2 * 6 + 4
+    # (2 x 3 temperatures + 3 others) x 2 levels x 6 sizes, and 2 x 2 beams.
+    assert len(found) == 9 * 2 * 6 + 4
     assert 1 < min(row["perplexity"] for row in found) < 100
 
 
@@ -197,9 +197,11 @@ def test_claims_that_hold():
 
 def test_curves_that_two_columns_share_count_once(folder):
     [smoothing, peeking] = read_columns(folder / "out")
-    assert len(smoothing.curves) == len(peeking.curves) == 5, "premise: two are shared"
+    assert len(smoothing.curves) == len(peeking.curves) == 6, (
+        "premise: three are shared"
+    )
     _, b, *_ = claims([smoothing, peeking])
-    assert " of 8 times" in b
+    assert " of 9 times" in b
 
 
 def test_claims_that_fail():

@@ -262,7 +262,7 @@ def test_a_plan_covers_the_paper():
         ({"replicate": 2000}, "a replicate of 2000 samples: expected 1 to 1000"),
         ({"temperatures": (0.5, 2.0)}, "must include 1"),
         ({"temperatures": (1.0, -1.0)}, "temperature=-1.0"),
-        ({"num_samples": 0}, "a replicate of 100"),
+        ({"num_samples": 0}, "num_samples=0: expected a whole number"),
         ({"temperatures": (1.0, 1.0000001)}, "is-peeking-1 twice"),
         ({"beam_widths": (0,)}, "num_samples=0"),
     ],
