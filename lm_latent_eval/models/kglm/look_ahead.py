@@ -76,7 +76,7 @@ class Candidates:
             0, which, _matches(words, text, position), "amax"
         )
         order, place = ranked_within(key // graph.num_nodes, best)
-        kept = place < max(1, MOST_PAIRS // num_tokens)
+        kept = place < MOST_PAIRS // max(1, num_tokens)
         key, place = key[order][kept], place[kept]
         owner, column = key // graph.num_nodes, place + 1
         size = int(column.max()) + 1 if len(column) else 1
@@ -178,7 +178,7 @@ def _backward(
     unused = torch.cat([~states.used, others], -1)
     word = torch.cat([costs.word, costs.other_word[..., None]], -1)
     psi, beta = torch.zeros_like(word), torch.zeros_like(word)
-    ahead = torch.zeros_like(word[:, 0])
+    ahead = word.new_zeros(len(word), word.shape[-1])
     for t in reversed(range(word.shape[1])):
         paid = (word[:, t] + ahead).masked_fill(unused, -torch.inf)
         begun = {
