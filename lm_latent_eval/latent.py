@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 
 BatchT = TypeVar("BatchT", contravariant=True)
@@ -51,12 +52,17 @@ class Mass(StrEnum):
     differences between texts of one length mean something."""
 
 
+NO_LATENT = torch.empty(1, 1, 0, dtype=torch.long)
+"""All there is to sum over where a model has no latents: one choice of nothing."""
+
+
 @dataclass(frozen=True)
 class Draws(Generic[LatentsT]):
     """Latents of B texts, K each, with their probability under the proposal."""
 
     latents: LatentsT
-    """A model's own type with leading axes (B, K)."""
+    """The model's own: a tensor or named tuple of tensors of integers, with leading
+    axes (B, K), equal where the latents are equal (0 past the end of a text)."""
     log_q: Tensor
     """log q(z_k | x) in nats, shape (B, K), float64."""
 
@@ -66,7 +72,7 @@ class Beam(Generic[LatentsT]):
     """Distinct latents of B texts, up to K each."""
 
     latents: LatentsT
-    """A model's own type with leading axes (B, K)."""
+    """As those of ``Draws``."""
     score: Tensor
     """What the search ranks by, nats, (B, K), float64: log q(z_k | x), or what stands
     for log p if the proposal says so. ``-inf`` marks an unused place."""

@@ -24,9 +24,16 @@ from lm_latent_eval.inference import (
     importance,
     particles,
 )
-from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.latent import LatentLM, LeftToRight, Mass, Proposal, WholeText
+from lm_latent_eval.latent import (
+    NO_LATENT,
+    LatentLM,
+    LeftToRight,
+    Mass,
+    Proposal,
+    WholeText,
+)
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -104,13 +111,13 @@ TINY_MODELS = {
     ),
     "lstm": Tiny(
         tiny_models.lstm,
-        lambda model, text: 1,
+        lambda model, text: NO_LATENT,
         (UNKNOWN, tiny_models.KNOWN),
         ("none",),
     ),
     "rnn": Tiny(
         tiny_models.rnn,
-        lambda model, text: 1,
+        lambda model, text: NO_LATENT,
         (UNKNOWN, tiny_models.KNOWN),
         ("none",),
     ),
@@ -123,7 +130,7 @@ TINY_MODELS = {
     ),
     "srnn": Tiny(
         tiny_models.srnn,
-        lambda model, text: 1,
+        lambda model, text: NO_LATENT,
         (UNKNOWN, tiny_models.KNOWN),
         ("none",),
     ),
@@ -335,6 +342,7 @@ def test_filters_go_on_from_what_they_draw(name, which):
         plain.proposal_state.resample(each),
         plain.log_w.gather(1, each) - math.log(10),
         plain.log_q.gather(1, each),
+        plain.path.gather(1, each),
     )
     torch.testing.assert_close(drawn.log_w, becomes.log_w, rtol=0, atol=1e-10)
     torch.testing.assert_close(drawn.log_q, becomes.log_q)
@@ -344,7 +352,7 @@ def test_filters_go_on_from_what_they_draw(name, which):
         log_w = torch.full_like(log_w, -torch.inf)
         log_w[0, keep] = 0.0
         ours, theirs = (
-            next_token(model, last, replace(particles, log_w=log_w))
+            replace(particles, log_w=log_w).next_token(model, last)
             for particles in (drawn, becomes)
         )
         torch.testing.assert_close(ours, theirs)
@@ -465,9 +473,9 @@ def test_predictions_are_ratios_of_prefixes(name, context):
         encoded = model.encode(tiny.batch([context]))
         log_w = model.log_joint(encoded, latents)
         state = model.advance(encoded, latents)
-    here = Particles(state, state, log_w, log_w)
+    here = Particles(state, state, log_w, log_w, log_w.long())
     last = torch.tensor([(context or [START])[-1]])
-    found = next_token(model, last, here)[0]
+    found = here.next_token(model, last)[0]
     prefix = tiny.log_p(model, context).item() if context else 0.0
     for word in tiny.words if name == "rnng" and not context else (*tiny.words, END):
         exact = tiny.log_p(model, [*context, word]).item() - prefix

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference.particles import PIECE, Particles, pieces
-from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.inference.particles import Particles, encode, fingerprint, pieces
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -29,12 +28,31 @@ class BeamMarginalization:
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
     ) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        if isinstance(proposal, LeftToRight) and batch.targets.shape[1] > PIECE:
+        encoded = encode(model, proposal, batch)
+        return self.search(model, proposal, batch, keys, encoded).log_w
+
+    def search(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        encoded: tuple[Any, Any] | None,
+    ) -> Particles:
+        """Return the latents of whole texts, without states where none are needed."""
+        if encoded is None:
             begin = Particles.begin(len(keys), batch.inputs.device)
-            return self.extend(model, proposal, batch, keys, [], begin).log_w
-        beam = proposal.beam(proposal.encode(batch), self.num_samples)
-        log_p: Tensor = model.log_joint(model.encode(batch), beam.latents).double()
-        return log_p.masked_fill(beam.score.isneginf(), -torch.inf)
+            return self.extend(model, proposal, batch, keys, [], begin)
+        p, q = encoded
+        beam = proposal.beam(q, self.num_samples)
+        log_p: Tensor = model.log_joint(p, beam.latents).double()
+        return Particles(
+            None,
+            None,
+            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
+            beam.score,
+            fingerprint(beam.latents),
+        )
 
     def extend(
         self,
@@ -63,6 +81,7 @@ class BeamMarginalization:
                 proposal.advance(proposal.encode(piece, q_state), beam.latents),
                 log_p.masked_fill(beam.score.isneginf(), -torch.inf),
                 beam.score,
+                fingerprint(beam.latents, particles.path.gather(1, beam.origin)),
             )
         return particles
 

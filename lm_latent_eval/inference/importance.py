@@ -8,9 +8,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.inference.particles import PIECE, Particles, pieces
+from lm_latent_eval.inference.particles import (
+    PIECE,
+    Particles,
+    encode,
+    fingerprint,
+    pieces,
+)
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.text.batch import TokenBatch
 
 DECISIONS = 1 << 21
@@ -31,33 +36,46 @@ class ImportanceSampling:
     ) -> Tensor:
         """Return the log-weights of whole texts in nats, (B, K) float64.
 
-        Samples are drawn in as many rounds as memory asks for, which does not change
-        them.
-
         Args:
             model: A latent LM.
             proposal: Its proposal.
             batch: B whole texts.
             keys: The key of each text's random numbers (``stream_key``).
         """
+        encoded = encode(model, proposal, batch)
+        return self.draw(model, proposal, batch, keys, encoded)[0]
+
+    def draw(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        encoded: tuple[Any, Any] | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-weights and fingerprints of whole texts' latents, (B, K).
+
+        They are drawn in as many rounds as memory asks for, which does not change them.
+        """
         batch_size, num_tokens = batch.targets.shape
         begin = Particles.begin(batch_size, batch.inputs.device)
-        piecewise = isinstance(proposal, LeftToRight) and num_tokens > PIECE
-        if not piecewise:
-            p, q = model.encode(batch), proposal.encode(batch)
         # Rounds write into one tensor: there may be a million of them.
         log_w = begin.log_w.new_empty(batch_size, self.num_samples)
+        path = begin.path.new_empty(batch_size, self.num_samples)
         at_once = self._at_once(batch_size, num_tokens)
         for k in range(0, self.num_samples, at_once):
             number = min(at_once, self.num_samples - k)
             streams = Streams(keys, number, k, device=batch.inputs.device)
-            if piecewise:
-                drawn = self._extend(model, proposal, batch, streams, begin).log_w
+            if encoded is None:
+                drawn = self._extend(model, proposal, batch, streams, begin)
+                weights, latents = drawn.log_w, drawn.path
             else:
+                p, q = encoded
                 draws = proposal.sample(q, streams, number)
-                drawn = model.log_joint(p, draws.latents).double() - draws.log_q
-            log_w[:, k : k + number] = drawn
-        return log_w
+                weights = model.log_joint(p, draws.latents).double() - draws.log_q
+                latents = fingerprint(draws.latents)
+            log_w[:, k : k + number], path[:, k : k + number] = weights, latents
+        return log_w, path
 
     @staticmethod
     def _at_once(batch_size: int, num_tokens: int) -> int:
@@ -113,6 +131,7 @@ class ImportanceSampling:
                 proposal.advance(q, draws.latents),
                 particles.log_w + log_w,
                 particles.log_q + draws.log_q,
+                fingerprint(draws.latents, particles.path),
             )
         return particles
 

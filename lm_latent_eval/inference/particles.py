@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.text.batch import TokenBatch
 
 PIECE = 256
@@ -29,13 +31,15 @@ class Particles:
     """Log-weights so far in nats, (B, K) float64: of importance samples
     log p(x, z) - log q(z | x), of a beam log p(x, z)."""
     log_q: Tensor
-    """log q(z | x) so far in nats, (B, K) float64; of a beam its ``score``."""
+    """log q(z_k | x) so far in nats, (B, K) float64; of a beam its ``score``."""
+    path: Tensor
+    """Fingerprints of the latents so far, (B, K) int64, see ``fingerprint``."""
 
     @classmethod
     def begin(cls, batch_size: int, device: torch.device | str) -> Particles:
         """Return B texts of which nothing has been read."""
         zeros = torch.zeros(batch_size, 1, dtype=torch.float64, device=device)
-        return cls(None, None, zeros, zeros)
+        return cls(None, None, zeros, zeros, zeros.long())
 
     def select(self, index: Tensor) -> Particles:
         """Pick texts."""
@@ -44,7 +48,36 @@ class Particles:
             self.proposal_state.select(index),
             self.log_w[index],
             self.log_q[index],
+            self.path[index],
         )
+
+    def next_token(self, model: Any, inputs: Tensor) -> Tensor:
+        """Predict the next token of each text from its weighted latents.
+
+        Args:
+            model: A left-to-right latent LM that predicts.
+            inputs: The last token of each text, (B,).
+
+        Returns:
+            Log-probabilities in nats, (B, number of words).
+        """
+        tokens = inputs[:, None]
+        batch = TokenBatch(
+            tokens,
+            torch.zeros_like(tokens),
+            torch.ones_like(inputs),
+            torch.zeros_like(tokens, dtype=torch.float64),
+        )
+        encoded = model.encode(batch, self.model_state)
+        log_p: Tensor = model.next_token(encoded, self.log_w)
+        return log_p
+
+
+def encode(model: Any, proposal: Any, batch: TokenBatch) -> tuple[Any, Any] | None:
+    """Encode whole texts for p and q; None where they are read piece by piece."""
+    if isinstance(proposal, LeftToRight) and batch.targets.shape[1] > PIECE:
+        return None
+    return model.encode(batch), proposal.encode(batch)
 
 
 def pieces(batch: TokenBatch) -> Iterator[tuple[int, TokenBatch]]:
@@ -53,24 +86,28 @@ def pieces(batch: TokenBatch) -> Iterator[tuple[int, TokenBatch]]:
         yield start, batch.piece(start, start + PIECE)
 
 
-def next_token(model: Any, inputs: Tensor, particles: Particles) -> Tensor:
-    """Predict the next token of each text from its weighted latents.
+def fingerprint(latents: Any, before: Tensor | int = 0) -> Tensor:
+    """Return numbers by which latents of one text are told apart.
+
+    Equal latents have equal ones; unequal ones differ, but for an accident of
+    probability 2^-63 or so: the sum of a latent's integers, each times an odd random
+    number of its place, modulo 2^64.
 
     Args:
-        model: A left-to-right latent LM that predicts.
-        inputs: The last token of each text, (B,).
-        particles: The texts so far.
+        latents: Of a text or its next piece: a tensor or a tuple of tensors of
+            integers, (B, K, ...).
+        before: The fingerprints of the text so far, (B, K).
 
     Returns:
-        Log-probabilities in nats, (B, number of words).
+        Shape (B, K), int64.
     """
-    tokens = inputs[:, None]
-    batch = TokenBatch(
-        tokens,
-        torch.zeros_like(tokens),
-        torch.ones_like(inputs),
-        torch.zeros_like(tokens, dtype=torch.float64),
-    )
-    encoded = model.encode(batch, particles.model_state)
-    log_p: Tensor = model.next_token(encoded, particles.log_w)
-    return log_p
+    parts = (latents,) if isinstance(latents, Tensor) else latents
+    codes = torch.cat([part.flatten(2) for part in map(_with_places, parts)], -1)
+    random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
+    odd = torch.from_numpy(random.view(np.int64)).to(codes.device)
+    return before * odd[0] + (codes * odd[1:]).sum(-1)
+
+
+def _with_places(part: Tensor) -> Tensor:
+    """Give what is one number a latent a place."""
+    return part if part.ndim > 2 else part[..., None]

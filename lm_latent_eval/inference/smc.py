@@ -114,6 +114,7 @@ class ParticleFilter:
             particles,
             log_w=particles.log_w.expand(batch, self.num_samples),
             log_q=particles.log_q.expand(batch, self.num_samples),
+            path=particles.path.expand(batch, self.num_samples),
         )
 
     def _resample(
@@ -142,6 +143,7 @@ class ParticleFilter:
             particles.proposal_state.resample(index),
             torch.where(uneven, log_mean, log_w).flatten(1),
             particles.log_q.gather(1, index),
+            particles.path.gather(1, index),
         )
 
     def _log_filters(self, log_w: Tensor) -> Tensor:

@@ -40,9 +40,9 @@ from lm_latent_eval.distortion.languages.words import (
     write_description,
 )
 from lm_latent_eval.inference import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import NO_LATENT, Mass
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.checkpoint import load as load_checkpoint
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
@@ -79,7 +79,7 @@ def _with_trees(model: RNNG, words: Tensor) -> Tensor:
 
 def _without_latents(model: RecurrentLM, words: Tensor) -> Tensor:
     batch = TokenBatch.collate(words.tolist(), first=START, device=words.device)
-    return model.log_joint(model.encode(batch), 1)[:, 0]
+    return model.log_joint(model.encode(batch), NO_LATENT)[:, 0]
 
 
 _EMPTY = Latents("none", lambda num_words: 1, _without_latents)
@@ -247,7 +247,7 @@ class LatentLanguage:
 
     def _next_ids(self, last: Tensor, particles: Particles, chance: Tensor) -> Tensor:
         """Draw the next token of each sequence by its number below one, (n,)."""
-        log_p = next_token(self._model, last, particles)[:, self._ids]
+        log_p = particles.next_token(self._model, last)[:, self._ids]
         mass = log_p.double().exp().cumsum(-1)
         # The first whose distribution function exceeds the number: none of p = 0.
         found = torch.searchsorted(mass / mass[:, -1:], chance[:, None], right=True)

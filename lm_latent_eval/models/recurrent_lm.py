@@ -138,7 +138,7 @@ class RecurrentLM(Pretrained, ABC):
         hidden, carry = self.rnn(self.embeddings(known), batch.length, after)
         return Encoded(batch, hidden, carry)
 
-    def log_joint(self, encoded: Encoded, num_latents: int) -> Tensor:
+    def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
         """Return log p(x) in nats, once for each of K empty latents, (B, K)."""
         batch = encoded.batch
         known = batch.targets.masked_fill(
@@ -157,25 +157,25 @@ class RecurrentLM(Pretrained, ABC):
         ]
         log_p = torch.zeros_like(cost).masked_scatter(inside, torch.cat(parts))
         total = (log_p + cost).masked_fill(~inside, 0.0).sum(-1)
-        return total[:, None].expand(-1, num_latents)
+        return total[:, None].expand(-1, latents.shape[1])
 
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[int]:
+    ) -> Draws[Tensor]:
         """Draw the empty latent K times, with log q = 0."""
         zeros = encoded.hidden.new_zeros(
             len(encoded.hidden), num_samples, dtype=torch.float64
         )
-        return Draws(num_samples, zeros)
+        return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
 
     def beam(
         self, encoded: Encoded, width: int, log_q: Tensor | None = None
-    ) -> Beam[int]:
+    ) -> Beam[Tensor]:
         """Return the one latent there is."""
         zeros = encoded.hidden.new_zeros(len(encoded.hidden), 1, dtype=torch.float64)
-        return Beam(1, zeros, zeros.long())
+        return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
 
-    def advance(self, encoded: Encoded, num_latents: int) -> Carry:
+    def advance(self, encoded: Encoded, latents: Tensor) -> Carry:
         """Return the recurrent state after the piece."""
         return encoded.carry
 

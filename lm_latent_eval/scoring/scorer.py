@@ -22,7 +22,7 @@ from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import Bound, Estimate, required_num_samples
 from lm_latent_eval.inference import ESTIMATORS
 from lm_latent_eval.inference.importance import DECISIONS
-from lm_latent_eval.inference.particles import PIECE, Particles, next_token
+from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -354,7 +354,7 @@ class Scorer:
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is given."""
         inputs = torch.as_tensor(last, device=self.model.device)
-        return next_token(self.model, inputs, particles).argmax(-1)
+        return particles.next_token(self.model, inputs).argmax(-1)
 
     # -- generation -------------------------------------------------------------------
 
@@ -392,7 +392,7 @@ class Scorer:
             last = torch.tensor(
                 [(u.ids or [START])[-1] for u in utterances], device=self.model.device
             )
-            log_p = next_token(self.model, last, particles)
+            log_p = particles.next_token(self.model, last)
             rows = zip(texts, log_p, utterances, chance(read), strict=True)
             for text, row, utterance, u in rows:
                 with naming(text.query):

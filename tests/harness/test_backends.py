@@ -11,6 +11,7 @@ from scipy import stats
 
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
@@ -129,7 +130,7 @@ def test_a_model_without_latents_is_exact(tiny_lstm):
     words = ids("Ada", "saw", "the", "fox", "END")
     penalty = Truth(model).penalty
     batch = TokenBatch.collate([words], [[penalty, 0, 0, 0, 0]], first=START)
-    (expected,) = model.log_joint(model.encode(batch), 1)[0].tolist()
+    (expected,) = model.log_joint(model.encode(batch), NO_LATENT)[0].tolist()
     for settings in ({}, {"estimator": "is", "num_samples": 7}):
         lm = LatentLSTM(pretrained=tiny_lstm, **settings)
         (answer,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))

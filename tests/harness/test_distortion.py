@@ -17,6 +17,7 @@ from lm_eval.utils import make_table
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.estimators import ErrorCurve
 from lm_latent_eval.harness.backends import LatentLSTM, LatentRNNG
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.text.batch import TokenBatch
@@ -155,7 +156,7 @@ def test_a_model_of_whole_texts_counts_the_end_itself(sentences, tiny_lstm):
     model, expected = tiny_checkpoint.lstm(), {}
     for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
         batch = collated(words_of(each))
-        [log_p] = model.log_joint(model.encode(batch), 1).flatten().tolist()
+        [log_p] = model.log_joint(model.encode(batch), NO_LATENT).flatten().tolist()
         expected[number] = log_p - truth
     assert errors(found) == pytest.approx(expected, abs=1e-9)
     assert found["results"][TASK]["estimator_bias,none"] == 0

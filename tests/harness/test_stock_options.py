@@ -88,18 +88,19 @@ def test_num_fewshot_puts_examples_before_the_question(
 
 def test_a_context_is_read_once_for_all_options(evaluate_stock, questions, monkeypatch):
     read, predicted = [], []
-    read_contexts, next_token = scorer.Scorer._read_contexts, scorer.next_token
+    read_contexts = scorer.Scorer._read_contexts
+    most_probable = scorer.Scorer._most_probable
 
     def counting_contexts(self, texts):
         read.append(len(texts))
         return read_contexts(self, texts)
 
-    def counting_predictions(model, inputs, particles):
-        predicted.append(len(inputs))
-        return next_token(model, inputs, particles)
+    def counting_predictions(self, last, particles):
+        predicted.append(len(last))
+        return most_probable(self, last, particles)
 
     monkeypatch.setattr(scorer.Scorer, "_read_contexts", counting_contexts)
-    monkeypatch.setattr(scorer, "next_token", counting_predictions)
+    monkeypatch.setattr(scorer.Scorer, "_most_probable", counting_predictions)
     evaluate_stock(names=["who_saw"], include_path=questions)
     assert (read, predicted[0]) == ([len(QUESTIONS)], len(QUESTIONS))
     read.clear(), predicted.clear()

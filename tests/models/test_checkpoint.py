@@ -14,6 +14,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.distortion.vocabulary import read_vocabulary
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models import MODELS as REGISTERED
 from lm_latent_eval.models import checkpoint, model_class
@@ -57,7 +58,7 @@ def log_p(model) -> torch.Tensor:
     """log p(x, z) of some texts, under every latent."""
     encoded = model.encode(tiny_models.batch([[4, 1], [4, 4]]))
     if isinstance(model, LSTMLanguageModel):
-        return model.log_joint(encoded, 1)
+        return model.log_joint(encoded, NO_LATENT)
     walks = every_walk(model.knowledge, 2, model.config.cutoff, 1)
     return model.log_joint(encoded, type(walks)(*(z.expand(2, -1, -1) for z in walks)))
 

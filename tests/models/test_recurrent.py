@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models import recurrent_lm
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
@@ -90,7 +91,7 @@ def test_gradients_are_those_of_the_texts(stack):
 def test_scores_of_words_are_held_some_at_a_time(build, monkeypatch):
     model = build()
     texts = tiny_models.batch([[4, 4, 1, 3], [4, 3], [3]])
-    whole, rows = model.log_joint(model.encode(texts), 1), []
+    whole, rows = model.log_joint(model.encode(texts), NO_LATENT), []
     log_prob = type(model).log_prob
 
     def watching(self, hidden, words):
@@ -99,6 +100,6 @@ def test_scores_of_words_are_held_some_at_a_time(build, monkeypatch):
 
     monkeypatch.setattr(type(model), "log_prob", watching)
     monkeypatch.setattr(recurrent_lm, "TABLE", 3 * model.config.vocab_size)
-    parts = model.log_joint(model.encode(texts), 1)
+    parts = model.log_joint(model.encode(texts), NO_LATENT)
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
     assert rows == [3, 3, 1]

@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 import torch
 
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -92,7 +93,7 @@ def log_classes(model, ids: list[int]) -> float:
     costs = [-torch.inf if i in COPIED.values() else 0.0 for i in ids]
     batch = TokenBatch.collate([ids], [costs], first=START, spelled=True)
     if isinstance(model, LSTMLanguageModel):
-        return model.log_joint(model.encode(batch), 1).item()
+        return model.log_joint(model.encode(batch), NO_LATENT).item()
     walks = every_walk(model.knowledge, len(ids), 2, 1)
     return model.log_joint(model.encode(batch), walks).logsumexp(-1).item()
 

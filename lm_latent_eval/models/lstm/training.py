@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.durable import only_writer
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
@@ -74,7 +75,7 @@ def fit(
 
     def loss(items: Sequence[list[int]]) -> Tensor:
         batch = TokenBatch.collate(items, first=START)
-        return -model.log_joint(model.encode(batch), 1).sum()
+        return -model.log_joint(model.encode(batch), NO_LATENT).sum()
 
     with only_writer(directory, "the finished epochs"):
         trainer = Trainer(

@@ -119,29 +119,29 @@ class SentenceRNN(Pretrained):
         hidden, carry = self.rnn(words, batch.length, after)
         return Encoded(batch, self.score(hidden)[..., 0], carry)
 
-    def log_joint(self, encoded: Encoded, num_latents: int) -> Tensor:
+    def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
         """Return s(x), once for each of K empty latents, (B, K) float64."""
         inside = encoded.batch.inside
         total = encoded.scores.double().masked_fill(~inside, 0.0).sum(-1)
-        return total[:, None].expand(-1, num_latents)
+        return total[:, None].expand(-1, latents.shape[1])
 
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[int]:
+    ) -> Draws[Tensor]:
         """Draw the empty latent K times, with log q = 0."""
         zeros = encoded.scores.new_zeros(
             len(encoded.scores), num_samples, dtype=torch.float64
         )
-        return Draws(num_samples, zeros)
+        return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
 
     def beam(
         self, encoded: Encoded, width: int, log_q: Tensor | None = None
-    ) -> Beam[int]:
+    ) -> Beam[Tensor]:
         """Return the one latent there is."""
         zeros = encoded.scores.new_zeros(len(encoded.scores), 1, dtype=torch.float64)
-        return Beam(1, zeros, zeros.long())
+        return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
 
-    def advance(self, encoded: Encoded, num_latents: int) -> Carry:
+    def advance(self, encoded: Encoded, latents: Tensor) -> Carry:
         """Return the recurrent state after the piece."""
         return encoded.carry
 

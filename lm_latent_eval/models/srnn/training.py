@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.durable import only_writer
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
@@ -103,7 +104,7 @@ def hinges(
 ) -> Tensor:
     """Return max(0, 1 - (s(x) - s(x~))) of B sentences, (B,)."""
     batch = TokenBatch.collate([*sentences, *distorted], first=START)
-    clean, noisy = model.log_joint(model.encode(batch), 1)[:, 0].chunk(2)
+    clean, noisy = model.log_joint(model.encode(batch), NO_LATENT)[:, 0].chunk(2)
     return (1 - (clean - noisy)).relu()
 
 

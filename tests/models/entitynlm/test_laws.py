@@ -11,7 +11,7 @@ import torch
 from lm_latent_eval.inference import beam, importance, particles
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.entitynlm import following, words
@@ -355,8 +355,9 @@ def test_next_token_is_the_ratio_of_prefixes(model):
     chains = expanded(every_chain(3, MAX_LENGTH), len(prefixes))
     encoded = model.encode(tiny.batch(prefixes))
     log_w = model.log_joint(encoded, chains)
-    after = Particles(model.advance(encoded, chains), None, log_w, log_w)
-    predicted = next_token(model, torch.tensor([p[-1] for p in prefixes]), after)
+    state = model.advance(encoded, chains)
+    after = Particles(state, None, log_w, log_w, log_w.long())
+    predicted = after.next_token(model, torch.tensor([p[-1] for p in prefixes]))
     assert predicted.shape == (2, model.config.num_words)
     longer = every_chain(4, MAX_LENGTH)
     for b, prefix in enumerate(prefixes):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.kglm import edges, modeling, scores, words
 from lm_latent_eval.models.kglm.matching import Tilt
@@ -130,7 +130,7 @@ def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
         "score of the beam": beam.score,
         "log p": kglm.log_joint(p, draws.latents),
         "log q of the draws": proposal.log_prob(q, draws.latents),
-        "next token": next_token(kglm, batch.inputs[:, 2], read),
+        "next token": read.next_token(kglm, batch.inputs[:, 2]),
     }
 
 

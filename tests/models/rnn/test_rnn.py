@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import NO_LATENT, Mass
 from lm_latent_eval.models import load
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.rnn.modeling import (
@@ -62,7 +62,7 @@ def test_a_text_is_scored_by_hand():
         total += class_scores[c] - math.log(sum(map(math.exp, class_scores)))
         total += scores[word] - math.log(sum(map(math.exp, scores.values())))
         last = word
-    found = model.log_joint(model.encode(tiny_models.batch([text])), 1)
+    found = model.log_joint(model.encode(tiny_models.batch([text])), NO_LATENT)
     assert found.item() == pytest.approx(total, abs=1e-12)
 
 
@@ -89,7 +89,7 @@ def test_classes_share_all_probability(starts):
 def test_gradients_reach_every_word_and_class():
     model = classed(0, 3, 6).requires_grad_(True)
     texts = [list(text) for text in product((1, 3, 4, 5, 6, 7, 8), repeat=2)]
-    loss = model.log_joint(model.encode(tiny_models.batch(texts)), 1).sum()
+    loss = model.log_joint(model.encode(tiny_models.batch(texts)), NO_LATENT).sum()
     loss.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
@@ -142,7 +142,9 @@ def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
     assert len(model.config.class_starts) == 3
     ids = [*loaded.tokenizer("a b c").ids, END]
     batch = tiny_models.batch([ids])
-    scores = [m.log_joint(m.encode(batch), 1).item() for m in (model, loaded.model)]
+    scores = [
+        m.log_joint(m.encode(batch), NO_LATENT).item() for m in (model, loaded.model)
+    ]
     assert scores[0] == scores[1]
     # Better than the best that does not look at the words before.
     counts = {"a": 24, "b": 24, "c": 20, "</s>": 20}

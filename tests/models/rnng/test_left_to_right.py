@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chisquare
 
 from lm_latent_eval.inference import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.rnng.trees import Trees
@@ -79,8 +79,8 @@ def test_next_token_is_the_ratio_of_prefix_probabilities(kind, context):
         state = rnng.advance(encoded, prefixes)
     else:
         log_w, state = torch.zeros(1, 1, dtype=torch.float64), None
-    particles = Particles(state, state, log_w, log_w)
-    ours = next_token(rnng, torch.tensor([[START, *TEXT][context]]), particles)
+    particles = Particles(state, state, log_w, log_w, log_w.long())
+    ours = particles.next_token(rnng, torch.tensor([[START, *TEXT][context]]))
     for word in range(6):
         # Empty sentences are no sentences, except where an end is a word like any.
         if word == END and not context and kind != "endless":

@@ -12,6 +12,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentSRNN
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.scoring.metrics import METRICS, Scored, token_perplexity
 from lm_latent_eval.text.batch import TokenBatch
@@ -41,7 +42,7 @@ def backend(pretrained):
 
 def score(model, *words: str) -> float:
     batch = TokenBatch.collate([ids(*words)], first=START)
-    return model.log_joint(model.encode(batch), 1).item()
+    return model.log_joint(model.encode(batch), NO_LATENT).item()
 
 
 def contrasted(*texts: str) -> list[Instance]:
@@ -120,7 +121,7 @@ def test_contrastive_tasks_take_it(backend, model, tmp_path):
 
     def log_score(text: list[str]) -> float:
         batch = TokenBatch.collate([words(" ".join(text)).ids], first=START)
-        return model.log_joint(model.encode(batch), 1).item()
+        return model.log_joint(model.encode(batch), NO_LATENT).item()
 
     for level in contrastive_tasks.LEVELS:
         channel = NoiseChannel.preset(level / 100, [contrastive_tasks.SUBSTITUTE])

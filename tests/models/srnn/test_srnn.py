@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models import load
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.models.srnn.training import hinges, train
@@ -17,7 +18,7 @@ from tests import tiny_models
 
 def score(model: SentenceRNN, words: list[int]) -> float:
     batch = TokenBatch.collate([words], first=START)
-    return model.log_joint(model.encode(batch), 1).item()
+    return model.log_joint(model.encode(batch), NO_LATENT).item()
 
 
 def test_a_sentence_is_scored_by_hand():

@@ -1,0 +1,191 @@
+r"""Search and sampling joined: what a beam finds is summed, the rest is drawn.
+
+B is a set of distinct latents that a search finds, z_1 .. z_N are draws from q:
+
+.. math::
+    \hat p_k(x) = \sum_{z \in B} p(x, z) + w_k \, [z_k \notin B],
+    \qquad \hat p(x) = \frac{1}{N} \sum_{k=1}^{N} \hat p_k(x)
+
+B does not depend on the draws, so every :math:`\hat p_k` is unbiased for p(x): they are
+to this estimator what weights are to importance sampling, and its bound, error and
+certificate hold. The sum over B is a strict lower bound by itself, and draws cannot
+fall below it; what a search misses, draws find, and the other way round.
+
+Source: a control variate by stratification (Owen, 2013, section 8.4), one stratum of
+which is summed in whole.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.particles import Particles, encode
+from lm_latent_eval.text.batch import TokenBatch
+
+LEAST = torch.finfo(torch.float64).min
+"""The logarithm of a probability of zero that was found, in nats. ``-inf`` is left to
+the places of a beam that hold nothing."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """B texts with the latents that were found and those that were drawn."""
+
+    found: Particles
+    drawn: Particles
+
+    @property
+    def log_w(self) -> Tensor:
+        """Log-weights of N draws outside B, then log p of B, (B, N + W) nats."""
+        empty = self.found.log_q.isneginf()
+        log_p = self.found.log_w.clamp_min(LEAST).masked_fill(empty, -torch.inf)
+        inside = _is_in(self.drawn.path, self.found.path, ~empty)
+        return torch.cat([self.drawn.log_w.masked_fill(inside, -torch.inf), log_p], -1)
+
+    def select(self, index: Tensor) -> Population:
+        """Pick texts."""
+        return Population(self.found.select(index), self.drawn.select(index))
+
+    def next_token(self, model: Any, inputs: Tensor) -> Tensor:
+        """Predict the next token of each text: the two predictions by their shares.
+
+        Args:
+            model: A left-to-right latent LM that predicts.
+            inputs: The last token of each text, (B,).
+
+        Returns:
+            Log-probabilities in nats, (B, number of words).
+        """
+        num_draws = self.drawn.log_w.shape[-1]
+        outside, log_p = self.log_w.tensor_split([num_draws], -1)
+        parts = [(self.drawn, outside - math.log(num_draws)), (self.found, log_p)]
+        total = torch.stack([log_w.logsumexp(-1) for _, log_w in parts])
+        share = total.log_softmax(0).unsqueeze(-1)
+        predicted = [
+            replace(
+                particles,
+                log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0),
+            ).next_token(model, inputs)
+            for particles, log_w in parts
+        ]
+        return (share + torch.stack(predicted)).logsumexp(0)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """K latents: half are found by beam search, half are drawn; unbiased for p(x)."""
+
+    name: ClassVar[str] = "mixed"
+    num_samples: int
+    """K, found and drawn together."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be halved."""
+        if self.num_samples < 2:
+            raise ValueError(
+                f"num_samples={self.num_samples}: estimator=mixed needs at least 2, "
+                "one to find and one to draw"
+            )
+
+    @property
+    def search(self) -> BeamMarginalization:
+        """What finds B."""
+        return BeamMarginalization(self.num_samples // 2)
+
+    @property
+    def sampling(self) -> ImportanceSampling:
+        """What draws the rest."""
+        return ImportanceSampling(self.num_samples - self.num_samples // 2)
+
+    def log_weights(
+        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+    ) -> Tensor:
+        """Return the weights of whole texts, see ``Population``, (B, N + W) float64."""
+        encoded = encode(model, proposal, batch)
+        found = self.search.search(model, proposal, batch, keys, encoded)
+        log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
+        drawn = Particles(None, None, log_w, log_w, path)
+        return Population(found, drawn).log_w
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Particles | Population,
+    ) -> Population:
+        """Read on: search and draw over some more tokens."""
+        if isinstance(after, Particles):  # the beginning
+            after = Population(after, after)
+        return Population(
+            self.search.extend(model, proposal, batch, keys, starts, after.found),
+            self.sampling.extend(model, proposal, batch, keys, starts, after.drawn),
+        )
+
+    def _split(self, log_w: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights of draws outside B, (N,), and log p of B, (W,)."""
+        outside, found = log_w.tensor_split([self.sampling.num_samples], -1)
+        return outside, found
+
+    def _unbiased(self, log_w: Tensor) -> Tensor:
+        """Return log of each draw's unbiased estimate, (N,)."""
+        outside, found = self._split(log_w)
+        return torch.logaddexp(outside, found.logsumexp(-1, keepdim=True))
+
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Return the estimate of one text's log p(x), from weights (N + W,).
+
+        Exact where B has room left, since it then holds every latent there is.
+
+        The error is never taken to be below 1/N nats otherwise: had one more draw been
+        outside, with a weight of p(x), it would have moved the estimate by as much.
+        """
+        outside, found = self._split(log_w)
+        everything = found.isneginf().any() or len(found) < self.search.num_samples
+        if everything and outside.isneginf().all():
+            return replace(
+                Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),
+                num_samples=self.num_samples,
+                bound=Bound.EXACT,
+            )
+        drawn = Estimate.from_log_weights(
+            self._unbiased(log_w), num_tokens=num_tokens, estimator=self.name
+        )
+        return replace(
+            drawn,
+            stderr=max(drawn.stderr, 1 / len(outside)),
+            num_samples=self.num_samples,
+        )
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+    ) -> Estimate:
+        """Estimate log p(continuation | prefix), both from the same latents."""
+        estimate = self.estimate(log_w, num_tokens)
+        whole, prefix = self._unbiased(log_w), self._unbiased(log_w_prefix)
+        drawn = log_ratio_stderr(whole, prefix).item()
+        return replace(
+            estimate,
+            log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
+            stderr=0.0 if estimate.bound is Bound.EXACT else max(drawn, 1 / len(whole)),
+            bound=Bound.NONE,
+            log_weights=(),
+        )
+
+
+def _is_in(path: Tensor, others: Tensor, used: Tensor) -> Tensor:
+    """Say which latents, (B, N), are among others, (B, W), of those that are used."""
+    one = others.gather(1, used.long().argmax(-1, keepdim=True))
+    known = torch.where(used, others, one).sort(-1).values
+    place = torch.searchsorted(known, path).clamp_max(known.shape[-1] - 1)
+    return (known.gather(-1, place) == path) & used.any(-1, keepdim=True)

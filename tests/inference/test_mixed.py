@@ -1,0 +1,224 @@
+"""Search and sampling joined, on models small enough to list every latent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import Bound, Estimate, log_evidence
+from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
+from lm_latent_eval.inference.mixed import LEAST, Population
+from lm_latent_eval.inference.particles import Particles, encode, fingerprint
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests.test_laws import READ_ON, WITHOUT_LATENTS, keys, opened, proposals, readable
+
+EVERYTHING = 6000
+"""More than twice the latents of any tiny text."""
+
+
+def example(name: str, tiny: Any, proposal: Any) -> list[int]:
+    """Return a text of several latents; two words have but one tree."""
+    if name == "rnng":
+        return [4, 5, UNKNOWN, 4, 4, END]
+    return readable(tiny, proposal)[5]
+
+
+@proposals(*WITHOUT_LATENTS)
+def test_fingerprints_tell_latents_apart(name, which):
+    """Those of draws are among those of the list, and none is there twice."""
+    tiny, model, proposal = opened(name, which)
+    text = example(name, tiny, proposal)
+    batch = tiny.batch([text])
+    listed = fingerprint(tiny.latents(model, text))[0]
+    assert len(listed.unique()) == len(listed) > 1
+    q = encode(model, proposal, batch)
+    found = BeamMarginalization(3000).search(model, proposal, batch, keys(1), q)
+    used = found.path[0, found.log_w[0] > -torch.inf]
+    assert len(used.unique()) == len(used)
+    _, drawn = ImportanceSampling(50).draw(model, proposal, batch, keys(1), q)
+    assert {*drawn[0].tolist()} <= {*listed.tolist()}
+    possible = tiny.log_joint(model, text) > -torch.inf
+    assert {*used.tolist()} == {*listed[possible].tolist()}
+
+
+@proposals(*READ_ON, *WITHOUT_LATENTS)
+def test_fingerprints_are_of_the_whole_text_so_far(name, which):
+    """Read in pieces, the same draws are told apart as they are at once."""
+    tiny, model, proposal = opened(name, which)
+    text = readable(tiny, proposal)[5]
+    batch, draw = tiny.batch([text]), ImportanceSampling(200)
+    _, whole = draw.draw(
+        model, proposal, batch, keys(1), encode(model, proposal, batch)
+    )
+    first, rest = batch.piece(0, 2), batch.piece(2, 3)
+    begin = Particles.begin(1, "cpu")
+    read = draw.extend(model, proposal, first, keys(1), [0], begin)
+    read = draw.extend(model, proposal, rest, keys(1), [2], read)
+    _, at_once = whole[0].unique(return_inverse=True)
+    _, in_pieces = read.path[0].unique(return_inverse=True)
+    pairs = {*zip(at_once.tolist(), in_pieces.tolist(), strict=True)}
+    assert len(pairs) == len(at_once.unique()) == len(in_pieces.unique()) > 1
+
+
+@proposals(*WITHOUT_LATENTS)
+@pytest.mark.parametrize("width", [1, 3])
+def test_mixed_is_unbiased_and_never_below_its_search(name, which, width):
+    tiny, model, proposal = opened(name, which)
+    text = example(name, tiny, proposal)
+    method, copies = Mixed(2 * width), 1000
+    log_w = method.log_weights(
+        model, proposal, tiny.batch([text] * copies), keys(copies)
+    )
+    outside = log_w[:, :width]
+    assert outside.isneginf().any(), "premise: some draws are in B"
+    assert (outside > -torch.inf).any(), "premise: some are not"
+    exact = tiny.log_p(model, text)
+    log_p = log_evidence(outside.logaddexp(log_w[:, width:].logsumexp(-1, True)))
+    ratio = (log_p - exact).exp()
+    error = ratio.std().item() / math.sqrt(copies)
+    assert error < 0.15, "premise: precise enough to notice a bias"
+    assert abs(ratio.mean().item() - 1) <= 5 * error
+    least = log_w[0, width:].logsumexp(-1)
+    assert ratio.min() >= (least - exact).exp() - 1e-12
+    assert least < exact
+
+
+@proposals(*WITHOUT_LATENTS)
+def test_mixed_is_exact_where_everything_is_found(name, which):
+    tiny, model, proposal = opened(name, which)
+    for text in readable(tiny, proposal)[::9]:
+        exact = tiny.log_p(model, text).item()
+        every = Mixed(EVERYTHING)
+        log_w = every.log_weights(model, proposal, tiny.batch([text]), keys(1))
+        estimate = every.estimate(log_w[0], len(text))
+        assert estimate.log_evidence == pytest.approx(exact, abs=1e-10)
+        assert (estimate.bound, estimate.stderr) == (Bound.EXACT, 0.0)
+        few = Mixed(2)
+        log_w = few.log_weights(model, proposal, tiny.batch([text]), keys(1))
+        estimate = few.estimate(log_w[0], len(text))
+        assert estimate.bound is Bound.STOCHASTIC_LOWER
+        assert estimate.stderr > 0
+
+
+@proposals(*READ_ON, *WITHOUT_LATENTS)
+def test_mixed_goes_on_where_it_stopped(name, which):
+    """In pieces as in whole: the same draws, and the same beam if it holds all."""
+    tiny, model, proposal = opened(name, which)
+    texts = readable(tiny, proposal)[::9]
+    batch, names = tiny.batch(texts), keys(len(texts))
+    for number in (40, EVERYTHING):
+        method = Mixed(number)
+        begin = Particles.begin(len(texts), "cpu")
+        starts = [0] * len(texts)
+        read = method.extend(model, proposal, batch.piece(0, 2), names, starts, begin)
+        starts = [2] * len(texts)
+        read = method.extend(model, proposal, batch.piece(2, 3), names, starts, read)
+        at_once = method.log_weights(model, proposal, batch, names)
+        drawn = slice(method.sampling.num_samples)
+        same = read.drawn.log_w.sort().values
+        q = encode(model, proposal, batch)
+        expected, _ = method.sampling.draw(model, proposal, batch, names, q)
+        torch.testing.assert_close(same, expected.sort().values, rtol=0, atol=1e-10)
+        if number == EVERYTHING:
+            assert read.log_w[:, drawn].isneginf().all()
+            assert at_once[:, drawn].isneginf().all()
+            totals = [rows.logsumexp(-1) for rows in (read.log_w, at_once)]
+            torch.testing.assert_close(*totals, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
+def test_mixed_predicts_as_all_latents_do(name):
+    """Found, drawn or both: the prediction is that of the estimated joint."""
+    tiny, model, proposal = opened(name)
+    stepwise = getattr(proposal, "left_to_right", proposal)
+    context, last = [4, 5], torch.tensor([5])
+    begin = Particles.begin(1, "cpu")
+    batch = tiny.batch([context])
+
+    def read(number: int) -> Population:
+        return Mixed(number).extend(model, stepwise, batch, keys(1), [0], begin)
+
+    every = read(EVERYTHING)
+    exact = every.found.next_token(model, last)
+    torch.testing.assert_close(every.next_token(model, last), exact, rtol=0, atol=1e-6)
+
+    some = read(6)
+    predicted = some.next_token(model, last)
+    assert predicted.logsumexp(-1).item() <= 1e-6
+    log_w = some.log_w
+    outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:]
+    parts = [
+        replace(particles, log_w=weights).next_token(model, last).exp()
+        * weights.logsumexp(-1).exp()
+        for particles, weights in ((some.drawn, outside), (some.found, log_p))
+        if (weights > -torch.inf).any()
+    ]
+    joint = sum(parts) / log_p.logsumexp(-1).logaddexp(outside.logsumexp(-1)).exp()
+    torch.testing.assert_close(predicted.exp(), joint, rtol=0, atol=1e-6)
+
+
+def population(found: list[int], drawn: list[int], used: int) -> Population:
+    """Latents by number, each of weight one; ``used`` places of the beam hold some."""
+
+    def particles(path: list[int]) -> Particles:
+        zeros = torch.zeros(1, len(path), dtype=torch.float64)
+        return Particles(None, None, zeros, zeros, torch.tensor([path]))
+
+    beam = particles(found)
+    empty = torch.arange(len(found)) >= used
+    beam = replace(beam, log_q=beam.log_q.masked_fill(empty, -torch.inf))
+    return Population(beam, particles(drawn))
+
+
+def test_draws_in_the_beam_count_nothing_and_empty_places_hold_nothing():
+    log_w = population([7, 3, 5], [5, 3, 1, 7, 1], used=2).log_w[0].tolist()
+    out = -math.inf
+    assert log_w == [0.0, out, 0.0, out, 0.0, 0.0, 0.0, out]
+    none = population([7, 3, 5], [5, 3, 1], used=0).log_w[0].tolist()
+    assert none == [0.0, 0.0, 0.0, out, out, out]
+
+
+def test_a_latent_of_no_probability_is_no_empty_place():
+    """The beam is full, so it may not hold everything: nothing is called exact."""
+    full = population([7, 3], [7, 3], used=2)
+    impossible = replace(full.found, log_w=torch.tensor([[0.0, -torch.inf]]).double())
+    log_w = replace(full, found=impossible).log_w[0]
+    assert log_w[-1].item() == LEAST
+    estimate = Mixed(4).estimate(log_w, 1)
+    assert (estimate.log_evidence, estimate.stderr) == (0.0, 0.5)
+    assert estimate.bound is Bound.STOCHASTIC_LOWER
+
+
+def test_the_estimate_by_hand():
+    log_w = torch.tensor([0.3, 0.0, 0.1, 0.2]).log().double()
+    estimate = Mixed(4).estimate(log_w, num_tokens=2)
+    assert math.exp(estimate.log_evidence) == pytest.approx(0.45)
+    expected = Estimate.from_log_weights(
+        torch.tensor([0.6, 0.3]).log().double(), num_tokens=2, estimator="mixed"
+    )
+    assert estimate.log_weights == pytest.approx(expected.log_weights)
+    assert estimate.effective_sample_size == pytest.approx(0.9**2 / 0.45)
+    assert (estimate.num_samples, estimate.stderr) == (4, 0.5)
+
+    prefix = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().double()
+    difference = Mixed(4).difference(log_w, prefix, 2)
+    assert math.exp(difference.log_evidence) == pytest.approx(0.45 / 0.75)
+    assert (difference.bound, difference.log_weights) == (Bound.NONE, ())
+
+
+def test_one_sample_cannot_be_halved():
+    with pytest.raises(ValueError, match=r"num_samples=1: .* at least 2"):
+        Mixed(1)
+
+
+def test_the_empty_text():
+    _, model, proposal = opened("entitynlm")
+    batch = opened("entitynlm")[0].batch([[]])
+    begin = Particles.begin(1, "cpu")
+    read = Mixed(4).extend(model, proposal, batch, keys(1), [0], begin)
+    log_p = read.next_token(model, torch.tensor([START]))
+    assert abs(log_p.logsumexp(-1).item()) < 1e-5
