@@ -116,7 +116,7 @@ class KGLM(Pretrained):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
-    estimators = ("mixed", "is", "beam", "smc")
+    estimators = ("is", "beam", "mixed", "smc")
     """What estimates its likelihoods, the default first."""
     config: KGLMConfig
 
