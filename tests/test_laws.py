@@ -261,6 +261,38 @@ def test_filters_are_unbiased(name, which):
     assert abs(ratio.mean().item() - 1) <= 5 * error + 1e-10
 
 
+@proposals("crf")
+def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkeypatch):
+    """So they read as much of the text as the proposal does."""
+    tiny, model, proposal = opened(name, which)
+    texts = readable(tiny, proposal)[::4]
+    monkeypatch.setattr(
+        ParticleFilter, "_resample", lambda _, particles, *__: particles
+    )
+    filtered, drawn = (
+        method(4).log_weights(model, proposal, tiny.batch(texts), keys(len(texts)))
+        for method in (ParticleFilter, ImportanceSampling)
+    )
+    torch.testing.assert_close(filtered, drawn, rtol=0, atol=1e-10)
+
+
+@proposals("crf")
+def test_filters_are_the_same_in_any_company(name, which):
+    tiny, model, proposal = opened(name, which, 2.0)
+    texts = readable(tiny, proposal)[::4]
+    if tiny.goes_on:
+        texts = [text[: 1 + n % LENGTH] for n, text in enumerate(texts)]
+    method, names = ParticleFilter(20), keys(len(texts))
+    together = method.log_weights(model, proposal, tiny.batch(texts), names)
+    reverse = method.log_weights(
+        model, proposal, tiny.batch(texts[::-1]), names[::-1]
+    ).flip(0)
+    torch.testing.assert_close(reverse, together, rtol=0, atol=1e-10)
+    for n, text in enumerate(texts):
+        alone = method.log_weights(model, proposal, tiny.batch([text]), [names[n]])
+        torch.testing.assert_close(together[n], alone[0], rtol=0, atol=1e-10)
+
+
 @every_proposal
 def test_beams_are_bounds_and_become_exact(name, which):
     tiny, model, proposal = opened(name, which)

@@ -124,15 +124,7 @@ class ImportanceSampling:
             here = replace(streams, starts=[start + offset for start in starts])
             p = model.encode(piece, particles.model_state)
             q = proposal.encode(piece, particles.proposal_state)
-            draws = proposal.sample(q, here, streams.num_samples)
-            log_w = model.log_joint(p, draws.latents).double() - draws.log_q
-            particles = Particles(
-                model.advance(p, draws.latents),
-                proposal.advance(q, draws.latents),
-                particles.log_w + log_w,
-                particles.log_q + draws.log_q,
-                fingerprint(draws.latents, particles.path),
-            )
+            particles = drawn_on(model, proposal, p, q, here, particles)
         return particles
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
@@ -159,3 +151,27 @@ class ImportanceSampling:
             bound=Bound.NONE,
             log_weights=(),
         )
+
+
+def drawn_on(
+    model: Any, proposal: Any, p: Any, q: Any, streams: Streams, before: Particles
+) -> Particles:
+    """Draw the latents of an encoded piece, and weigh them.
+
+    Args:
+        model: A left-to-right latent LM.
+        proposal: Its left-to-right proposal.
+        p: The piece as the model encodes it, after ``before``.
+        q: The piece as the proposal does.
+        streams: The random numbers of the piece.
+        before: The texts so far.
+    """
+    draws = proposal.sample(q, streams, streams.num_samples)
+    log_w = model.log_joint(p, draws.latents).double() - draws.log_q
+    return Particles(
+        model.advance(p, draws.latents),
+        proposal.advance(q, draws.latents),
+        before.log_w + log_w,
+        before.log_q + draws.log_q,
+        fingerprint(draws.latents, before.path),
+    )

@@ -12,7 +12,13 @@ over the stretches s between resamplings. Each Z_r is unbiased for p(x), so they
 this estimator what weights are to importance sampling: their mean is the estimate,
 their spread its error, and the certificate holds.
 
-Source: Gordon, Salmond and Smith (1993); Del Moral (2004), chapter 7, for unbiasedness.
+A weight tells what a particle has cost so far. What the rest of the text will cost
+under it is psi, a guess of the proposal's, 1 of those that have none. Particles are
+then drawn in proportion to w psi, and each goes on with the mean of w psi over its own
+psi, so what psi gave is taken back and Z_r stays unbiased whatever the guess.
+
+Source: Gordon, Salmond and Smith (1993); Del Moral (2004), chapter 7, for unbiasedness;
+Pitt and Shephard (1999) for psi.
 """
 
 from __future__ import annotations
@@ -25,10 +31,10 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.importance import drawn_on
+from lm_latent_eval.inference.particles import Particles, pieces
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.latent import LeftToRight, ReadsAhead
 from lm_latent_eval.text.batch import TokenBatch
 
 FILTERS = 10
@@ -40,10 +46,7 @@ RESAMPLING_LANE = 3
 
 @dataclass(frozen=True)
 class ParticleFilter:
-    """K particles in up to ten filters; unbiased for p(x), not nested in K.
-
-    A proposal that reads ahead reads one token here: it is asked token by token.
-    """
+    """K particles in up to ten filters; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "smc"
     num_samples: int
@@ -84,6 +87,9 @@ class ParticleFilter:
     ) -> Particles:
         """Read on, token by token.
 
+        A proposal that reads ahead does so to the end of the batch, ``PIECE`` tokens at
+        a time: of a text to its end, and of a context to where it stops.
+
         Raises:
             ValueError: If the proposal is not one that can stop at a token.
         """
@@ -92,17 +98,41 @@ class ParticleFilter:
                 f"estimator=smc: the proposal {proposal.name!r} reads whole texts at "
                 "once; name one that goes from left to right"
             )
-        draw = ImportanceSampling(self.num_samples)
         particles = self._begun(after)
-        for t in range(batch.targets.shape[1]):
-            token, here = batch.piece(t, t + 1), [start + t for start in starts]
-            particles = draw.extend(model, proposal, token, keys, here, particles)
+        for offset, piece in pieces(batch):
+            here = [start + offset for start in starts]
+            particles = self._read(model, proposal, piece, keys, here, particles)
+        return particles
+
+    def _read(
+        self,
+        model: Any,
+        proposal: Any,
+        piece: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        particles: Particles,
+    ) -> Particles:
+        """Draw, weigh and choose at every token of a piece."""
+        whole = None
+        if isinstance(proposal, ReadsAhead):
+            whole = proposal.encode(piece, particles.proposal_state)
+        for t in range(piece.targets.shape[1]):
+            token, here = piece.piece(t, t + 1), [start + t for start in starts]
             streams = Streams(
-                keys, self.num_samples, starts=here, device=batch.inputs.device
+                keys, self.num_samples, starts=here, device=piece.inputs.device
             )
-            particles = self._resample(
-                particles, streams(0)[..., RESAMPLING_LANE], token.length > 0
-            )
+            p = model.encode(token, particles.model_state)
+            if whole is None:
+                q = proposal.encode(token, particles.proposal_state)
+            else:
+                q = proposal.token(whole, t, particles.proposal_state)
+            particles = drawn_on(model, proposal, p, q, streams, particles)
+            log_psi = torch.zeros_like(particles.log_w)
+            if whole is not None:
+                log_psi = proposal.log_ahead(whole, t + 1, particles.proposal_state)
+            uniform = streams(0)[..., RESAMPLING_LANE]
+            particles = self._resample(particles, log_psi, uniform, token.length > 0)
         return particles
 
     def _begun(self, particles: Particles) -> Particles:
@@ -118,30 +148,29 @@ class ParticleFilter:
         )
 
     def _resample(
-        self, particles: Particles, uniform: Tensor, went_on: Tensor
+        self, particles: Particles, log_psi: Tensor, uniform: Tensor, went_on: Tensor
     ) -> Particles:
         """Draw anew where a filter's effective sample size is below half of M.
 
-        Systematic resampling: one random number a filter, so a particle of weight w is
-        drawn M w times, rounded up or down.
+        Systematic resampling: one random number a filter, so a particle of (twisted)
+        weight v = w psi is drawn M v times, rounded up or down.
         """
-        filters, each = self.filters, self.num_samples // self.filters
-        log_w = particles.log_w.unflatten(-1, (filters, each))
-        log_mean = log_w.logsumexp(-1, keepdim=True) - math.log(each)
+        shape = (self.filters, self.num_samples // self.filters)
+        log_v = (particles.log_w + log_psi).unflatten(-1, shape)
+        log_mean = log_v.logsumexp(-1, keepdim=True) - math.log(shape[1])
         alive = log_mean > -torch.inf
-        weight = log_w.masked_fill(~alive, 0.0).softmax(-1)
-        uneven = weight.square().sum(-1, keepdim=True) * each > 2
+        weight = log_v.masked_fill(~alive, 0.0).softmax(-1)
+        uneven = weight.square().sum(-1, keepdim=True) * shape[1] > 2
         uneven = uneven & alive & went_on[:, None, None]
-        every = torch.arange(each, device=log_w.device)
-        points = (every + uniform.unflatten(-1, (filters, each))[..., :1]) / each
-        drawn = torch.searchsorted(weight.cumsum(-1), points).clamp_max(each - 1)
-        chosen = torch.where(uneven, drawn, every)
-        first = torch.arange(filters, device=log_w.device)[:, None] * each
-        index = (first + chosen).flatten(1)
+        every = torch.arange(self.num_samples, device=log_v.device).view(shape)
+        points = (every[0] + uniform.unflatten(-1, shape)[..., :1]) / shape[1]
+        drawn = torch.searchsorted(weight.cumsum(-1), points).clamp_max(shape[1] - 1)
+        index = torch.where(uneven, every[:, :1] + drawn, every).flatten(1)
+        even = (log_mean - log_psi.gather(1, index).unflatten(-1, shape)).flatten(1)
         return Particles(
             particles.model_state.resample(index),
             particles.proposal_state.resample(index),
-            torch.where(uneven, log_mean, log_w).flatten(1),
+            torch.where(uneven.expand_as(log_v).flatten(1), even, particles.log_w),
             particles.log_q.gather(1, index),
             particles.path.gather(1, index),
         )

@@ -52,6 +52,17 @@ class Tilt:
         others = score.new_zeros(num_positions)
         return cls(key, value, others, num_nodes, continues=False)
 
+    def select(self, position: Tensor) -> Tilt:
+        """Pick positions."""
+        row, node, value = self.entries(position)
+        end = row.new_tensor([len(position) * self.num_nodes])
+        return replace(
+            self,
+            key=torch.cat([row * self.num_nodes + node, end]),
+            value=torch.cat([value, value.new_zeros(1)]),
+            others=self.others[position],
+        )
+
     def tempered(self, temperature: float) -> Tilt:
         """Divide by a temperature."""
         value, others = self.value / temperature, self.others / temperature

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
-from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.look_ahead import look_ahead
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
@@ -84,6 +84,31 @@ class Encoded:
     history: Tensor
     """Nodes before the piece, (B, 1 or K, cutoff)."""
     carry: Carry
+
+    def token(self, t: int, after: KGLMState | None) -> Encoded:
+        """Cut out token t, after given walks; where the text stands is of its end."""
+        return replace(
+            self,
+            batch=self.batch.piece(t, t + 1),
+            text=self.text[:, t : t + 1],
+            walk=self.walk.select(self._positions(t)),
+            history=after.history if after else self.history,
+        )
+
+    def log_ahead(self, t: int, after: KGLMState) -> Tensor:
+        """Return what is expected of tokens t and on, (B, K) float64 nats."""
+        node = after.history[..., -1]
+        log_psi = torch.zeros(node.shape, dtype=torch.float64, device=node.device)
+        if self.walk.expected is None or t == self.text.shape[1]:
+            return log_psi
+        position = self._positions(t)[:, None].expand_as(node)
+        expected = self.walk.expected.at(position, node).double()
+        return expected.masked_fill(node == NO_ENTITY, 0.0)
+
+    def _positions(self, t: int) -> Tensor:
+        """Return where token t of each text is in the flattened (B * T), (B,)."""
+        batch, num_tokens = self.text.shape[:2]
+        return torch.arange(batch, device=self.text.device) * num_tokens + t
 
     def after(self, walks: Walks) -> KGLMState:
         """Return the state after the piece under the given walks."""
@@ -551,3 +576,11 @@ class KGLMProposal:
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""
         return encoded.after(walks)
+
+    def token(self, encoded: Encoded, t: int, after: KGLMState | None) -> Encoded:
+        """Cut out token t of an encoded piece, after the walks so far."""
+        return encoded.token(t, after)
+
+    def log_ahead(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
+        """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
+        return encoded.log_ahead(t, after)

@@ -44,6 +44,11 @@ class EntityScores:
             self, scale=(ones if self.scale is None else self.scale) * factor
         )
 
+    def select(self, position: Tensor) -> EntityScores:
+        """Pick positions."""
+        scale = None if self.scale is None else self.scale[position]
+        return replace(self, hidden=self.hidden[position], scale=scale)
+
     def at(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return s of positions and entities, elementwise, (n,)."""
         size = max(1, AT_ONCE // self.weight.shape[1])
@@ -78,6 +83,15 @@ class Scores:
     """Of entities as parents of a DERIVED mention."""
     relation: Tensor
     """Of relations, (P, R)."""
+
+    def select(self, position: Tensor) -> Scores:
+        """Pick positions."""
+        return Scores(
+            self.mention[position],
+            self.new.select(position),
+            self.parent.select(position),
+            self.relation[position],
+        )
 
     def tempered(self, temperature: float) -> Scores:
         """Divide every score by a temperature."""

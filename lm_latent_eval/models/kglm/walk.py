@@ -127,6 +127,15 @@ class Walk:
     r"""What is still to be paid for the text from t on after a mention of a node, less
     what after none: a search compares unfinished walks by it. None is nothing."""
 
+    def select(self, position: Tensor) -> Walk:
+        """Pick positions."""
+        return replace(
+            self,
+            scores=self.scores.select(position),
+            tilt=None if self.tilt is None else self.tilt.select(position),
+            expected=None if self.expected is None else self.expected.select(position),
+        )
+
     def tempered(self, temperature: float) -> Walk:
         """Divide scores and tilt by a temperature."""
         return replace(
