@@ -1,5 +1,7 @@
 """An estimate of log p(x) that travels with what is known about it."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,21 +26,21 @@ class MissedSupportError(ValueError):
 
 
 class Bound(StrEnum):
-    """In which direction an estimate of log p(x) bounds it.
+    """In which direction an estimate of log p(x) bounds it, the strongest first.
 
     Example:
         >>> print(Bound.STOCHASTIC_LOWER)
         stochastic lower
     """
 
-    STOCHASTIC_LOWER = "stochastic lower"
-    """E[log p-hat] <= log p, and a certificate exists: perplexity is bounded above."""
+    EXACT = "exact"
+    """The estimate is log p(x): every latent was summed over."""
 
     STRICT_LOWER = "strict lower"
     """log p-hat <= log p, always."""
 
-    EXACT = "exact"
-    """The estimate is log p(x): every latent was summed over."""
+    STOCHASTIC_LOWER = "stochastic lower"
+    """E[log p-hat] <= log p, and a certificate exists: perplexity is bounded above."""
 
     NONE = "none"
     """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
@@ -268,7 +270,7 @@ class Estimate:
         .. math:: \log\hat p(x_1 \cdots x_S) = \sum_s \log\hat p(x_s)
 
         A product of independent unbiased estimates is unbiased, and one of bounds in
-        one direction is a bound in that direction.
+        one direction is a bound in that direction, of the weakest kind among them.
 
         Args:
             factors: The estimates of S parts (sentences, say), from independent draws.
@@ -278,7 +280,7 @@ class Estimate:
             k are those of the worst part, log-weights are sums over the parts.
 
         Raises:
-            ValueError: If there is no part, or they are of different estimators.
+            ValueError: If there is no part.
 
         Example:
             >>> import torch
@@ -294,12 +296,8 @@ class Estimate:
         """
         if not factors:
             raise ValueError("a product of no estimates")
-        first = factors[0]
-        if any(factor.estimator != first.estimator for factor in factors):
-            raise ValueError("a product of estimates of different estimators")
         if len(factors) == 1:
-            return first
-        bounds = {factor.bound for factor in factors}
+            return factors[0]
         return cls(
             log_evidence=math.fsum(factor.log_evidence for factor in factors),
             stderr=math.hypot(*(factor.stderr for factor in factors)),
@@ -309,9 +307,9 @@ class Estimate:
             pareto_k=_worst(max, [factor.pareto_k for factor in factors]),
             num_samples=max(factor.num_samples for factor in factors),
             num_tokens=sum(factor.num_tokens for factor in factors),
-            bound=first.bound if len(bounds) == 1 else Bound.NONE,
-            estimator=first.estimator,
-            log_weights=_sums([factor.log_weights for factor in factors]),
+            bound=max((factor.bound for factor in factors), key=list(Bound).index),
+            estimator="+".join(sorted({factor.estimator for factor in factors})),
+            log_weights=_sums(factors),
         )
 
 
@@ -322,9 +320,11 @@ def _worst(
     return choose(known) if known else None
 
 
-def _sums(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Add log-weights draw by draw, as many as every part has."""
-    return tuple(math.fsum(column) for column in zip(*rows, strict=False))
+def _sums(factors: Sequence[Estimate]) -> tuple[float, ...]:
+    """Add log-weights draw by draw, as many as every part has that is not exact."""
+    sure = [f.log_evidence for f in factors if f.bound is Bound.EXACT]
+    rows = [f.log_weights for f in factors if f.bound is not Bound.EXACT]
+    return tuple(math.fsum([*column, *sure]) for column in zip(*rows, strict=False))
 
 
 def _checked_vector(log_w: Tensor) -> int:

@@ -127,6 +127,10 @@ class ImportanceSampling:
             particles = drawn_on(model, proposal, p, q, here, particles)
         return particles
 
+    def unbiased(self, log_w: Tensor) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x), (K,)."""
+        return log_w
+
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from log-weights (K,)."""
         return Estimate.from_log_weights(log_w, num_tokens=num_tokens)

@@ -137,8 +137,8 @@ class Mixed:
         outside, found = log_w.tensor_split([self.sampling.num_samples], -1)
         return outside, found
 
-    def _unbiased(self, log_w: Tensor) -> Tensor:
-        """Return log of each draw's unbiased estimate, (N,)."""
+    def unbiased(self, log_w: Tensor) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x), (N,)."""
         outside, found = self._split(log_w)
         return torch.logaddexp(outside, found.logsumexp(-1, keepdim=True))
 
@@ -159,7 +159,7 @@ class Mixed:
                 bound=Bound.EXACT,
             )
         drawn = Estimate.from_log_weights(
-            self._unbiased(log_w), num_tokens=num_tokens, estimator=self.name
+            self.unbiased(log_w), num_tokens=num_tokens, estimator=self.name
         )
         return replace(
             drawn,
@@ -172,7 +172,7 @@ class Mixed:
     ) -> Estimate:
         """Estimate log p(continuation | prefix), both from the same latents."""
         estimate = self.estimate(log_w, num_tokens)
-        whole, prefix = self._unbiased(log_w), self._unbiased(log_w_prefix)
+        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
         drawn = log_ratio_stderr(whole, prefix).item()
         return replace(
             estimate,

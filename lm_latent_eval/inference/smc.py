@@ -175,8 +175,8 @@ class ParticleFilter:
             particles.path.gather(1, index),
         )
 
-    def _log_filters(self, log_w: Tensor) -> Tensor:
-        """Return log Z of each filter, (R,)."""
+    def unbiased(self, log_w: Tensor) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
         filters = log_w.view(self.filters, -1)
         return filters.logsumexp(-1) - math.log(filters.shape[-1])
 
@@ -197,7 +197,7 @@ class ParticleFilter:
         infinite, which is to say unknown, of fewer than ``FEWEST`` filters.
         """
         filters = Estimate.from_log_weights(
-            self._log_filters(log_w), num_tokens=num_tokens, estimator=self.name
+            self.unbiased(log_w), num_tokens=num_tokens, estimator=self.name
         )
         return replace(
             filters,
@@ -210,7 +210,7 @@ class ParticleFilter:
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
     ) -> Estimate:
         """Estimate log p(continuation | prefix), both from the same filters."""
-        whole, prefix = self._log_filters(log_w), self._log_filters(log_w_prefix)
+        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
         return replace(
             self.estimate(log_w, num_tokens),
             log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),

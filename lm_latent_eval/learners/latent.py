@@ -27,11 +27,13 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.checkpoint import load as load_checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.scoring.texts import Query, Text, naming
+from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.reading import UnknownWords
 from lm_latent_eval.text.words import END
 
 BOUNDS = {
+    "auto": Bound.STOCHASTIC_LOWER,
+    "mixed": Bound.STOCHASTIC_LOWER,
     "is": Bound.STOCHASTIC_LOWER,
     "smc": Bound.STOCHASTIC_LOWER,
     "beam": Bound.STRICT_LOWER,
@@ -142,10 +144,7 @@ class LatentLearner:
             texts = [text for text in texts if text.words != [END]]
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)
-        method = self._scorer.estimator(self._scorer.options.num_samples)
-        for text, log_w in self._scorer.weigh(texts):
-            with naming(text.query):
-                estimate = method.estimate(log_w, len(text.words))
+        for text, estimate in self._scorer.estimate(texts):
             log_p[text.query.index] = estimate.log_evidence
             stderr[text.query.index] = estimate.stderr
         return Scored(log_p, stderr)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling
+from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.particles import PIECE
 
 logger = logging.getLogger(__name__)
@@ -71,13 +71,13 @@ def machine_memory() -> int:
 
 def _estimating(method: Any, words: Sequence[int], stepwise: bool) -> int:
     """Bytes that the longest text's log-weights and latents take, at least."""
-    # Others draw in rounds, or go token by token.
-    held = stepwise or isinstance(method, BeamMarginalization)
-    longest = min(max(words, default=0), PIECE) * held
+    # What is searched for is held; draws come in rounds, and filters go by tokens.
+    searched = {BeamMarginalization: 1.0, Mixed: 0.5}.get(type(method), 0.0)
+    longest = min(max(words, default=0), PIECE) * (1.0 if stepwise else searched)
     return int(method.num_samples * (ESTIMATED + DECISION * longest)) * bool(words)
 
 
 def _keeping(method: Any, words: Sequence[int]) -> int:
-    """Bytes of the log-weights in all estimates; only importance sampling has any."""
-    weights = method.num_samples * len(words)
-    return int(weights * KEPT * isinstance(method, ImportanceSampling))
+    """Bytes of the log-weights in all estimates; beams have none, filters have few."""
+    drawn = {ImportanceSampling: 1.0, Mixed: 0.5}.get(type(method), 0.0)
+    return int(method.num_samples * len(words) * KEPT * drawn)

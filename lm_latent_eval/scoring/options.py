@@ -25,8 +25,10 @@ class ScoringOptions:
     """How log-likelihoods are estimated; every field can move a number.
 
     Attributes:
-        estimator: ``is`` (importance sampling), ``beam`` (beam marginalization) or
-            ``exact`` (models without latents); None is the model's first.
+        estimator: ``auto`` (what a text asks for), ``mixed`` (search and draws),
+            ``is`` (importance sampling), ``beam`` (beam marginalization), ``smc``
+            (particle filters) or ``exact`` (models without latents); None is the
+            model's first.
         num_samples: K, samples a text, or the width of the beam; with
             ``target_stderr`` the size of the pilot.
         proposal: One that the checkpoint has; None is the one that reads most.
@@ -81,7 +83,7 @@ def _temperature(name: str, value: Any) -> float:
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "estimator": lambda name, value: (
-        None if value is None else one_of(name, value, list(ESTIMATORS))
+        None if value is None else one_of(name, value, ["auto", *ESTIMATORS])
     ),
     "num_samples": partial(whole, least=1),
     "proposal": _name,

@@ -7,7 +7,6 @@ how queries are batched or ordered: random numbers follow from each query's name
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -19,13 +18,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.arguments import one_of
-from lm_latent_eval.estimators import Bound, Estimate, required_num_samples
-from lm_latent_eval.inference import ESTIMATORS
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.inference import ESTIMATORS, ImportanceSampling, Mixed
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.budget import Auto, Fixed, Target
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
@@ -134,21 +134,36 @@ class Scorer:
             proposal=self.proposal.name,
             unk=str(self.reader.policy),
         )
-        self.estimator = ESTIMATORS[name]
-        self.estimator(options.num_samples)  # refuses what it cannot divide
+        self.budget = self._budget(name)
         # Whole texts may be read to their ends; contexts stop where they stop.
         self.stepwise = (
             self.proposal.left_to_right
             if isinstance(self.proposal, WholeText)
             else self.proposal
         )
-        if options.target_stderr is not None and name != "is":
-            raise ValueError(
-                f"target_stderr needs estimator=is: estimator={name} has no Monte "
-                "Carlo error to aim at"
-            )
         self.batch_size, self.quiet = parse_batch_size(batch_size), quiet
         self.max_batch_size = parse_batch_size(max_batch_size) or MOST_TEXTS
+
+    def _budget(self, name: str) -> Fixed | Target | Auto:
+        """Return how the samples of a text are spent.
+
+        Raises:
+            ValueError: If an estimator cannot divide them, or has no error to aim at.
+        """
+        number, target = self.options.num_samples, self.options.target_stderr
+        filters = "smc" in self.model.estimators and not isinstance(
+            self.proposal, WholeText
+        )
+        auto = Auto(number, filters)
+        method = auto.method if name == "auto" else ESTIMATORS[name](number)
+        if target is None:
+            return auto if name == "auto" else Fixed(method)
+        if not isinstance(method, ImportanceSampling | Mixed):
+            raise ValueError(
+                f"target_stderr needs estimator=is or mixed: estimator={name} has no "
+                "Monte Carlo error to aim at"
+            )
+        return Target(method, target, self.options.max_samples)
 
     # -- whole texts ------------------------------------------------------------------
 
@@ -168,16 +183,33 @@ class Scorer:
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
                 yield Part(text, known)
         texts = [text for text in texts if text.words]
-        groups = list(self._by_samples(texts))
-        words = [(method, [len(t.words) for t in some]) for method, some in groups]
-        announce(words, kept=True)
+        estimates = self.estimate(texts)
         with self._bar(len(texts), "texts") as bar:
-            for method, group in groups:
-                for text, log_w in self._weigh(method, group):
-                    with naming(text.query):
-                        estimate = method.estimate(log_w, len(text.words))
-                    yield Part(text, estimate)
-                    bar.update()
+            for text, estimate in estimates:
+                yield Part(text, estimate)
+                bar.update()
+
+    def estimate(self, texts: list[Text]) -> Iterator[tuple[Text, Estimate]]:
+        """Estimate whole texts, their white space included.
+
+        Args:
+            texts: As ``cut.whole`` returns them, none without words.
+
+        Returns:
+            Pairs of a text and its estimate, as they are found.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        return self._estimates(list(self.budget.spend(texts, self._weigh)))
+
+    def _estimates(
+        self, groups: list[tuple[Any, list[Text]]]
+    ) -> Iterator[tuple[Text, Estimate]]:
+        for method, group in groups:
+            for text, log_w in self._weigh(method, group) if group else ():
+                with naming(text.query):
+                    yield text, method.estimate(log_w, len(text.words))
 
     def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
         """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
@@ -194,13 +226,15 @@ class Scorer:
         """
         return self._weigh(self._method, texts)
 
-    def _weigh(self, method: Any, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
+    def _weigh(
+        self, method: Any, texts: list[Text], purpose: str = ""
+    ) -> Iterator[tuple[Text, Tensor]]:
         for batch in self._batches(texts, method.num_samples):
-            log_w = self._log_weights(method, batch).cpu()
+            log_w = self._log_weights(method, batch, purpose).cpu()
             for text, row in zip(batch, log_w, strict=True):
                 yield text, row + text.log_spacing
 
-    def _log_weights(self, method: Any, texts: list[Text], purpose: str = "") -> Tensor:
+    def _log_weights(self, method: Any, texts: list[Text], purpose: str) -> Tensor:
         """Weigh the latents of whole texts, (B, K)."""
 
         def weigh(some: list[Text]) -> Tensor:
@@ -219,29 +253,6 @@ class Scorer:
                 with naming(text.query):
                     weigh([text])
             raise
-
-    def _by_samples(self, texts: list[Text]) -> Iterator[tuple[Any, list[Text]]]:
-        """Group texts by how many samples they need, which their estimators draw."""
-        target, first = self.options.target_stderr, self.options.num_samples
-        if target is None:
-            yield self._method, texts
-            return
-        groups: dict[int, list[Text]] = {}
-        sentences = Counter(text.query.index for text in texts)
-        announce([(self._method, [len(text.words) for text in texts])])
-        for batch in self._batches(texts, first):
-            pilot = self._log_weights(self._method, batch, "pilot")
-            most = self.options.max_samples
-            for text, row in zip(batch, pilot, strict=True):
-                # Errors of independent sentences add in squares.
-                share = target / math.sqrt(sentences[text.query.index])
-                with naming(text.query):
-                    number = int(required_num_samples(row, share, maximum=most))
-                # Powers of two, so that texts still share batches.
-                rounded = min(1 << (number - 1).bit_length(), most)
-                groups.setdefault(rounded, []).append(text)
-        for number, group in sorted(groups.items()):
-            yield self.estimator(number), group
 
     # -- continuations ----------------------------------------------------------------
 
@@ -419,7 +430,7 @@ class Scorer:
 
     @property
     def _method(self) -> Any:
-        return self.estimator(self.options.num_samples)
+        return self.budget.method
 
     def _batches(self, texts: list[Text], num_samples: int) -> Iterator[list[Text]]:
         """Cut into batches of similar length, the longest first."""

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -82,9 +83,9 @@ def test_is_a_value():
 
 def test_bounds_are_their_words():
     assert [*Bound] == [
-        "stochastic lower",
-        "strict lower",
         "exact",
+        "strict lower",
+        "stochastic lower",
         "none",
         "unnormalised score",
     ]
@@ -203,9 +204,26 @@ def test_a_product_is_unbiased():
     assert abs(ratio.mean().item() - 1) < 5 * error
 
 
-def test_a_product_needs_parts_of_one_kind():
+def test_a_product_is_as_strong_as_its_weakest_part():
     with pytest.raises(ValueError, match="a product of no estimates"):
         Estimate.product([])
     beam = Estimate.from_beam(torch.tensor([0.5]).log(), num_tokens=1)
-    with pytest.raises(ValueError, match="different estimators"):
-        Estimate.product([part([0.5]), beam])
+    sure = Estimate.exact(math.log(0.25), num_tokens=1)
+    drawn = part([0.5, 0.25])
+    none = replace(drawn, bound=Bound.NONE)
+    for parts, bound, names in (
+        ([sure, beam], Bound.STRICT_LOWER, "beam+exact"),
+        ([beam, drawn, sure], Bound.STOCHASTIC_LOWER, "beam+exact+is"),
+        ([none, beam], Bound.NONE, "beam+is"),
+        ([sure, sure], Bound.EXACT, "exact"),
+    ):
+        product = Estimate.product(parts)
+        assert (product.bound, product.estimator) == (bound, names)
+
+
+def test_what_is_sure_weighs_the_same_under_every_draw():
+    sure = Estimate.exact(math.log(0.25), num_tokens=1)
+    product = Estimate.product([part([0.5, 0.25]), sure])
+    weights = [math.exp(w) for w in product.log_weights]
+    assert weights == pytest.approx([0.125, 0.0625])
+    assert Estimate.product([sure, sure]).log_weights == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm_latent_eval.inference import beam, particles
+from lm_latent_eval.inference import particles
 from lm_latent_eval.scoring import scorer
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_a_long_text_goes_with_long_ones(checkpoint, monkeypatch, batch_size):
-    for module in (particles, beam, scorer):
+    for module in (particles, scorer):
         monkeypatch.setattr(module, "PIECE", 4)
     loaded, batches = load(checkpoint, device="cpu").checkpoint, []
     collate = Scorer._collate

@@ -103,7 +103,7 @@ def test_an_exact_model_draws_nothing(tmp_path, monkeypatch, caplog):
     assert f"2 texts: 2 evaluations of p(x, z), of {WORDS} words" in caplog.text
 
 
-@pytest.mark.parametrize("estimator", ["is", "beam", "smc"])
+@pytest.mark.parametrize("estimator", ["auto", "mixed", "is", "beam", "smc"])
 def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
     message = r"num_samples=10{12} .*take [\d,.]+ GB, and there are .* GB: draw fewer"
     for score in (
@@ -121,13 +121,14 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
 def test_the_command_refuses_in_one_line(model, checkpoint, text_file, capsys):
     assert ways(model, checkpoint, text_file)["estimate"](10**12) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    # 88 bytes a log-weight of the text at work, 32 a log-weight of each estimate.
-    assert "take 152,000.0 GB" in line
+    # 88 bytes a weight of the text at work, 16 a word of the half that is searched for,
+    # 32 a draw of each estimate, which are the other half.
+    assert "take 168,000.0 GB" in line
     assert "draw fewer samples, or score fewer texts at a time" in line
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
-    monkeypatch.setattr(cost, "machine_memory", lambda: 100 * (88 + 32 * 2))
+    monkeypatch.setattr(cost, "machine_memory", lambda: 100 * (88 + 8 * 6 + 16 * 2))
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):
         model.log_likelihood([*TEXTS, "Ada"], num_samples=100)

@@ -86,7 +86,7 @@ class EntityNLM(Pretrained):
     config_class = EntityNLMConfig
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
-    estimators = ("is", "beam", "mixed", "smc")
+    estimators = ("auto", "mixed", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
     config: EntityNLMConfig
 

@@ -141,7 +141,7 @@ class KGLM(Pretrained):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
-    estimators = ("is", "beam", "mixed", "smc")
+    estimators = ("auto", "mixed", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
     config: KGLMConfig
 

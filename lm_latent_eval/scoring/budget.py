@@ -1,0 +1,132 @@
+"""Which estimator spends the budget of a text, and how large the budget is.
+
+A pilot decides where there is something to decide. It has random numbers of its own, so
+given its decision an estimate from fresh draws is unbiased, and its bound and
+certificate hold. The decision follows from the text, the settings and the seed alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from lm_latent_eval.estimators import effective_sample_size, required_num_samples
+from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
+from lm_latent_eval.inference.smc import FEWEST, FILTERS
+from lm_latent_eval.scoring.cost import announce
+from lm_latent_eval.scoring.texts import Text, naming
+
+Weigh: TypeAlias = Callable[[Any, list[Text], str], Iterator[tuple[Text, Tensor]]]
+"""Weighs texts by an estimator, with random numbers for a purpose."""
+Spending: TypeAlias = Iterator[tuple[Any, list[Text]]]
+"""Estimators, each with the texts that it is for."""
+
+SHORT = 64
+"""Words of a text that is mixed without a pilot."""
+PILOT = 5
+"""One in so many evaluations decides how the others are spent."""
+EVEN = 0.2
+"""Share of a pilot's draws that they are worth, below which filters take over."""
+FEWEST_PARTICLES = 10 * FEWEST
+"""Fewer do not tell how much filters vary."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same estimator for every text."""
+
+    method: Any
+    """It also reads contexts and continuations."""
+
+    def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
+        """Give every text the same."""
+        _announce([(self.method, texts)])
+        yield self.method, texts
+
+
+@dataclass(frozen=True)
+class Target:
+    """As many draws as the standard error wanted takes."""
+
+    method: ImportanceSampling | Mixed
+    """The pilot."""
+    stderr: float
+    """Wanted of a query's log-likelihood, nats."""
+    most: int
+    """Samples of a text."""
+
+    def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
+        """Give every text what its pilot asks for."""
+        _announce([(self.method, texts)], kept=False)
+        groups: dict[int, list[Text]] = {}
+        sentences = Counter(text.query.index for text in texts)
+        for text, log_w in weigh(self.method, texts, "pilot"):
+            # Errors of independent sentences add in squares.
+            share = self.stderr / math.sqrt(sentences[text.query.index])
+            with naming(text.query):
+                number = self._required(log_w, share)
+            # Powers of two, so that texts still share batches.
+            rounded = min(1 << (number - 1).bit_length(), self.most)
+            groups.setdefault(rounded, []).append(text)
+        chosen = [(type(self.method)(k), group) for k, group in sorted(groups.items())]
+        _announce(chosen)
+        yield from chosen
+
+    def _required(self, log_w: Tensor, stderr: float) -> int:
+        """Return K: what is drawn, and as much again where half of K is searched."""
+        drawn = self.method.unbiased(log_w)
+        number = int(required_num_samples(drawn, stderr, maximum=self.most))
+        return min(number * (1 + isinstance(self.method, Mixed)), self.most)
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Search and draws, or filters where neither is worth much.
+
+    The pilot is mixed, with a fifth of the budget. Where the draws, with what was
+    found, are worth less than ``EVEN`` of their number, the rest goes to filters: they
+    lose less on long texts, of which no draw is good from beginning to end.
+    """
+
+    num_samples: int
+    """K of a text, its pilot included."""
+    filters: bool
+    """Whether model and proposal can be filtered."""
+
+    @property
+    def method(self) -> Any:
+        """Search and draws, which also read contexts and continuations."""
+        if self.num_samples == 1:
+            return ImportanceSampling(1)
+        return Mixed(self.num_samples)
+
+    def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
+        """Give short texts to ``Mixed``, and long ones as their pilots say."""
+        _announce([(self.method, texts)])
+        spent = self.num_samples // PILOT
+        rest = self.num_samples - spent
+        particles = rest - rest % FILTERS
+        if not (self.filters and particles >= FEWEST_PARTICLES):
+            yield self.method, texts
+            return
+        yield self.method, [text for text in texts if len(text.words) <= SHORT]
+        long, pilot = [t for t in texts if len(t.words) > SHORT], Mixed(spent)
+        even: list[Text] = []
+        uneven: list[Text] = []
+        for text, log_w in weigh(pilot, long, "pilot") if long else ():
+            draws = pilot.unbiased(log_w)
+            worth = effective_sample_size(draws).item() / len(draws)
+            (even if worth >= EVEN else uneven).append(text)
+        yield Mixed(rest), even
+        yield ParticleFilter(particles), uneven
+
+
+def _announce(groups: list[tuple[Any, list[Text]]], *, kept: bool = True) -> None:
+    """Say what estimators will take for the texts that they are for, if it is much."""
+    words = [(method, [len(text.words) for text in some]) for method, some in groups]
+    announce(words, kept=kept)
