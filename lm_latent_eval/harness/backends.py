@@ -63,9 +63,10 @@ class LatentLMBackend(LM):
             demonstration model, where there is one.
         proposal: One that the checkpoint has (KGLM: ``adapted``, ``smoothing``,
             ``peeking``, ``nonpeeking``, ``prior``); None is the model's own choice.
-        estimator: ``is`` (importance sampling), ``beam`` (beam marginalization),
+        estimator: ``auto`` (what a text asks for, the default), ``mixed`` (search and
+            draws), ``is`` (importance sampling), ``beam`` (beam marginalization),
             ``smc`` (particle filters), or ``exact`` for a model without latents.
-        num_samples: K, samples a text, or the width of the beam; with
+        num_samples: K, latents of a text that are found or drawn; with
             ``target_stderr`` the size of the pilot.
         temperature: Divides the proposal's scores; above 1 flattens it.
         seed: Of all random numbers.

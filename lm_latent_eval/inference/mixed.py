@@ -137,6 +137,10 @@ class Mixed:
         outside, found = log_w.tensor_split([self.sampling.num_samples], -1)
         return outside, found
 
+    def bound(self, log_w: Tensor) -> Tensor:
+        """Return the logarithm of the sum over B: a strict lower bound, nats."""
+        return self._split(log_w)[1].logsumexp(-1)
+
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (N,)."""
         outside, found = self._split(log_w)

@@ -35,6 +35,8 @@ _DRAWN = (
     "its Monte Carlo error."
 )
 BOUNDS = {
+    "auto": _DRAWN,
+    "mixed": _DRAWN,
     "is": _DRAWN,
     "smc": _DRAWN,
     "beam": " An upper bound of the true perplexity: wider beams lower it, as a rule.",
@@ -102,15 +104,20 @@ def _how(config: dict[str, Any]) -> str:
     samples = (
         f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
     )
+    drawn_from = (
+        f"the {ours['proposal']} proposal at temperature {ours['temperature']:g}, seed "
+        f"{ours['seed']}"
+    )
     how = {
-        "is": f"importance sampling, {samples} samples a text from the "
-        f"{ours['proposal']} proposal at temperature {ours['temperature']:g}, seed "
-        f"{ours['seed']}",
+        "auto": f"{samples} latents a text by search and draws, or by particle filters "
+        f"where a pilot finds neither to be worth much, from {drawn_from}",
+        "mixed": f"{samples} latents a text, half of them found by beam search and "
+        f"summed, half drawn, from {drawn_from}",
+        "is": f"importance sampling, {samples} samples a text from {drawn_from}",
         "beam": f"beam marginalization over at most {samples} latents a text, found by "
         f"the {ours['proposal']} proposal",
-        "smc": f"particle filters with {samples} particles a text in all, from the "
-        f"{ours['proposal']} proposal at temperature {ours['temperature']:g}, seed "
-        f"{ours['seed']} (effective samples count filters, at most ten)",
+        "smc": f"particle filters with {samples} particles a text in all, from "
+        f"{drawn_from} (effective samples count filters, at most ten)",
         "exact": "no latents, so log-likelihoods are exact",
     }[ours["estimator"]]
     lines = [
@@ -136,7 +143,7 @@ def _how(config: dict[str, Any]) -> str:
 
 
 def _task(values: dict[str, Any], estimator: str) -> str:
-    drawn = estimator in ("is", "smc")
+    drawn = BOUNDS[estimator] is _DRAWN
     meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
     for name, meaning in meanings.items():

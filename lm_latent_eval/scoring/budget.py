@@ -15,7 +15,11 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from lm_latent_eval.estimators import effective_sample_size, required_num_samples
+from lm_latent_eval.estimators import (
+    effective_sample_size,
+    log_evidence,
+    required_num_samples,
+)
 from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
 from lm_latent_eval.inference.smc import FEWEST, FILTERS
 from lm_latent_eval.scoring.cost import announce
@@ -30,8 +34,10 @@ SHORT = 64
 """Words of a text that is mixed without a pilot."""
 PILOT = 5
 """One in so many evaluations decides how the others are spent."""
-EVEN = 0.2
+EVEN = 0.5
 """Share of a pilot's draws that they are worth, below which filters take over."""
+FOUND = 0.1
+"""Share of p(x) that a pilot's search finds, below which all the rest is drawn."""
 FEWEST_PARTICLES = 10 * FEWEST
 """Fewer do not tell how much filters vary."""
 
@@ -86,11 +92,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Auto:
-    """Search and draws, or filters where neither is worth much.
+    """Search and draws, draws alone, or filters, as the pilot of a long text says.
 
-    The pilot is mixed, with a fifth of the budget. Where the draws, with what was
+    The pilot is mixed, with a fifth of the budget. Where its draws, with what was
     found, are worth less than ``EVEN`` of their number, the rest goes to filters: they
-    lose less on long texts, of which no draw is good from beginning to end.
+    lose less on long texts, of which no draw is good from beginning to end. Where the
+    search found less than ``FOUND`` of the estimate, it is not asked again.
     """
 
     num_samples: int
@@ -116,14 +123,17 @@ class Auto:
             return
         yield self.method, [text for text in texts if len(text.words) <= SHORT]
         long, pilot = [t for t in texts if len(t.words) > SHORT], Mixed(spent)
-        even: list[Text] = []
-        uneven: list[Text] = []
+        groups: dict[Any, list[Text]] = {}
         for text, log_w in weigh(pilot, long, "pilot") if long else ():
             draws = pilot.unbiased(log_w)
-            worth = effective_sample_size(draws).item() / len(draws)
-            (even if worth >= EVEN else uneven).append(text)
-        yield Mixed(rest), even
-        yield ParticleFilter(particles), uneven
+            worth = effective_sample_size(draws) / len(draws)
+            found = (pilot.bound(log_w) - log_evidence(draws)).exp()
+            if worth < EVEN:
+                method: Any = ParticleFilter(particles)
+            else:
+                method = (ImportanceSampling if found < FOUND else Mixed)(rest)
+            groups.setdefault(method, []).append(text)
+        yield from groups.items()
 
 
 def _announce(groups: list[tuple[Any, list[Text]]], *, kept: bool = True) -> None:

@@ -61,8 +61,9 @@ class LatentModel:
             texts: N strings.
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
-            num_samples: K, samples a text, or the width of the beam.
-            estimator: ``is``, ``beam``, ``smc`` or ``exact``; None is the model's own.
+            num_samples: K, latents of a text that are found or drawn.
+            estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc`` or ``exact``; None
+                is the model's own.
             proposal: What latents are drawn from; None reads most of the text.
             temperature: Divides the proposal's scores.
             seed: Of the random numbers, which follow from it and a text's index.

@@ -1,0 +1,127 @@
+"""Which estimator a text's budget goes to, and that nothing else decides it."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.scoring.budget import SHORT, Auto
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query
+from tests import tiny_checkpoint
+
+
+def text(words: int, index: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(words=[4] * words, query=SimpleNamespace(index=index))
+
+
+def weights(found: list[float], outside: list[float]) -> torch.Tensor:
+    """Of a pilot of 20: ten draws, and what ten places of a beam hold."""
+    rows = torch.tensor(
+        [*outside, *[0.0] * (10 - len(outside)), *found, *[0.0] * (10 - len(found))]
+    )
+    return rows.double().log()
+
+
+PILOTS = {
+    "all is found": weights([0.7, 0.3], []),
+    "even draws": weights([1e-6], [1.0, 0.9, 0.8, 1.1, 1.0, 0.9, 1.0, 1.2, 1.0, 1.0]),
+    "one draw has it all": weights([1e-6], [5.0]),
+    "one draw has as much as was found": weights([1.0], [1.0]),
+}
+
+
+def test_the_pilot_decides():
+    asked = []
+
+    def weigh(method, texts, purpose):
+        asked.append((method, purpose, [t.query.index for t in texts]))
+        yield from zip(texts, PILOTS.values(), strict=True)
+
+    long = [text(SHORT + 1, n) for n in range(4)]
+    groups = dict(Auto(100, filters=True).spend([text(SHORT, 9), *long], weigh))
+    assert asked == [(Mixed(20), "pilot", [0, 1, 2, 3])]
+    assert {
+        method: [t.query.index for t in some] for method, some in groups.items()
+    } == {
+        Mixed(100): [9],
+        Mixed(80): [0, 3],
+        ImportanceSampling(80): [1],
+        ParticleFilter(80): [2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "filters", "method"),
+    [
+        (1, True, ImportanceSampling(1)),
+        (2, True, Mixed(2)),
+        (59, True, Mixed(59)),
+        (100, False, Mixed(100)),
+    ],
+)
+def test_no_pilot_where_there_is_nothing_to_decide(number, filters, method):
+    def weigh(*_):
+        pytest.fail("a pilot")
+
+    texts = [text(500)]
+    groups = list(Auto(number, filters).spend(texts, weigh))
+    assert groups == [(method, texts)]
+
+
+@pytest.mark.parametrize("number", [63, 70, 99, 100, 101, 1234])
+def test_filters_can_be_divided_and_tell_their_error(number):
+    def weigh(method, texts, purpose):
+        size = method.num_samples - method.num_samples // 2
+        log_w = torch.full((method.num_samples,), -math.inf, dtype=torch.float64)
+        log_w[0], log_w[size] = 0.0, -20.0
+        yield texts[0], log_w
+
+    _, (method, _) = Auto(number, filters=True).spend([text(500)], weigh)
+    assert isinstance(method, ParticleFilter)
+    assert method.filters >= 5
+    assert number * 0.6 <= method.num_samples <= number * 0.8 + 1
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("kglm")
+    return load(tiny_checkpoint.write(directory, tiny_checkpoint.kglm()), device="cpu")
+
+
+def scored(checkpoint, texts, batch_size=None, **options):
+    options = ScoringOptions.parse(num_samples=100, **options)
+    scorer = Scorer(checkpoint, options, batch_size=batch_size, quiet=True)
+    queries = [Query(n, name, string) for n, (name, string) in enumerate(texts)]
+    answers = {a.index: a.estimate for a in scorer.score_texts(queries)}
+    return [answers[n] for n in range(len(queries))]
+
+
+def test_company_decides_nothing(checkpoint):
+    texts = [
+        ("a", "Ada saw the fox . " * 20),
+        ("b", "the fox"),
+        ("c", "the fox saw Ada and zebra . " * 15),
+        ("d", "Ada . " * 40),
+    ]
+    together = scored(checkpoint, texts)
+    assert len({e.estimator for e in together}) > 1, "premise"
+    backwards = scored(checkpoint, texts[::-1], batch_size=1)[::-1]
+    for a, b in zip(together, backwards, strict=True):
+        assert (a.estimator, a.num_samples) == (b.estimator, b.num_samples)
+        assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-9)
+
+
+def test_the_pilots_draws_are_not_those_of_the_estimate(checkpoint):
+    options = ScoringOptions.parse(num_samples=100)
+    scorer = Scorer(checkpoint, options, quiet=True)
+    [some] = scorer.cut.whole(Query(0, "a", "Ada saw the fox . " * 20))
+    draw = ImportanceSampling(20)
+    rows = [next(scorer._weigh(draw, [some], p))[1] for p in ("pilot", "")]
+    assert not torch.equal(*rows)
