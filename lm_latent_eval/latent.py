@@ -126,6 +126,7 @@ class State(Protocol):
 
 
 StateT = TypeVar("StateT", bound=State)
+GivenStateT = TypeVar("GivenStateT", bound=State, contravariant=True)
 
 
 @runtime_checkable
@@ -142,22 +143,24 @@ class LeftToRight(Protocol[BatchT, EncodedT, GivenLatentsT, StateT]):
 
 
 @runtime_checkable
-class ReadsAhead(Protocol[BatchT, EncodedT, StateT]):
+class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
     """What a left-to-right proposal offers if its draws know of the text after them.
 
     A filter stops at every token. It encodes a piece at once all the same, and cuts
     the encoding.
     """
 
-    def encode(self, batch: BatchT, after: StateT | None = None, /) -> EncodedT:
+    def encode(self, batch: BatchT, after: GivenStateT | None = None, /) -> EncodedT:
         """Encode a piece of text that follows ``after`` (None: the beginning)."""
         ...
 
-    def token(self, encoded: EncodedT, t: int, after: StateT | None, /) -> EncodedT:
+    def token(
+        self, encoded: EncodedT, t: int, after: GivenStateT | None, /
+    ) -> EncodedT:
         """Cut out token t of an encoded piece, after the latents so far."""
         ...
 
-    def log_ahead(self, encoded: EncodedT, t: int, after: StateT, /) -> Tensor:
+    def log_ahead(self, encoded: EncodedT, t: int, after: GivenStateT, /) -> Tensor:
         """Guess log p(tokens t and on | latents so far), nats, (B, K) float64.
 
         Up to a number that the latents of a text share; 0 at its end.
