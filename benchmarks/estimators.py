@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="every N-th text")
     parser.add_argument("--limit", type=int, help="texts")
     parser.add_argument("--longest", type=int, help="words of a text")
+    parser.add_argument("--join", type=int, default=1, help="texts joined into one")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--settings", nargs="+", default=SETTINGS)
     parser.add_argument("--width", type=int, default=400, help="of references' beams")
@@ -164,6 +165,8 @@ def main() -> None:
     if args.longest:
         texts = [text for text in texts if len(text.split()) <= args.longest]
     texts = texts[: args.limit]
+    number = max(1, len(texts) // args.join)
+    texts = [" ".join(texts[n::number]) for n in range(number)]
     reference, apart = references(model, texts, args.width, args.draws)
     open_texts = sum(difference > args.converged for difference in apart)
     print(

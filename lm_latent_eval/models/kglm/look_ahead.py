@@ -29,6 +29,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
@@ -99,14 +100,17 @@ def _matches(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Costs:
-    """Log-probabilities of a batch under the states of its texts, float64 nats."""
+    """Log-probabilities of a batch under the S states of its texts, float64 nats.
+
+    The states are those of ``Candidates`` and, last, a mention of any other node.
+    """
 
     word: Tensor
-    """log p(x_t | s), (B, T, 1 + C)."""
-    other_word: Tensor
-    """The same under any other node, (B, T)."""
+    """log p(x_t | s), (B, T, S); ``-inf`` of states that a text does not have."""
     new: Tensor
-    """log p_new(n), (B, T, 1 + C); ``-inf`` where n may not be introduced."""
+    """log p_new(s), (B, T, S); ``-inf`` of no mention."""
+    derived: Tensor
+    """log 1/C of candidates, (B, S); ``-inf`` of other states."""
     mention: Tensor
     """Mention types after a mention, (B, T, 4)."""
     first: Tensor
@@ -125,7 +129,8 @@ def look_ahead(walk: Walk, batch: TokenBatch, words: WordScorer) -> Walk:
         The walk with its tilt, and what is ``expected`` of the rest of the text.
     """
     states = Candidates.of(batch, walk.graph)
-    log_psi, log_beta = _backward(_costs(walk, batch, words, states), batch, states)
+    costs = _costs(walk, batch, words, states)
+    log_psi, log_beta = _backward(costs, batch.length)
     tilt, expected = (
         _relative(value.to(walk.scores.mention), walk, states)
         for value in (log_psi, log_beta)
@@ -139,62 +144,54 @@ def _costs(
     shape = (*batch.targets.shape, states.node.shape[1])
     position = torch.arange(batch.targets.numel(), device=batch.targets.device)
     places = position.view(*shape[:2], 1).expand(shape)
-    node = states.node[:, None].expand(shape)
-    some = batch.inside[..., None] & states.used[:, None]
+    node, used = (x[:, None].expand(shape) for x in (states.node, states.used))
+    some = batch.inside[..., None] & used
     word = torch.zeros(shape, dtype=torch.float64, device=node.device)
+    word = word.masked_fill(~used, -torch.inf)
     word[some] = words(places[some], node[some]).double()
 
     log_new, entity = walk.new.top(position, OTHERS)
     typical = walk.graph.node_of_entity[entity]
     paid = words(position[:, None].expand_as(typical).flatten(), typical.flatten())
     paid = paid.view_as(typical).double() + log_new.double().log_softmax(-1)
+    other_word = paid.logsumexp(-1).view(shape[:2])
 
     entity = walk.graph.entity(node)
     own = (walk.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
     new = walk.new.log_prob(places.flatten(), entity.flatten()).view(shape).double()
+    new = new.masked_fill(~own, -torch.inf)
+    other_new = (1 - new.exp().sum(-1)).clamp_min(0.0).log()
+
+    candidate = F.pad(states.used[:, 1:], (1, 1)).double()
+    derived = candidate / candidate.sum(-1, keepdim=True).clamp_min(1)
     scores = walk.scores.mention.double().view(*shape[:2], len(Mention))
     none_to_continue = scores.clone()
     none_to_continue[..., Mention.CONTINUE] = -torch.inf
     return Costs(
-        word,
-        paid.logsumexp(-1).view(shape[:2]),
-        new.masked_fill(~own, -torch.inf),
+        torch.cat([word, other_word[..., None]], -1),
+        torch.cat([new, other_new[..., None]], -1),
+        derived.log(),
         scores.log_softmax(-1),
         none_to_continue.log_softmax(-1),
     )
 
 
-def _backward(
-    costs: Costs, batch: TokenBatch, states: Candidates
-) -> tuple[Tensor, Tensor]:
-    """Return log psi_t and log beta_t, (B, T, 1 + C + 1), the last of other nodes."""
-    rest = 1 - costs.new.exp().sum(-1, keepdim=True)
-    # How a mention begins: NEW of each state, and DERIVED of each candidate.
-    log_new = torch.cat([costs.new, rest.clamp_min(0.0).log()], -1)
-    others = states.used.new_zeros(len(states.used), 1)
-    candidate = torch.cat([states.used, others], -1)
-    candidate[:, 0] = False
-    derived = candidate.double() / candidate.sum(-1, keepdim=True).clamp_min(1)
-    unused = torch.cat([~states.used, others], -1)
-    word = torch.cat([costs.word, costs.other_word[..., None]], -1)
-    psi, beta = torch.zeros_like(word), torch.zeros_like(word)
-    ahead = word.new_zeros(len(word), word.shape[-1])
-    for t in reversed(range(word.shape[1])):
-        paid = (word[:, t] + ahead).masked_fill(unused, -torch.inf)
-        begun = {
-            Mention.NONE: paid[:, 0],
-            Mention.NEW: (log_new[:, t] + paid).logsumexp(-1),
-            Mention.DERIVED: (derived.log() + paid).logsumexp(-1),
-        }
-        beginning = torch.stack(list(begun.values()), -1)
-        types = list(begun)
-        after_none = (costs.first[:, t, types] + beginning).logsumexp(-1)
-        after_any = (costs.mention[:, t, types] + beginning).logsumexp(-1)
-        go_on = costs.mention[:, t, Mention.CONTINUE, None] + paid
+def _backward(costs: Costs, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log psi_t and log beta_t, (B, T, S) each."""
+    types = [Mention.NONE, Mention.NEW, Mention.DERIVED]
+    psi, beta = torch.empty_like(costs.word), torch.empty_like(costs.word)
+    ahead = torch.zeros_like(costs.derived)
+    for t in reversed(range(psi.shape[1])):
+        psi[:, t] = here = costs.word[:, t] + ahead
+        new = (costs.new[:, t] + here).logsumexp(-1)
+        derived = (costs.derived + here).logsumexp(-1)
+        begun = torch.stack([here[:, 0], new, derived], -1)
+        after_none = (costs.first[:, t, types] + begun).logsumexp(-1)
+        after_any = (costs.mention[:, t, types] + begun).logsumexp(-1)
+        go_on = costs.mention[:, t, Mention.CONTINUE, None] + here
         going_on = torch.logaddexp(go_on, after_any[:, None])
         going_on[:, 0] = after_none
-        ahead = torch.where((batch.length > t)[:, None], going_on, ahead)
-        psi[:, t], beta[:, t] = paid, ahead
+        beta[:, t] = ahead = torch.where((length > t)[:, None], going_on, ahead)
     return psi, beta
 
 

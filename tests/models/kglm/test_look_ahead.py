@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm import look_ahead
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.look_ahead import Candidates
-from lm_latent_eval.models.kglm.walk import Mention
+from lm_latent_eval.models.kglm.modeling import KGLMState
+from lm_latent_eval.models.kglm.walk import Mention, Walks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests import tiny_models
@@ -111,6 +113,39 @@ def test_the_tilt_sums_over_every_path(kglm):
         # Rounding leaves 1e-16 of p_new to nodes beyond the candidates.
         torch.testing.assert_close(found, wanted[:, 1:], rtol=0, atol=1e-8)
     assert wanted_tilt[:, 1:].abs().max() > 0.1, "premise: something to see"
+
+
+def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm):
+    encoding, proposal = encoded(kglm, TEXT[:2], TEXT), kglm.proposal("adapted")
+    _, wanted = stand_in(kglm, TEXT)
+    nodes = torch.arange(kglm.knowledge.num_nodes)
+    history = nodes.new_zeros(2, len(nodes), kglm.config.cutoff)
+    history[..., -1] = nodes
+    state = KGLMState(encoding.carry, history)
+    for t in range(len(TEXT)):
+        found = proposal.log_ahead(encoding, t, state)
+        torch.testing.assert_close(found[1], wanted[t], rtol=0, atol=1e-8)
+        assert found[0].any() == (t < 2), "nothing is ahead of a text that ended"
+    assert not proposal.log_ahead(encoding, len(TEXT), state).any()
+    prior = kglm.proposal("prior")
+    assert not prior.log_ahead(prior.encode(batch_of(TEXT)), 1, state).any()
+
+
+@pytest.mark.parametrize("name", ["adapted", "smoothing"])
+def test_tokens_that_are_cut_out_know_the_rest_of_the_text(kglm, name):
+    """q of a walk is the product of those of its steps, each after the steps before."""
+    proposal, batch = kglm.proposal(name, temperature=2.0), batch_of(TEXT[:2], TEXT)
+    encoding = proposal.encode(batch)
+    draws = proposal.sample(encoding, Streams([1, 2], 5), 5)
+    state, log_q = None, torch.zeros_like(draws.log_q)
+    for t in range(len(TEXT)):
+        step = Walks(*(part[..., t : t + 1] for part in draws.latents))
+        token = proposal.token(encoding, t, state)
+        log_q = log_q + proposal.log_prob(token, step)
+        state = proposal.advance(token, step)
+    torch.testing.assert_close(log_q, draws.log_q, **EXACTLY)
+    at_once = proposal.advance(encoding, draws.latents)
+    assert state.history.equal(at_once.history)
 
 
 def test_a_search_ranks_by_p_so_far_and_what_is_expected(kglm):
