@@ -127,12 +127,13 @@ class Walk:
     r"""What is still to be paid for the text from t on after a mention of a node, less
     what after none: a search compares unfinished walks by it. None is nothing."""
 
-    def tempered(self, temperature: float) -> Walk:
-        """Divide scores and tilt by a temperature."""
+    def weighed(self, scores: Tensor | float, tilt: Tensor | float) -> Walk:
+        """Multiply scores and tilt by a number each; nothing is expected then."""
         return replace(
             self,
-            scores=self.scores.tempered(temperature),
-            tilt=None if self.tilt is None else self.tilt.tempered(temperature),
+            scores=self.scores.scaled(scores),
+            tilt=None if self.tilt is None else self.tilt.scaled(tilt),
+            expected=None,
         )
 
     @cached_property
