@@ -52,15 +52,18 @@ def _tune(args: argparse.Namespace) -> None:
     for number, each in enumerate(found.curve):
         strengths = ", ".join(f"{n} {v:.3f}" for n, v in each.strengths.items())
         print(f"  round {number}: {_said(each.worth, found.num_tokens)}; {strengths}")
-    print(f"before, on other draws: {_said(found.before, found.num_tokens)}")
-    if found.chosen:
-        print(f"after, on the same:     {_said(found.after, found.num_tokens)}")
+    print(
+        f"on other draws, before: {_said(found.before, found.num_tokens)}\n"
+        f"                 after: {_said(found.after, found.num_tokens)}\n"
+        f"nearer to p(z|x) by {found.gain:.4f} ± {found.stderr:.4f} nats a text"
+    )
+    if found.better:
         print(
-            f"wrote round {found.chosen} into {args.checkpoint}, checkpoint "
+            f"wrote the last round into {args.checkpoint}, checkpoint "
             f"{checkpoint.digest}: do not score these texts with it"
         )
     else:
-        print(f"nothing is better than what there is: {args.checkpoint} is as it was")
+        print(f"that is no gain to speak of: {args.checkpoint} is as it was")
 
 
 def _said(worth: Worth, num_tokens: int) -> str:

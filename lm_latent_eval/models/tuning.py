@@ -62,9 +62,9 @@ class Tuned:
                 "tokens": found.num_tokens,
                 "before": asdict(found.before),
                 "after": asdict(found.after),
-                "gain_stderr": found.gain_stderr,
+                "gain": found.gain,
+                "gain_stderr": found.stderr,
                 "curve": [asdict(each) for each in found.curve],
-                "chosen": found.chosen,
             },
         )
 
@@ -99,7 +99,7 @@ def fit_after_training(
     result = {}
     for name in tilted(model):
         found = fit(model, name, batches, RANGES, budget)
-        if found.chosen:
+        if found.better:
             result[name] = Tuned.of(found, [*read], budget)
     model.requires_grad_(True)
     return result

@@ -61,7 +61,7 @@ def tune(
     some, cut = _cut(checkpoint, texts, budget.texts)
     batches = [_collate(checkpoint, group, device) for group in grouped(cut, _size)]
     found = fit(model, name, batches, RANGES, budget)
-    if found.chosen:
+    if found.better:
         tuned = {**model.tuned, name: Tuned.of(found, some, budget)}
         digest = manifest.put(directory, FILE_NAME, dumps(tuned), checkpoint.digest)
         model.tuned = tuned

@@ -15,9 +15,9 @@ misses what p pays for is shown it by the other,
 .. math:: \bar w_k \propto p(x, z_k) \Big/ \sum_i q_i(z_k \mid x).
 
 phi is few numbers, and log q nearly concave in them: a round minimises for given draws
-by Newton's method, and then there are fresh ones. The round with the largest evidence
-is kept if, on draws that chose nothing, its evidence is larger than before by more than
-twice the standard error of that difference over texts.
+by Newton's method, and then there are fresh ones. The last round is kept if it is
+nearer to p than the first, on draws of both that fitted neither, by more than twice the
+standard error of that difference over texts.
 
 Source: Bornschein and Bengio (2015), section 2.3; Le et al. (2019). There is no sleep
 phase: p's own texts are unlike those that are scored where p is poor.
@@ -46,6 +46,8 @@ STEPS = 3
 """Of Newton's method, a round; curvatures are differences of gradients."""
 NEARBY = 1e-2
 LONGEST_STEP = 3.0
+SHORTER = (1.0, 0.5, 0.25, 0.125)
+"""Parts of a step that are tried, one after the other."""
 CLOSE = 1e-3
 """Nats a text by which a step has to be better."""
 INERTIA = 1e-3
@@ -77,19 +79,24 @@ class Fit:
     curve: tuple[Round, ...]
     """Round after round, the first with the strengths that there were."""
     before: Worth
-    """On draws of their own, as is ``after``."""
+    """The first round, on draws that fitted nothing; as is ``after`` the last."""
     after: Worth
-    gain_stderr: float
-    """Of the evidence that the best round gained, over texts."""
-    chosen: int
-    """Which round is kept; 0: there is no better one."""
+    gain: float
+    """Nats a text by which the last round's q is nearer to p(z|x), on those draws."""
+    stderr: float
+    """Of the gain, over texts."""
     num_texts: int
     num_tokens: int
 
     @property
+    def better(self) -> bool:
+        """Whether the last round is to be kept."""
+        return self.gain > CLOSE + 2 * self.stderr
+
+    @property
     def strengths(self) -> Strengths:
-        """The best."""
-        return self.curve[self.chosen].strengths
+        """What is to be kept."""
+        return self.curve[-1 if self.better else 0].strengths
 
 
 def fit(
@@ -117,36 +124,27 @@ def fit(
     curve = []
     for number in range(budget.rounds + 1):
         drawn = [
-            each.draw(strengths, budget, f"round {number}/{n}")
+            each.draw([strengths], budget, f"round {number}/{n}")
             for n, each in enumerate(read)
         ]
-        found = [estimate for each in drawn for estimate in each.estimates]
-        curve.append(Round(strengths, _worth(found)))
+        curve.append(Round(strengths, _worth(drawn, 0)))
         if number < budget.rounds:
             strengths = _nearest(read, drawn, strengths, ranges)
-    best = max(range(len(curve)), key=lambda n: curve[n].worth.log_evidence)
-    before, after = (
-        [
-            estimate
-            for n, each in enumerate(read)
-            for estimate in each.draw(
-                curve[which].strengths, budget, f"check/{n}"
-            ).estimates
-        ]
-        for which in (0, best)
-    )
-    pairs = zip(before, after, strict=True)
-    gains = [b.log_evidence - a.log_evidence for a, b in pairs]
-    error = math.sqrt(len(gains)) * stdev(gains) if len(gains) > 1 else 0.0
-    chosen = best if math.fsum(gains) > 2 * error else 0
+    ends = [curve[0].strengths, curve[-1].strengths]
+    drawn = [each.draw(ends, budget, f"check/{n}") for n, each in enumerate(read)]
+    gains = [
+        gain
+        for each, draws in zip(read, drawn, strict=True)
+        for gain in each.gains(draws, *ends)
+    ]
     return Fit(
         tuple(curve),
-        _worth(before),
-        _worth(after),
-        error,
-        chosen,
-        len(gains),
-        sum(e.num_tokens for e in before),
+        before=_worth(drawn, 0),
+        after=_worth(drawn, 1),
+        gain=fmean(gains),
+        stderr=stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0,
+        num_texts=len(gains),
+        num_tokens=sum(int(each.batch.length.sum()) for each in read),
     )
 
 
@@ -158,8 +156,8 @@ class Drawn:
     """Of each proposal that was drawn from."""
     weights: list[Tensor]
     """Of each, (B, K); together they add up to 1 a text."""
-    estimates: list[Estimate]
-    """Of each text, from the draws of the proposal that is fitted alone."""
+    log_w: list[Tensor]
+    """log p - log q of the draws of each proposal by itself, (B, K)."""
 
 
 @dataclass(frozen=True)
@@ -189,15 +187,17 @@ class Read:
         return self.model.proposal(self.name, strengths=strengths)
 
     @torch.no_grad()
-    def draw(self, strengths: Strengths, budget: Budget, purpose: str) -> Drawn:
-        """Draw latents from the proposal, and from the first one."""
+    def draw(
+        self, strengths: Sequence[Strengths], budget: Budget, purpose: str
+    ) -> Drawn:
+        """Draw from the proposal with each of some strengths, and from the first one."""
         keys = [
             stream_key(budget.seed, f"fitting/{purpose}/{n}")
             for n in range(len(self.batch.length))
         ]
         streams = Streams(keys, budget.num_samples, device=self.batch.inputs.device)
-        mine = self.proposal(strengths)
-        sources = [(mine, mine.weighed(self.q))]
+        mine = [self.proposal(each) for each in strengths]
+        sources = [(proposal, proposal.weighed(self.q)) for proposal in mine]
         if self.other is not None:
             sources.append((self.model.proposal(), self.other))
         draws = [
@@ -205,31 +205,23 @@ class Read:
             for proposal, encoded in sources
         ]
         log_p = [self.model.log_joint(self.p, d.latents).double() for d in draws]
-        log_w = [
-            p
-            - torch.stack(
-                [
-                    draw.log_q if i == j else proposal.log_prob(encoded, draw.latents)
-                    for j, (proposal, encoded) in enumerate(sources)
-                ]
-            ).logsumexp(0)
-            for i, (p, draw) in enumerate(zip(log_p, draws, strict=True))
-        ]
-        weight = torch.cat(log_w, 1).softmax(-1).nan_to_num(0.0)
+        mixed = []
+        for i, draw in enumerate(draws):
+            log_q = [
+                draw.log_q if i == j else proposal.log_prob(encoded, draw.latents)
+                for j, (proposal, encoded) in enumerate(sources)
+            ]
+            mixed.append(log_p[i] - torch.stack(log_q).logsumexp(0))
+        weight = torch.cat(mixed, 1).softmax(-1).nan_to_num(0.0)
         return Drawn(
             [draw.latents for draw in draws],
             list(weight.split(budget.num_samples, 1)),
-            [
-                Estimate.from_log_weights(row, num_tokens=size)
-                for row, size in zip(
-                    (log_p[0] - draws[0].log_q).cpu(),
-                    self.batch.length.tolist(),
-                    strict=True,
-                )
-            ],
+            [p - draw.log_q for p, draw in zip(log_p, draws, strict=True)],
         )
 
-    def divergences(self, drawn: Drawn, strengths: Mapping[str, Tensor]) -> Tensor:
+    def divergences(
+        self, drawn: Drawn, strengths: Mapping[str, Tensor | float]
+    ) -> Tensor:
         """Return -sum of w log q a text, (B,): KL(p || q) but for a constant."""
         proposal = self.proposal(strengths)
         encoded = proposal.weighed(self.q)
@@ -237,6 +229,12 @@ class Read:
             (w * proposal.log_prob(encoded, z).masked_fill(w == 0, 0.0)).sum(-1)
             for z, w in zip(drawn.latents, drawn.weights, strict=True)
         )
+
+    @torch.no_grad()
+    def gains(self, drawn: Drawn, old: Strengths, new: Strengths) -> list[float]:
+        """Return by how many nats the new q is nearer to p, text by text."""
+        gain = self.divergences(drawn, old) - self.divergences(drawn, new)
+        return [float(each) for each in gain]
 
 
 def _nearest(
@@ -266,15 +264,17 @@ def _nearest(
     value, (total, gradient) = begin, slope(begin)
     for _ in range(STEPS):
         nearby = value + NEARBY * torch.eye(len(value), dtype=torch.float64)
-        rows = [(slope(each)[1] - gradient) / NEARBY for each in nearby]
-        curvature = torch.stack(rows)
-        step = -_inverse(curvature + curvature.T) @ gradient * 2
-        tried = value + step / max(1.0, float(step.abs().max()) / LONGEST_STEP)
-        tried = torch.minimum(torch.maximum(tried, low), high)
-        there = slope(tried)
-        if not there[0] < total - CLOSE:
+        curvature = torch.stack([slope(v)[1] - gradient for v in nearby]) / NEARBY
+        step = -_inverse((curvature + curvature.T) / 2) @ gradient
+        step = step / max(1.0, float(step.abs().max()) / LONGEST_STEP)
+        for shorter in SHORTER:
+            tried = torch.clamp(value + shorter * step, low, high)
+            there = slope(tried)
+            if there[0] < total - CLOSE:
+                value, (total, gradient) = tried, there
+                break
+        else:
             break
-        value, (total, gradient) = tried, there
     return dict(zip(strengths, value.tolist(), strict=True))
 
 
@@ -284,7 +284,13 @@ def _inverse(curvature: Tensor) -> Tensor:
     return direction @ torch.diag(1 / bend.clamp_min(2 * INERTIA)) @ direction.T
 
 
-def _worth(estimates: Sequence[Estimate]) -> Worth:
+def _worth(drawn: Sequence[Drawn], source: int) -> Worth:
+    """Say what one of the proposals that were drawn from is worth."""
+    estimates = [
+        Estimate.from_log_weights(row, num_tokens=0)
+        for each in drawn
+        for row in each.log_w[source].cpu()
+    ]
     return Worth(
         math.fsum(e.log_evidence for e in estimates),
         fmean(e.effective_sample_size or 0.0 for e in estimates),
