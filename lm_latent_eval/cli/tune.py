@@ -67,7 +67,8 @@ def _tune(args: argparse.Namespace) -> None:
 
 
 def _said(worth: Worth, num_tokens: int) -> str:
+    missed = f", {worth.missed} texts missed" if worth.missed else ""
     return (
         f"{-worth.log_evidence / num_tokens:.4f} nats a token, "
-        f"{worth.effective_samples:.1f} effective samples"
+        f"{worth.effective_samples:.1f} effective samples{missed}"
     )

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import effective_sample_size, log_evidence
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.text.batch import TokenBatch
@@ -59,9 +59,11 @@ class Worth:
     """What a proposal is worth on some texts, from one set of draws of each."""
 
     log_evidence: float
-    """log p-hat of all texts, nats; below log p on average."""
+    """log p-hat of the texts, nats; below log p on average."""
     effective_samples: float
     """Mean over texts."""
+    missed: int
+    """Texts for which no latent that was drawn is possible; not in the evidence."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,6 @@ def fit(
         texts: Batches of texts, of which the first ``PIECE`` words are read.
         ranges: Name -> lowest and highest strength.
         budget: How much to spend.
-
-    Raises:
-        ValueError: If a text is one that p or the proposal cannot have written.
     """
     with torch.no_grad():
         read = [Read.of(model, name, batch.piece(0, PIECE)) for batch in texts]
@@ -190,7 +189,7 @@ class Read:
     def draw(
         self, strengths: Sequence[Strengths], budget: Budget, purpose: str
     ) -> Drawn:
-        """Draw from the proposal with each of some strengths, and from the first one."""
+        """Draw from the proposal with each of the strengths, and from the first one."""
         keys = [
             stream_key(budget.seed, f"fitting/{purpose}/{n}")
             for n in range(len(self.batch.length))
@@ -286,12 +285,11 @@ def _inverse(curvature: Tensor) -> Tensor:
 
 def _worth(drawn: Sequence[Drawn], source: int) -> Worth:
     """Say what one of the proposals that were drawn from is worth."""
-    estimates = [
-        Estimate.from_log_weights(row, num_tokens=0)
-        for each in drawn
-        for row in each.log_w[source].cpu()
-    ]
+    log_w = torch.cat([each.log_w[source] for each in drawn])
+    found = (log_w > -torch.inf).any(-1)
+    sizes = effective_sample_size(log_w[found])
     return Worth(
-        math.fsum(e.log_evidence for e in estimates),
-        fmean(e.effective_sample_size or 0.0 for e in estimates),
+        float(log_evidence(log_w[found]).sum()),
+        float(sizes.sum()) / max(1, len(sizes)),
+        int((~found).sum()),
     )

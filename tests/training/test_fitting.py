@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.models.proposals import RANGES
 from lm_latent_eval.models.tuning import Tuned
-from lm_latent_eval.text.words import END
+from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.training import fitting
 from lm_latent_eval.training.fitting import fit
 from lm_latent_eval.training.options import Budget
@@ -148,15 +147,21 @@ def test_a_gain_is_that_of_the_divergence():
     assert abs(read.gains(listed, old, new)[0] - (far[0] - far[1])) < 1e-9
 
 
-def test_a_text_without_evidence_is_an_error():
+def test_a_text_without_evidence_moves_nothing():
     tiny, model, texts = astray("kglm", "adapted")
     batch = tiny.batch(texts[:1])
-    batch = replace(
-        batch, unknown_log_prob=torch.full_like(batch.unknown_log_prob, -torch.inf)
+    nowhere = replace(
+        batch,
+        targets=torch.full_like(batch.targets, UNKNOWN),
+        unknown_log_prob=torch.full_like(batch.unknown_log_prob, -torch.inf),
     )
-    batch = replace(batch, targets=torch.full_like(batch.targets, 1))
-    with pytest.raises(MissedSupportError):
-        fit(model, "adapted", [batch], RANGES, BUDGET)
+    found = fit(model, "adapted", [nowhere], RANGES, BUDGET)
+    assert (found.before.missed, found.before.effective_samples) == (1, 0.0)
+    assert not found.better
+    assert found.curve[-1].strengths == found.curve[0].strengths
+    with_it = fit(model, "adapted", [batch, nowhere], RANGES, BUDGET)
+    assert with_it.after.missed == 1
+    assert with_it.better
 
 
 @pytest.mark.parametrize(
