@@ -1,4 +1,4 @@
-"""What the strengths of proposals were fitted to: ``tuning.json`` of a checkpoint.
+"""What the strengths of proposals are fitted to: ``tuning.json`` of a checkpoint.
 
 Draws are honest whatever a proposal was fitted to: their mean is p(x). But a proposal
 that was fitted to the very texts that are scored was chosen by looking at them, and a
@@ -96,7 +96,7 @@ def fit_after_training(
         TokenBatch.collate(group, first=START) for group in grouped(read.values(), len)
     ]
     model.requires_grad_(False)
-    result = {}
+    model.tuned, result = {}, {}  # what was fitted to another p is past
     for name in tilted(model):
         found = fit(model, name, batches, RANGES, budget)
         if found.better:

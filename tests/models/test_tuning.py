@@ -13,7 +13,13 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models import tuning
 from lm_latent_eval.models.checkpoint import CheckpointError, load
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.tuning import Tuned, grouped, spaced, tilted
+from lm_latent_eval.models.tuning import (
+    Tuned,
+    fit_after_training,
+    grouped,
+    spaced,
+    tilted,
+)
 from lm_latent_eval.text.digests import digest
 from tests import tiny_checkpoint
 from tests.test_laws import PAIRS, TINY_MODELS, WITHOUT_LATENTS, keys, readable
@@ -105,6 +111,26 @@ def test_texts_at_even_distances_and_of_similar_length_together():
     assert spaced([], 3) == []
     lengths = [*range(9, -1, -1)]
     assert [*map(list, grouped(lengths, int))] == [[*range(8)], [8, 9]]
+
+
+def test_training_ends_with_a_fit_to_training_text(monkeypatch):
+    """Of a proposal that was trained on names that stand nowhere."""
+    model = tiny_checkpoint.kglm()
+    model.proposals["smoothing"].matching.weight.fill_(-6.0)
+    model.tuned = {"adapted": Tuned({"scores": 9.0, "look_ahead": 9.0}, [], {})}
+    model.requires_grad_(True)
+    texts = [f"the fox saw Ada {'. ' * n}" for n in range(25)]
+    read = []
+    monkeypatch.setattr(
+        tuning, "spaced", lambda all_, most: read.append(most) or all_[:3]
+    )
+    tokenizer = tiny_checkpoint.tokenizer()
+    found = fit_after_training(model, tokenizer, [*texts[:2], "", *texts], seed=0)
+    assert read == [20]
+    assert found["smoothing"].strengths["scores"] != 1.0
+    assert found["smoothing"].texts == sorted(map(digest, texts[:2]))
+    assert model.tuned == {}
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
 # -- files ----------------------------------------------------------------------------
