@@ -264,7 +264,11 @@ def _nearest(
     for _ in range(STEPS):
         nearby = value + NEARBY * torch.eye(len(value), dtype=torch.float64)
         curvature = torch.stack([slope(v)[1] - gradient for v in nearby]) / NEARBY
-        step = -_inverse((curvature + curvature.T) / 2) @ gradient
+        # What is at the end of its range and would go on stays there.
+        free = ((value > low) | (gradient < 0)) & ((value < high) | (gradient > 0))
+        some = ((curvature + curvature.T) / 2)[free][:, free]
+        step = torch.zeros_like(value)
+        step[free] = -_inverse(some) @ gradient[free]
         step = step / max(1.0, float(step.abs().max()) / LONGEST_STEP)
         for shorter in SHORTER:
             tried = torch.clamp(value + shorter * step, low, high)

@@ -114,9 +114,9 @@ def test_texts_at_even_distances_and_of_similar_length_together():
 
 
 def test_training_ends_with_a_fit_to_training_text(monkeypatch):
-    """Of a proposal that was trained on names that stand nowhere."""
+    """Of a proposal that sees a mention wherever a name could begin."""
     model = tiny_checkpoint.kglm()
-    model.proposals["smoothing"].matching.weight.fill_(-6.0)
+    model.proposals["smoothing"].matching.weight.fill_(6.0)
     model.tuned = {"adapted": Tuned({"scores": 9.0, "look_ahead": 9.0}, [], {})}
     model.requires_grad_(True)
     texts = [f"the fox saw Ada {'. ' * n}" for n in range(25)]
@@ -127,7 +127,7 @@ def test_training_ends_with_a_fit_to_training_text(monkeypatch):
     tokenizer = tiny_checkpoint.tokenizer()
     found = fit_after_training(model, tokenizer, [*texts[:2], "", *texts], seed=0)
     assert read == [20]
-    assert found["smoothing"].strengths["scores"] != 1.0
+    assert found["smoothing"].strengths["start"] < 6.0
     assert found["smoothing"].texts == sorted(map(digest, texts[:2]))
     assert model.tuned == {}
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
