@@ -181,14 +181,16 @@ class WordByWord:
         which, word = pair // config.vocab_size, pair % config.vocab_size
         after, log_p = choices.row[which], choices.log_p[which]
         possible = log_p > -torch.inf
-        score = log_p.masked_scatter(
-            possible, log_p[possible] * self.strengths["scores"]
-        )
+        weighed = log_p[possible] * self.strengths["scores"]
+        score = log_p.masked_scatter(possible, weighed)
         if self.name == "adapted":
             spoken = model.log_word(
                 stacks, after[possible], word[:, None].expand_as(after)[possible]
             )
-            spoken = spoken * self.strengths["look_ahead"]
+            # Minus infinity stays, whatever multiplies it, and has no gradient.
+            can = spoken > -torch.inf
+            weighed = spoken[can] * self.strengths["look_ahead"]
+            spoken = spoken.masked_scatter(can, weighed.to(spoken))
             score = score.masked_scatter(possible, score[possible] + spoken)
         elif config.sentence_ends:
             impossible = (word == END)[:, None] & (stacks.size[after] != 1)
