@@ -287,7 +287,9 @@ class LatentLMBackend(LM):
     def _tuned_on(self) -> str | None:
         """Say what the proposal was tuned on, if it was."""
         tuned = self.checkpoint.model.tuned.get(self.options.proposal)
-        return tuned and f"{len(tuned.texts)} texts, digest {tuned.data}"
+        if tuned is None:
+            return None
+        return f"{len(tuned.texts)} texts, digest {tuned.data}"
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse a cache whose numbers other settings made."""

@@ -96,7 +96,8 @@ def fit_after_training(
         TokenBatch.collate(group, first=START) for group in grouped(read.values(), len)
     ]
     model.requires_grad_(False)
-    model.tuned, result = {}, {}  # what was fitted to another p is past
+    model.tuned = {}  # what was fitted to another p is past
+    result: dict[str, Tuned] = {}
     for name in tilted(model):
         found = fit(model, name, batches, RANGES, budget)
         if found.better:

@@ -224,10 +224,11 @@ class Read:
         """Return -sum of w log q a text, (B,): KL(p || q) but for a constant."""
         proposal = self.proposal(strengths)
         encoded = proposal.weighed(self.q)
-        return -sum(  # type: ignore[no-any-return]
+        parts = [
             (w * proposal.log_prob(encoded, z).masked_fill(w == 0, 0.0)).sum(-1)
             for z, w in zip(drawn.latents, drawn.weights, strict=True)
-        )
+        ]
+        return -torch.stack(parts).sum(0)
 
     @torch.no_grad()
     def gains(self, drawn: Drawn, old: Strengths, new: Strengths) -> list[float]:
@@ -251,12 +252,12 @@ def _nearest(
         """Return the mean divergence of the texts, and its gradient."""
         value = value.clone().requires_grad_()
         total = INERTIA * (value - begin).square().sum()
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         result = float(total.detach())
         for each, draws in zip(read, drawn, strict=True):
             named = dict(zip(strengths, value.unbind(), strict=True))
             loss = each.divergences(draws, named).sum() / num_texts
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             result += float(loss.detach())
         return result, torch.zeros_like(begin) if value.grad is None else value.grad
 

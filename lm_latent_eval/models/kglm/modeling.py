@@ -377,7 +377,8 @@ class KGLM(Pretrained):
         if name == "adapted":
             own["look_ahead"] = 1.0
         if name == "smoothing":
-            weight = self.proposals[name].matching.weight
+            trunk: Any = self.proposals[name]
+            weight = trunk.matching.weight
             own |= dict(zip(AliasMatching.WEIGHTS, weight.unbind(), strict=True))
         return own
 
