@@ -19,7 +19,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from lm_latent_eval.durable import replacing, write_text
 from lm_latent_eval.values import Rules, Text, Whole, check
 
 FILE_NAME = "manifest.json"
@@ -59,14 +61,48 @@ _UNREADABLE = (
 def write(directory: Path) -> str:
     """Write the manifest of a directory as it is; return its digest."""
     entries = {path.name: _entry(path) for path in _members(directory)}
+    _write(directory, entries)
+    return _digest(entries)
+
+
+def put(directory: Path, name: str, text: str, digest: str) -> str:
+    """Write a text file of a directory, and its manifest; return the digest.
+
+    Whatever stops it, the directory is as it was or as it shall be: the manifest says
+    beforehand what is coming, and either is accepted until it is there.
+
+    Args:
+        directory: The directory.
+        name: Of the file.
+        text: What it shall be.
+        digest: Of the directory, as the writer knows it.
+
+    Raises:
+        ManifestError: If it is no longer that, or not what its manifest says.
+    """
+    if verify(directory) != digest:
+        raise ManifestError(f"{directory} has changed meanwhile: repeat the command")
+    entries = {path.name: _entry(path) for path in _members(directory)}
+    with replacing(directory / name) as partial:
+        partial.write_text(text, encoding="utf-8")
+        coming = {name: _entry(partial)}
+        _write(directory, entries, coming)
+    _write(directory, entries | coming)
+    return _digest(entries | coming)
+
+
+def _write(
+    directory: Path,
+    entries: Mapping[str, Entry],
+    coming: Mapping[str, Entry] | None = None,
+) -> None:
     content = {
         "format": FORMAT,
         "files": {name: asdict(entry) for name, entry in entries.items()},
     }
-    partial = directory / f"{FILE_NAME}.partial"
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    partial.replace(directory / FILE_NAME)
-    return _digest(entries)
+    if coming:
+        content["coming"] = {name: asdict(entry) for name, entry in coming.items()}
+    write_text(directory / FILE_NAME, json.dumps(content, indent=2) + "\n")
 
 
 def verify(directory: Path) -> str:
@@ -76,8 +112,11 @@ def verify(directory: Path) -> str:
         ManifestError: If there is no manifest, or a file is missing, unlisted or
             altered.
     """
-    listed = _read(directory)
+    listed, coming = _read(directory)
     found = {path.name: path for path in _members(directory)}
+    for name, entry in coming.items():
+        if name in found and _entry(found[name]) == entry:
+            listed[name] = entry
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
             wrong = f"is missing, though {FILE_NAME} lists it"
@@ -103,7 +142,8 @@ def _members(directory: Path) -> list[Path]:
     )
 
 
-def _read(directory: Path) -> dict[str, Entry]:
+def _read(directory: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """Return the entries of the files, and of one that was being written, if any."""
     path = directory / FILE_NAME
     if not path.is_file():
         raise ManifestError(
@@ -114,14 +154,19 @@ def _read(directory: Path) -> dict[str, Entry]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
-        for entry in content["files"].values():
-            check(entry, _RULES)
-        entries = {name: Entry(**entry) for name, entry in content["files"].items()}
+        files = _entries(content["files"])
+        coming = _entries(content.get("coming", {}))
     except _UNREADABLE as err:
         raise ManifestError(
             f"{path} is not a readable manifest ({err}): {_remedy(directory)}"
         ) from err
-    return entries
+    return files, coming
+
+
+def _entries(content: Mapping[str, Any]) -> dict[str, Entry]:
+    for entry in content.values():
+        check(entry, _RULES)
+    return {name: Entry(**entry) for name, entry in content.items()}
 
 
 def _digest(entries: Mapping[str, Entry]) -> str:

@@ -231,3 +231,62 @@ def test_without_a_place_to_remember_files_are_read(folder, hashed, tmp_path):
     digest = write(folder)
     assert verify(folder) == digest
     assert len(hashed) == 4
+
+
+# -- one file at a time ----------------------------------------------------------------
+
+
+class Stopped(BaseException):
+    """The power goes out."""
+
+
+@pytest.mark.parametrize("name", ["config.json", "new.json"])
+@pytest.mark.parametrize("calls", range(6))
+def test_a_put_that_is_stopped_leaves_what_was_or_what_shall_be(
+    folder, monkeypatch, name, calls
+):
+    before = verify(folder)
+    left, rename = iter(range(calls)), Path.replace
+
+    def replace(self, target):
+        if next(left, None) is None:
+            raise Stopped
+        return rename(self, target)
+
+    # A crash runs no clean-up either.
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    monkeypatch.setattr(Path, "replace", replace)
+    stopped = False
+    try:
+        after = manifest.put(folder, name, '{"tuned": 1}', before)
+    except Stopped:
+        stopped = True
+    monkeypatch.undo()
+    assert stopped == (calls < 3), "premise: three renames"
+    found, text = verify(folder), (folder / name).read_text() if calls > 1 else ""
+    assert (found != before) == (text == '{"tuned": 1}')
+    assert found == (before if calls < 2 else manifest.write(folder))
+    if not stopped:
+        assert found == after
+
+
+def test_a_put_into_what_has_changed_is_refused(folder):
+    before = verify(folder)
+    (folder / "config.json").write_text('{"other": 1}')
+    with pytest.raises(ManifestError, match=r"is altered|bytes"):
+        manifest.put(folder, "new.json", "{}", before)
+    manifest.write(folder)
+    with pytest.raises(ManifestError, match="has changed meanwhile"):
+        manifest.put(folder, "new.json", "{}", before)
+    assert not (folder / "new.json").exists()
+
+
+def test_only_what_was_announced_is_accepted(folder):
+    before = verify(folder)
+    content = json.loads((folder / manifest.FILE_NAME).read_text())
+    content["coming"] = {"new.json": {"sha256": "0" * 64, "size": 2}}
+    (folder / manifest.FILE_NAME).write_text(json.dumps(content))
+    assert verify(folder) == before
+    (folder / "new.json").write_text("{}")
+    with pytest.raises(ManifestError, match="does not list it"):
+        verify(folder)

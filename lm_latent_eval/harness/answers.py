@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
@@ -35,8 +34,3 @@ class ScoredFloat(float):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the answer."""
         return ScoredFloat, (self.answer, self.text)
-
-
-def digest(text: str) -> str:
-    """Return a short digest of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -23,7 +23,7 @@ from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.harness.answers import ScoredFloat, digest
+from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
@@ -38,6 +38,7 @@ from lm_latent_eval.scoring.options import (
 from lm_latent_eval.scoring.scorer import Answer, Scorer, telling
 from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.text.digests import digest
 
 logger = logging.getLogger(__name__)
 
@@ -270,6 +271,7 @@ class LatentLMBackend(LM):
             "model_device": str(model.device),
             "latent_eval": {
                 **asdict(self.options),
+                "tuned_on": self._tuned_on(),
                 "mass": str(model.mass),
                 "scored_as": "sentences"
                 if isinstance(model, SentenceModel)
@@ -282,6 +284,13 @@ class LatentLMBackend(LM):
                 **self.summary.as_dict(),
             },
         }
+
+    def _tuned_on(self) -> str | None:
+        """Say what the proposal was tuned on, if it was."""
+        tuned = self.checkpoint.model.tuned.get(self.options.proposal)
+        if tuned is None:
+            return None
+        return f"{len(tuned.texts)} texts, digest {tuned.data}"
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse a cache whose numbers other settings made."""

@@ -3,7 +3,8 @@
 ``config.json`` says which model it is, ``model.safetensors`` holds p and the proposals,
 ``tokenizer.json`` the vocabulary, ``spelling.safetensors`` and ``spacing.json``, if it
 has them, how its texts are written; a model adds what else it needs (KGLM its
-``graph.safetensors``). ``manifest.json`` lists them all. A directory loads completely,
+``graph.safetensors``), and ``tuning.json`` says what its proposals were fitted to, if
+they were. ``manifest.json`` lists them all. A directory loads completely,
 and as it was written, or not at all.
 """
 
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import replacing
-from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.models import MODELS, model_class, tuning
 from lm_latent_eval.models.pretrained import ExtraFiles, local
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.orthography import Orthography
@@ -143,6 +144,7 @@ def _load(
             )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
+        model.tuned = tuning.load(directory, model)
         orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
@@ -191,6 +193,7 @@ def save(
     tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
+    tuning.save(model.tuned, directory)
     if orthography is None:
         Orthography.remove(directory)
     else:

@@ -6,7 +6,9 @@ held against it, wherever it is. Every value of a configuration has a rule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
@@ -14,6 +16,8 @@ from huggingface_hub import snapshot_download
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval import manifest
+from lm_latent_eval.models import tuning
+from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.values import Each, Flag, OneOf, Rules, Text, check
 from lm_latent_eval.weights import FLOATS
 
@@ -75,6 +79,19 @@ class CheckedConfig(PretrainedConfig):
 class Pretrained(PreTrainedModel):
     """A model that is written with a manifest, and read if it is what that says."""
 
+    tuned: Mapping[str, tuning.Tuned] = MappingProxyType({})
+    """Proposals whose strengths were fitted to texts."""
+
+    def untuned(self, name: str) -> Strengths:
+        """Return the strengths of a proposal as it was trained; {}: it has none."""
+        return {}
+
+    def strengths(self, name: str) -> Strengths:
+        """Return the strengths of a proposal as it stands."""
+        if name in self.tuned:
+            return self.tuned[name].strengths
+        return self.untuned(name)
+
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | Path, **kwargs: Any
     ) -> None:
@@ -86,6 +103,7 @@ class Pretrained(PreTrainedModel):
         super().save_pretrained(save_directory, **kwargs)
         if isinstance(self, ExtraFiles):
             self.save_extras(Path(save_directory))
+        tuning.save(self.tuned, Path(save_directory))
         manifest.write(Path(save_directory))
 
     @classmethod
@@ -107,6 +125,7 @@ class Pretrained(PreTrainedModel):
         found: object = model
         if isinstance(found, ExtraFiles):
             found.load_extras(directory)
+        model.tuned = tuning.load(directory, model)
         return model
 
 

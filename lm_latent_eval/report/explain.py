@@ -124,6 +124,11 @@ def _how(config: dict[str, Any]) -> str:
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
         f"{ours['vocabulary']}. {UNKNOWN_WORDS[ours['unk']]}",
     ]
+    if ours.get("tuned_on"):
+        lines.append(
+            f"The proposal was tuned on texts ({ours['tuned_on']}): of scored texts "
+            "that are among them no certificate holds."
+        )
     if ours["scored_as"] == "sentences":
         lines.append(
             "A document is scored as the product of its sentences. How many it has is "

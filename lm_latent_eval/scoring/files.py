@@ -80,11 +80,13 @@ def _queries(texts: Sequence[str], found: Container[int]) -> list[Query]:
 def _settings(
     scorer: Scorer, checkpoint: Checkpoint, texts: Sequence[str]
 ) -> dict[str, Any]:
+    tuned = checkpoint.model.tuned.get(scorer.options.proposal)
     return {
         "lm_latent_eval": lm_latent_eval.__version__,
         "model": checkpoint.name,
         "checkpoint": checkpoint.digest,
         "dtype": str(checkpoint.model.dtype),
+        "tuned_on": tuned.data if tuned else None,
         "texts": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()[:16],
         **asdict(scorer.options),
     }

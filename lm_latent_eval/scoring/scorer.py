@@ -7,6 +7,7 @@ how queries are batched or ordered: random numbers follow from each query's name
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -31,8 +32,11 @@ from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.digests import digest
 from lm_latent_eval.text.reading import UnknownWords
 from lm_latent_eval.text.words import START, UNKNOWN
+
+logger = logging.getLogger(__name__)
 
 MOST_TEXTS = 64
 TABLE = 1 << 25
@@ -173,6 +177,7 @@ class Scorer:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
+        self._warn_of_tuning(queries)
         texts = [text for query in queries for text in self.cut.whole(query)]
         yield from self._whole_queries(self._score_whole(texts), texts)
 
@@ -427,6 +432,18 @@ class Scorer:
         return [u.text(self.tokenizer) for u in utterances]
 
     # -- shared -----------------------------------------------------------------------
+
+    def _warn_of_tuning(self, queries: Sequence[Query]) -> None:
+        tuned = self.model.tuned.get(self.proposal.name)
+        known = {*tuned.texts} if tuned else set()
+        found = sum(digest(query.text) in known for query in queries) if known else 0
+        if found:
+            logger.warning(
+                "the %s proposal was tuned on %d of these texts: no certificate holds "
+                "for them",
+                self.proposal.name,
+                found,
+            )
 
     @property
     def _method(self) -> Any:

@@ -300,6 +300,8 @@ def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch):
 
     loaded = load(tmp_path / "cut", expected="kglm").model
     assert same(dict(loaded.state_dict()), dict(whole.state_dict()))
+    assert loaded.tuned == resumed.tuned == whole.tuned
+    assert {*whole.tuned} <= {"adapted", "smoothing"}
     history = trainer_history(tmp_path / "whole")
     for name in ("p", "peeking", "nonpeeking"):
         assert history[1]["dev"][name] < history[0]["dev"][name] - 0.05

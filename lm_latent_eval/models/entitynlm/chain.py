@@ -30,7 +30,7 @@ what p says of the token at hand if its context is g (``tilt``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -79,6 +79,19 @@ class Steps:
     """T."""
     tilt: Callable[[Tensor, Tensor], Tensor] | None
     """log psi: places (R,) and their contexts (R, N, D) -> nats (R, N)."""
+
+    def weighed(self, scores: Tensor | float, tilt: Tensor | float) -> Steps:
+        """Multiply the scores of decisions, and log psi, by a number each."""
+        log_psi = self.tilt
+        return replace(
+            self,
+            mention=(self.mention * scores).log_softmax(-1),
+            query=self.query * scores,
+            length=self.length * scores,
+            length_weight=self.length_weight * scores,
+            distance=self.distance * scores,
+            tilt=log_psi and (lambda place, contexts: log_psi(place, contexts) * tilt),
+        )
 
     def tilted_mention(
         self, place: Tensor, context: Tensor, slots: Tensor, last: Tensor, count: Tensor

@@ -20,7 +20,7 @@ Source: Ji et al. (2017), sections 3 and 4; the code of Logan et al. (2020).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,7 +36,12 @@ from lm_latent_eval.models.entitynlm.trunk import Trunk
 from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
 from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.proposals import (
+    Strengths,
+    check_temperature,
+    chosen,
+    factors,
+)
 from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
@@ -173,13 +178,17 @@ class EntityNLM(Pretrained):
         return ["adapted", *trained, "prior"]
 
     def proposal(
-        self, name: str | None = None, temperature: float = 1.0
+        self,
+        name: str | None = None,
+        temperature: float = 1.0,
+        strengths: Strengths | None = None,
     ) -> EntityNLMProposal:
         """Return a proposal.
 
         Args:
             name: ``adapted`` (default), ``prior`` or one of ``config.proposals``.
             temperature: Divides the proposal's scores.
+            strengths: Other ones than its own.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
@@ -187,7 +196,12 @@ class EntityNLM(Pretrained):
         check_temperature(temperature)
         trunks: dict[str, Any] = {"adapted": None, "prior": None, **self.proposals}
         name = chosen(name, self.proposal_names)
-        return EntityNLMProposal(self, name, trunks[name], temperature)
+        strengths = self.strengths(name) if strengths is None else strengths
+        return EntityNLMProposal(self, name, trunks[name], temperature, strengths)
+
+    def untuned(self, name: str) -> Strengths:
+        """Return the strengths of a proposal as it was trained."""
+        return {"scores": 1.0} | ({"look_ahead": 1.0} if name == "adapted" else {})
 
     # -- shared by p and its prior --------------------------------------------------
 
@@ -197,7 +211,6 @@ class EntityNLM(Pretrained):
         after: EntityState | None,
         *,
         adapted: bool = False,
-        temperature: float = 1.0,
     ) -> Encoded:
         """Read each token before its target; entities move once it has been read."""
         trunk = self.generative.trunk
@@ -215,7 +228,6 @@ class EntityNLM(Pretrained):
             state.position,
             lag=0,
             tilt=tilt,
-            temperature=temperature,
         )
         return Encoded(batch, hidden, steps, state, carry)
 
@@ -249,16 +261,25 @@ class EntityNLMProposal:
     name: str
     trunk: Trunk | None
     temperature: float
+    strengths: Strengths
+    """``scores``, and of the adapted one ``look_ahead``, the power of psi."""
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the text and score every step of a chain."""
+        return self.weighed(self.read(batch, after))
+
+    def weighed(self, encoded: Encoded) -> Encoded:
+        """Give what was read its strengths."""
+        by = factors(self.strengths, self.temperature)
+        if by is None:
+            return encoded
+        return replace(encoded, steps=encoded.steps.weighed(*by))
+
+    def read(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
+        """Do what no strength changes."""
         if self.trunk is None:
-            return self.model._encode_as_p(
-                batch,
-                after,
-                adapted=self.name == "adapted",
-                temperature=self.temperature,
-            )
+            adapted = self.name == "adapted"
+            return self.model._encode_as_p(batch, after, adapted=adapted)
         trunk, peeks = self.trunk, self.name == "peeking"
         carry = after.carry if after else None
         if peeks:
@@ -278,7 +299,6 @@ class EntityNLMProposal:
             update,
             state.position + int(peeks),
             lag=1,
-            temperature=self.temperature,
         )
         return Encoded(batch, hidden, steps, state, read)
 

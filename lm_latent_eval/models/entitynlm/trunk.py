@@ -51,7 +51,6 @@ class Trunk(nn.Module):
         *,
         lag: int,
         tilt: Tangents | None = None,
-        temperature: float = 1.0,
     ) -> Steps:
         """Score the steps of every place.
 
@@ -61,22 +60,21 @@ class Trunk(nn.Module):
             begin: When each text's first decision falls, (B,).
             lag: How much earlier than the decision ``update`` was read.
             tilt: What p says of each token under a context.
-            temperature: Divides the scores of decisions.
         """
         dim, num_tokens = hidden.shape[-1], hidden.shape[1]
         text_weight, slot_weight = self.length.weight.split(dim, -1)
         time = begin[:, None] + torch.arange(num_tokens, device=begin.device)
         hidden, update = hidden.flatten(0, 1), update.flatten(0, 1)
         return Steps(
-            mention=(self.mention(hidden) / temperature).log_softmax(-1),
-            query=hidden @ self.slot.weight / temperature,
-            length=F.linear(hidden, text_weight, self.length.bias) / temperature,
-            length_weight=slot_weight / temperature,
-            distance=self.distance / temperature,
+            mention=self.mention(hidden).log_softmax(-1),
+            query=hidden @ self.slot.weight,
+            length=F.linear(hidden, text_weight, self.length.bias),
+            length_weight=slot_weight,
+            distance=self.distance,
             update=update,
             update_query=update @ self.gate.weight,
             time=time.flatten(),
             lag=lag,
             num_tokens=num_tokens,
-            tilt=tilt and tilt.divided(temperature),
+            tilt=tilt,
         )

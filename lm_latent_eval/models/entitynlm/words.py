@@ -43,10 +43,6 @@ class Tangents:
         rise = torch.einsum("rad,rnd->rna", self.slope[place], contexts)
         return (self.value[place, None] + rise).amin(-1)
 
-    def divided(self, temperature: float) -> Tangents:
-        """Divide the logarithms."""
-        return Tangents(self.value / temperature, self.slope / temperature)
-
 
 class Words(nn.Module):
     """The distribution of a token given its place's state and its context."""

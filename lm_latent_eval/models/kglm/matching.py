@@ -3,7 +3,8 @@ r"""Which nodes the text at hand seems to name.
 .. math:: b_t(n) = \max_{a \in \mathrm{aliases}(n),\ a_1 = x_t}
     \bigl( w_1 + [a \text{ stands at } t] \, (w_2 + w_3 (|a| - 1)) \bigr)
 
-and 0 for nodes without an alias that begins like that. The three weights are learned.
+and 0 for nodes without an alias that begins like that. The three weights are learned
+from annotation, and may then be fitted to what p says of texts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.ragged import expand_ranges
+from lm_latent_eval.models.proposals import Strengths
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,9 @@ class Tilt:
             others=self.others[position],
         )
 
-    def tempered(self, temperature: float) -> Tilt:
-        """Divide by a temperature."""
-        value, others = self.value / temperature, self.others / temperature
-        return replace(self, value=value, others=others)
+    def scaled(self, factor: Tensor | float) -> Tilt:
+        """Multiply by a number."""
+        return replace(self, value=self.value * factor, others=self.others * factor)
 
     def of_continuing(self, position: Tensor, node: Tensor) -> Tensor:
         """Return what the mass of going on with a mention is tilted by, elementwise."""
@@ -94,18 +95,28 @@ class Tilt:
 class AliasMatching(nn.Module):
     """b_t(n): what speaks for a mention of node n that begins at token t."""
 
+    WEIGHTS = ("start", "whole", "longer")
+    """What the weights are called: w_1, w_2, w_3."""
+
     def __init__(self) -> None:
         """Start from weights that favour whole names, the longer the more."""
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
 
-    def forward(self, targets: Tensor, length: Tensor, graph: KnowledgeGraph) -> Tilt:
+    def forward(
+        self,
+        targets: Tensor,
+        length: Tensor,
+        graph: KnowledgeGraph,
+        weights: Strengths | None = None,
+    ) -> Tilt:
         """Match every position with the aliases that begin with its word.
 
         Args:
             targets: Extended word ids, (B, T).
             length: Words of each text, (B,).
             graph: The nodes and their aliases.
+            weights: By name; None are those that were learned.
 
         Returns:
             b at the B * T positions, at least 0.
@@ -120,7 +131,9 @@ class AliasMatching(nn.Module):
         used = words != 0
         stands = ((words == ahead) | ~used).all(-1).to(self.weight.dtype)
         size = used.sum(-1).to(self.weight.dtype)
-        start, whole, longer = self.weight
+        start, whole, longer = (
+            self.weight if weights is None else (weights[n] for n in self.WEIGHTS)
+        )
         return Tilt.largest(
             position,
             node,

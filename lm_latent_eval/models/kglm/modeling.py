@@ -33,6 +33,7 @@ from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.look_ahead import look_ahead
+from lm_latent_eval.models.kglm.matching import AliasMatching
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
     beam_walks,
@@ -42,7 +43,12 @@ from lm_latent_eval.models.kglm.unfolding import (
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 from lm_latent_eval.models.kglm.words import TABLE, Words, log_add
 from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.proposals import (
+    Strengths,
+    check_temperature,
+    chosen,
+    factors,
+)
 from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
@@ -84,6 +90,8 @@ class Encoded:
     history: Tensor
     """Nodes before the piece, (B, 1 or K, cutoff)."""
     carry: Carry
+    search: Walk | None = None
+    """What beams go by, where that is not ``walk``."""
 
     def token(self, t: int, after: KGLMState | None) -> Encoded:
         """Cut out token t, after given walks; where the text stands is of its end."""
@@ -358,7 +366,10 @@ class KGLM(Pretrained):
         return ["adapted", *trained, "prior"]
 
     def proposal(
-        self, name: str | None = None, temperature: float = 1.0
+        self,
+        name: str | None = None,
+        temperature: float = 1.0,
+        strengths: Strengths | None = None,
     ) -> KGLMProposal:
         """Return a proposal.
 
@@ -367,6 +378,7 @@ class KGLM(Pretrained):
                 z_t given the past; or ``adapted``, that tilted by what p will pay for
                 the text ahead, which is the default.
             temperature: Divides the proposal's scores.
+            strengths: Other ones than its own.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
@@ -381,7 +393,19 @@ class KGLM(Pretrained):
             reads_target=name in ("peeking", "smoothing"),
             looks_ahead=name == "adapted",
             temperature=temperature,
+            strengths=self.strengths(name) if strengths is None else strengths,
         )
+
+    def untuned(self, name: str) -> Strengths:
+        """Return the strengths of a proposal as it was trained."""
+        own: dict[str, float | Tensor] = {"scores": 1.0}
+        if name == "adapted":
+            own["look_ahead"] = 1.0
+        if name == "smoothing":
+            trunk: Any = self.proposals[name]
+            weight = trunk.matching.weight
+            own |= dict(zip(AliasMatching.WEIGHTS, weight.unbind(), strict=True))
+        return own
 
     # -- shared by p and q ----------------------------------------------------------
 
@@ -400,8 +424,6 @@ class KGLM(Pretrained):
         after: KGLMState | None,
         *,
         only_possible: bool,
-        looks_ahead: bool = False,
-        temperature: float = 1.0,
     ) -> Encoded:
         text, head, relation, carry = trunk.read(
             tokens, batch.length, after.carry if after else None
@@ -414,12 +436,6 @@ class KGLM(Pretrained):
             else torch.ones_like(self._introducible),
             only_possible,
         )
-        if trunk.matching is not None:
-            tilt = trunk.matching(batch.targets, batch.length, self.knowledge)
-            walk = replace(walk, tilt=tilt)
-        if looks_ahead:
-            walk = look_ahead(walk, batch, partial(self._log_words, text, batch))
-        walk = walk.tempered(temperature)
         none = batch.inputs.new_zeros(len(batch.inputs), 1, self.config.cutoff)
         return Encoded(batch, text, walk, after.history if after else none, carry)
 
@@ -518,17 +534,43 @@ class KGLMProposal:
     reads_target: bool
     looks_ahead: bool
     temperature: float
+    strengths: Strengths
+    """``scores``; of one that looks ahead ``look_ahead``, of one that matches names
+    the weights of ``AliasMatching``."""
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
-        return self.model._encode(
+        return self.weighed(self.read(batch, after))
+
+    def read(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
+        """Do what no strength changes."""
+        encoded = self.model._encode(
             self.trunk,
             batch.targets if self.reads_target else batch.inputs,
             batch,
             after,
             only_possible=True,
-            looks_ahead=self.looks_ahead,
-            temperature=self.temperature,
+        )
+        if not self.looks_ahead:
+            return encoded
+        words = partial(self.model._log_words, encoded.text, batch)
+        return replace(encoded, walk=look_ahead(encoded.walk, batch, words))
+
+    def weighed(self, encoded: Encoded) -> Encoded:
+        """Give what was read its strengths."""
+        walk, batch = encoded.walk, encoded.batch
+        if self.trunk.matching is not None:
+            tilt = self.trunk.matching(
+                batch.targets, batch.length, self.model.knowledge, self.strengths
+            )
+            walk = replace(walk, tilt=tilt)
+        by = factors(self.strengths, self.temperature)
+        if by is None:
+            return replace(encoded, walk=walk)
+        return replace(
+            encoded,
+            walk=walk.weighed(*by),
+            search=walk if self.looks_ahead else None,
         )
 
     def sample(
@@ -559,7 +601,8 @@ class KGLMProposal:
     ) -> Beam[Walks]:
         """Find up to ``width`` distinct walks of high q, continuing those so far.
 
-        One that looks ahead ranks by log p so far and what it expects of the rest.
+        One that looks ahead ranks by log p so far and what it expects of the rest,
+        whatever its strengths and its temperature.
         """
         history = encoded.history
         if score is None:
@@ -569,7 +612,12 @@ class KGLMProposal:
         num_tokens = encoded.batch.targets.shape[1]
         return Beam(
             *beam_walks(
-                encoded.walk, history, score, encoded.batch.length, num_tokens, width
+                encoded.search or encoded.walk,
+                history,
+                score,
+                encoded.batch.length,
+                num_tokens,
+                width,
             )
         )
 

@@ -93,13 +93,11 @@ class Scores:
             self.relation[position],
         )
 
-    def tempered(self, temperature: float) -> Scores:
-        """Divide every score by a temperature."""
-        if temperature == 1.0:
-            return self
+    def scaled(self, factor: Tensor | float) -> Scores:
+        """Multiply every score by a number."""
         return Scores(
-            self.mention / temperature,
-            self.new.scaled(1 / temperature),
-            self.parent.scaled(1 / temperature),
-            self.relation / temperature,
+            self.mention * factor,
+            self.new.scaled(factor),
+            self.parent.scaled(factor),
+            self.relation * factor,
         )

@@ -21,6 +21,7 @@ from lm_latent_eval.models.kglm.data import (
     collate_walks,
 )
 from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.tuning import fit_after_training
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer
 from lm_latent_eval.training import orthography
@@ -68,7 +69,9 @@ def train(
         )
         trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
         model.eval()  # type: ignore[no-untyped-call]
-        writing = orthography.train([text.text for text in texts], tokenizer)
+        shown = [text.text for text in texts]
+        model.tuned = fit_after_training(model, tokenizer, shown, options.seed)
+        writing = orthography.train(shown, tokenizer)
         save(model, tokenizer, directory, model.state_dict(), writing)
     return model
 

@@ -136,12 +136,12 @@ class Walk:
             expected=None if self.expected is None else self.expected.select(position),
         )
 
-    def tempered(self, temperature: float) -> Walk:
-        """Divide scores and tilt by a temperature."""
+    def weighed(self, scores: Tensor | float, tilt: Tensor | float) -> Walk:
+        """Multiply scores and tilt by a number each."""
         return replace(
             self,
-            scores=self.scores.tempered(temperature),
-            tilt=None if self.tilt is None else self.tilt.tempered(temperature),
+            scores=self.scores.scaled(scores),
+            tilt=None if self.tilt is None else self.tilt.scaled(tilt),
         )
 
     @cached_property

@@ -19,7 +19,7 @@ Source: Kim et al. (2019).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng import chart
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
@@ -146,7 +147,7 @@ class EncodedSpans:
     words: Tensor
     """Words of each sentence, (B,)."""
     scores: Tensor
-    """Divided by the temperature, (B, N, N) float64."""
+    """As the proposal weighs them, (B, N, N) float64."""
 
     @cached_property
     def inside(self) -> chart.Chart:
@@ -170,15 +171,26 @@ class CRFProposal:
 
     model: RNNG
     temperature: float = 1.0
+    strengths: Strengths = field(default_factory=lambda: {"scores": 1.0})
     name: str = "crf"
 
     @property
     def left_to_right(self) -> WordByWord:
         """What proposes where a sentence stops in the middle."""
-        return WordByWord(self.model, "adapted", self.temperature)
+        return WordByWord(
+            self.model, "adapted", self.temperature, self.model.strengths("adapted")
+        )
 
     def encode(self, batch: TokenBatch) -> EncodedSpans:
         """Score the spans of sentences.
+
+        Raises:
+            ValueError: If a text is no whole sentence, or too long.
+        """
+        return self.weighed(self.read(batch))
+
+    def read(self, batch: TokenBatch) -> EncodedSpans:
+        """Do what no strength changes.
 
         Raises:
             ValueError: If a text is no whole sentence, or too long.
@@ -187,8 +199,12 @@ class CRFProposal:
         words = num_words(config, batch)
         size = max(int(words.max()), 1)
         ids = known_words(config, batch.targets[:, :size])
-        scores = self.model.spans(ids, words).double() / self.temperature
-        return EncodedSpans(batch, words, scores)
+        return EncodedSpans(batch, words, self.model.spans(ids, words).double())
+
+    def weighed(self, encoded: EncodedSpans) -> EncodedSpans:
+        """Give what was read its strength."""
+        factor = self.strengths["scores"] / self.temperature
+        return replace(encoded, scores=encoded.scores * factor)
 
     def sample(
         self, encoded: EncodedSpans, uniforms: Uniforms, num_samples: int

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng.generative import GenerativeModel
 from lm_latent_eval.models.rnng.stacks import Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees
@@ -70,10 +71,20 @@ class WordByWord:
     model: RNNG
     name: str
     temperature: float
+    strengths: Strengths
+    """``scores``, and of the adapted one ``look_ahead``, the power of the word's p."""
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
         """Note where the texts begin."""
+        return self.weighed(self.read(batch, after))
+
+    def read(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
+        """Do what no strength changes."""
         return self.model.encode(batch, after)
+
+    def weighed(self, encoded: Encoded) -> Encoded:
+        """Return what was read: strengths come in where stacks are looked at."""
+        return encoded
 
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
@@ -169,12 +180,17 @@ class WordByWord:
         )
         which, word = pair // config.vocab_size, pair % config.vocab_size
         after, log_p = choices.row[which], choices.log_p[which]
-        score = log_p
+        possible = log_p > -torch.inf
+        weighed = log_p[possible] * self.strengths["scores"]
+        score = log_p.masked_scatter(possible, weighed)
         if self.name == "adapted":
-            possible = log_p > -torch.inf
             spoken = model.log_word(
                 stacks, after[possible], word[:, None].expand_as(after)[possible]
             )
+            # Minus infinity stays, whatever multiplies it, and has no gradient.
+            can = spoken > -torch.inf
+            weighed = spoken[can] * self.strengths["look_ahead"]
+            spoken = spoken.masked_scatter(can, weighed.to(spoken))
             score = score.masked_scatter(possible, score[possible] + spoken)
         elif config.sentence_ends:
             impossible = (word == END)[:, None] & (stacks.size[after] != 1)

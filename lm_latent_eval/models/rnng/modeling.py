@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
 from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal, SpanScores
@@ -156,7 +156,10 @@ class RNNG(Pretrained):
         return ["crf", "adapted", "prior"]
 
     def proposal(
-        self, name: str | None = None, temperature: float = 1.0
+        self,
+        name: str | None = None,
+        temperature: float = 1.0,
+        strengths: Strengths | None = None,
     ) -> CRFProposal | WordByWord:
         """Return a proposal.
 
@@ -165,15 +168,21 @@ class RNNG(Pretrained):
                 word, or nothing but whether the sentence ends; ``crf`` reads whole
                 sentences. None is the first of ``proposal_names``.
             temperature: Divides the proposal's scores.
+            strengths: Other ones than its own.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
         check_temperature(temperature)
         name = chosen(name, self.proposal_names)
+        strengths = self.strengths(name) if strengths is None else strengths
         if name == "crf":
-            return CRFProposal(self, temperature)
-        return WordByWord(self, name, temperature)
+            return CRFProposal(self, temperature, strengths)
+        return WordByWord(self, name, temperature, strengths)
+
+    def untuned(self, name: str) -> Strengths:
+        """Return the strengths of a proposal as it was trained."""
+        return {"scores": 1.0} | ({"look_ahead": 1.0} if name == "adapted" else {})
 
     def _moves(self, encoded: Encoded, trees: Trees) -> tuple[Tensor, Tensor]:
         """Return where each latent begins, (B, K), and its moves, (B, K, A)."""

@@ -1,0 +1,74 @@
+"""``lm-latent-eval tune``: fit a checkpoint's proposal to texts that are not scored."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_latent_eval.cli.arguments import Commands, add_fields, fields
+from lm_latent_eval.training.options import Budget
+
+if TYPE_CHECKING:
+    from lm_latent_eval.training.fitting import Worth
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    tune = commands.add_parser(
+        "tune", help="fit a checkpoint's proposal to texts; p stays what it is"
+    )
+    tune.add_argument("checkpoint", type=Path, help="the directory")
+    tune.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="texts that you will not score: JSON lines with tokens or text, or one "
+        "text a line",
+    )
+    tune.add_argument("--proposal", help="which (default: the model's own)")
+    tune.add_argument("--device", help="cpu or cuda")
+    add_fields(tune, Budget)
+    tune.set_defaults(run=_tune)
+
+
+def _tune(args: argparse.Namespace) -> None:
+    from lm_latent_eval.scoring.options import parse_device
+    from lm_latent_eval.scoring.tuning import tune
+    from lm_latent_eval.text.corpora import read_texts
+
+    try:
+        checkpoint, name, found = tune(
+            args.checkpoint,
+            read_texts(args.data),
+            proposal=args.proposal,
+            budget=fields(Budget, args),
+            device=parse_device(args.device),
+        )
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"{args.checkpoint} is as it was")
+        raise
+    print(f"{name}, by {found.num_texts} texts of {found.num_tokens} tokens:")
+    for number, each in enumerate(found.curve):
+        strengths = ", ".join(f"{n} {v:.3f}" for n, v in each.strengths.items())
+        print(f"  round {number}: {_said(each.worth, found.num_tokens)}; {strengths}")
+    print(
+        f"on other draws, before: {_said(found.before, found.num_tokens)}\n"
+        f"                 after: {_said(found.after, found.num_tokens)}\n"
+        f"nearer to p(z|x) by {found.gain:.4f} ± {found.stderr:.4f} nats a text"
+    )
+    if found.better:
+        print(
+            f"wrote the last round into {args.checkpoint}, checkpoint "
+            f"{checkpoint.digest}: do not score these texts with it"
+        )
+    else:
+        print(f"that is no gain to speak of: {args.checkpoint} is as it was")
+
+
+def _said(worth: Worth, num_tokens: int) -> str:
+    missed = f", {worth.missed} texts missed" if worth.missed else ""
+    return (
+        f"{-worth.log_evidence / num_tokens:.4f} nats a token, "
+        f"{worth.effective_samples:.1f} effective samples{missed}"
+    )

@@ -1,0 +1,107 @@
+"""Tunes the proposal of a checkpoint to a file of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from lm_latent_eval import manifest
+from lm_latent_eval.latent import Mass, SentenceModel
+from lm_latent_eval.models.checkpoint import Checkpoint, load
+from lm_latent_eval.models.proposals import RANGES
+from lm_latent_eval.models.tuning import FILE_NAME, Tuned, dumps, grouped, spaced
+from lm_latent_eval.scoring.texts import Cutter, Query, Text
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.reading import UnknownWords
+from lm_latent_eval.text.words import START
+from lm_latent_eval.training.fitting import Fit, fit
+from lm_latent_eval.training.options import Budget
+
+
+def tune(
+    directory: Path,
+    texts: Sequence[str],
+    *,
+    proposal: str | None = None,
+    budget: Budget | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[Checkpoint, str, Fit]:
+    """Fit the strengths of a proposal to texts, and write them into its checkpoint.
+
+    Nothing is written unless the proposal is better for it, and p does not change.
+
+    Args:
+        directory: The checkpoint.
+        texts: None of which is to be scored.
+        proposal: Its name; None is the model's first.
+        budget: How much to spend.
+        device: Where to compute.
+
+    Returns:
+        The checkpoint as it is now, the proposal's name, and what was found.
+
+    Raises:
+        ValueError: If there is no such checkpoint here, its proposal has nothing to
+            fit, or a text cannot be scored.
+    """
+    if not Path(directory).is_dir():
+        raise ValueError(f"{directory} is no directory: what is tuned has to be here")
+    budget = budget or Budget()
+    checkpoint = load(directory, device=device)
+    model = checkpoint.model
+    name = model.proposal(proposal).name
+    if not model.strengths(name):
+        raise ValueError(
+            f"{directory} is a {checkpoint.name} model: it draws no latents, so there "
+            "is nothing to tune"
+        )
+    some, cut = _cut(checkpoint, texts, budget.texts)
+    batches = [_collate(checkpoint, group, device) for group in grouped(cut, _size)]
+    found = fit(model, name, batches, RANGES, budget)
+    if found.better:
+        tuned = {**model.tuned, name: Tuned.of(found, some, budget)}
+        digest = manifest.put(directory, FILE_NAME, dumps(tuned), checkpoint.digest)
+        model.tuned = tuned
+        checkpoint = replace(checkpoint, digest=digest)
+    return checkpoint, name, found
+
+
+def _cut(
+    checkpoint: Checkpoint, texts: Sequence[str], most: int
+) -> tuple[list[str], list[Text]]:
+    """Return some of the texts, and their words, by sentence if the model wants it."""
+    model = checkpoint.model
+    cut = Cutter(
+        checkpoint.reader(),
+        model.sentence_starts if isinstance(model, SentenceModel) else None,
+        ends=model.mass in (Mass.ONE, Mass.LESS),
+    )
+    some = spaced(texts, most)
+    parts = [
+        part
+        for n, text in enumerate(some)
+        for part in cut.whole(Query(n, f"text/{n}", text))
+        if part.words
+    ]
+    if not parts:
+        raise ValueError("no text has a word to tune by")
+    return some, spaced(parts, most)
+
+
+def _size(text: Text) -> int:
+    return len(text.words)
+
+
+def _collate(
+    checkpoint: Checkpoint, texts: Sequence[Text], device: torch.device | str
+) -> TokenBatch:
+    return TokenBatch.collate(
+        [text.words for text in texts],
+        [text.word_costs for text in texts],
+        first=START,
+        spelled=checkpoint.reader().policy is UnknownWords.SPELLED,
+        device=device,
+    )

@@ -1,0 +1,204 @@
+"""``lm-latent-eval tune``: what it writes, what it leaves, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lm_latent_eval import manifest
+from lm_latent_eval.cli import main
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.tuning import FILE_NAME, Tuned
+from lm_latent_eval.scoring import tuning
+from lm_latent_eval.scoring.files import score_file
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.tuning import tune
+from lm_latent_eval.training.options import Budget
+from tests import tiny_checkpoint
+
+TEXTS = ["the fox saw Ada.", "Bo saw the fox.", "Ada saw Bo.", "the fox saw the fox."]
+BUDGET = Budget(num_samples=30, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    """A checkpoint whose ``smoothing`` sees a mention wherever a name could begin."""
+    model = tiny_checkpoint.kglm()
+    model.proposals["smoothing"].matching.weight.fill_(6.0)
+    return tiny_checkpoint.write(
+        tmp_path_factory.mktemp("tune") / "model", model, tiny_checkpoint.orthography()
+    )
+
+
+@pytest.fixture
+def checkpoint(original, tmp_path) -> Path:
+    return shutil.copytree(original, tmp_path / "model")
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in directory.iterdir()
+        if path.suffix in (".json", ".safetensors")
+    }
+
+
+def tuned(checkpoint: Path, **options):
+    return tune(checkpoint, TEXTS, proposal="smoothing", budget=BUDGET, **options)
+
+
+def test_it_writes_the_choice_and_the_curve_and_nothing_else(checkpoint):
+    before = files(checkpoint)
+    now, name, found = tuned(checkpoint)
+    after = files(checkpoint)
+    assert name == "smoothing"
+    assert found.better
+    assert found.gain > 2 * found.stderr > 0
+    assert {n for n in after if after[n] != before.get(n)} == {
+        FILE_NAME,
+        manifest.FILE_NAME,
+    }
+    assert manifest.verify(checkpoint) == now.digest
+    record = json.loads(after[FILE_NAME])["proposals"]["smoothing"]
+    assert record["strengths"] == found.strengths
+    assert len(record["texts"]) == len(TEXTS)
+    assert len(record["history"]["curve"]) == BUDGET.rounds + 1
+    assert load(checkpoint).model.strengths("smoothing") == found.strengths
+
+
+def test_it_is_a_function_of_its_input(checkpoint, original, tmp_path):
+    other = shutil.copytree(original, tmp_path / "other")
+    tuned(checkpoint)
+    tuned(other)
+    assert files(checkpoint) == files(other)
+
+
+def test_tuning_again_begins_where_the_last_one_ended(checkpoint):
+    _, _, first = tuned(checkpoint)
+    _, _, second = tune(
+        checkpoint, TEXTS[:3], proposal="smoothing", budget=Budget(num_samples=30)
+    )
+    assert second.curve[0].strengths == first.strengths
+
+
+def test_what_is_best_already_is_left_alone(checkpoint, monkeypatch):
+    _, _, found = tuned(checkpoint)
+    before = files(checkpoint)
+    uncertain = replace(found, stderr=found.gain)
+    monkeypatch.setattr(tuning, "fit", lambda *_: uncertain)
+    tuned(checkpoint)
+    assert files(checkpoint) == before
+
+
+# -- interruptions --------------------------------------------------------------------
+
+
+def interrupted(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "lm_latent_eval.training.fitting._nearest",
+        "lm_latent_eval.training.fitting._worth",
+        "lm_latent_eval.scoring.tuning.dumps",
+        "lm_latent_eval.manifest.replacing",
+        "lm_latent_eval.manifest.write_text",
+    ],
+)
+def test_an_interruption_leaves_it_as_it_was(checkpoint, where, monkeypatch, capsys):
+    before = files(checkpoint)
+    data = checkpoint.parent / "texts.txt"
+    data.write_text("\n".join(TEXTS))
+    command = ["tune", str(checkpoint), "--data", str(data), "--num-samples", "10"]
+    monkeypatch.setattr(where, interrupted)
+    assert main([*command, "--proposal", "smoothing"]) == 130
+    monkeypatch.undo()
+    assert files(checkpoint) == before
+    assert f"interrupted; {checkpoint} is as it was" in capsys.readouterr().err
+    assert load(checkpoint).model.tuned == {}
+
+
+def test_another_writer_is_noticed(checkpoint, monkeypatch):
+    def changed(*arguments):
+        (checkpoint / "config.json").write_text(
+            (checkpoint / "config.json").read_text() + "\n"
+        )
+        manifest.write(checkpoint)
+        return "{}"
+
+    monkeypatch.setattr(tuning, "dumps", changed)
+    with pytest.raises(ValueError, match="has changed meanwhile"):
+        tuned(checkpoint)
+    assert not (checkpoint / FILE_NAME).exists()
+
+
+# -- what is refused ------------------------------------------------------------------
+
+
+def test_what_has_nothing_to_tune_is_refused_in_a_line(tmp_path, capsys):
+    directory = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
+    data = tmp_path / "texts.txt"
+    data.write_text("the fox saw .\n")
+    assert main(["tune", str(directory), "--data", str(data)]) == 2
+    assert capsys.readouterr().err == (
+        f"lm-latent-eval: {directory} is a lstm model: it draws no latents, so there "
+        "is nothing to tune\n"
+    )
+
+
+def test_bad_input_is_refused(checkpoint, tmp_path):
+    with pytest.raises(ValueError, match="is no directory"):
+        tune(tmp_path / "missing", TEXTS)
+    with pytest.raises(ValueError, match="this checkpoint has adapted"):
+        tune(checkpoint, TEXTS, proposal="best")
+    with pytest.raises(ValueError, match="no text"):
+        tune(checkpoint, [])
+    assert load(checkpoint).model.tuned == {}
+
+
+# -- provenance -----------------------------------------------------------------------
+
+
+def test_scoring_a_text_that_was_tuned_on_is_found_out(checkpoint, tmp_path, caplog):
+    tuned(checkpoint)
+    loaded = load(checkpoint)
+    texts = [TEXTS[1], "Ada saw the fox."]
+    for proposal, warned in (("smoothing", True), ("adapted", False)):
+        scorer = Scorer(
+            loaded, ScoringOptions(proposal=proposal, num_samples=5), quiet=True
+        )
+        output = tmp_path / f"{proposal}.jsonl"
+        with caplog.at_level(logging.WARNING):
+            caplog.clear()
+            score_file(scorer, loaded, texts, output)
+        said = "the smoothing proposal was tuned on 1 of these texts" in caplog.text
+        assert said == warned
+        head = json.loads(output.read_text().splitlines()[0])
+        data = loaded.model.tuned["smoothing"].data
+        assert head["tuned_on"] == (data if warned else None)
+
+
+def test_a_digest_of_texts_is_of_all_of_them():
+    first = Tuned({}, ["a" * 16, "b" * 16], {})
+    assert first.data == Tuned({}, ["a" * 16, "b" * 16], {"chosen": 1}).data
+    assert first.data != Tuned({}, ["a" * 16], {}).data
+
+
+def test_the_command_says_what_was_gained(checkpoint, tmp_path, capsys):
+    data = tmp_path / "texts.txt"
+    data.write_text("\n".join(TEXTS))
+    command = f"tune {checkpoint} --data {data} --proposal smoothing --num-samples 30"
+    assert main(command.split()) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("smoothing, by 4 texts of ")
+    assert "on other draws, before: " in said
+    assert "nearer to p(z|x) by " in said
+    assert f"checkpoint {manifest.verify(checkpoint)}" in said
