@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lm_latent_eval.harness.answers import ScoredFloat, digest
+from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.scoring.metrics import METRICS, Scored
+from lm_latent_eval.text.digests import digest
 
 
 def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Scored]:

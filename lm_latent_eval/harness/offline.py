@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset
 from huggingface_hub import metadata_save
 
-from lm_latent_eval.harness.answers import digest
+from lm_latent_eval.text.digests import digest
 
 
 def write_dataset(

@@ -285,7 +285,8 @@ def _nearest(
 def _inverse(curvature: Tensor) -> Tensor:
     """Invert a symmetric matrix, whose eigenvalues are at least those of INERTIA."""
     bend, direction = torch.linalg.eigh(curvature)
-    return direction @ torch.diag(1 / bend.clamp_min(2 * INERTIA)) @ direction.T
+    inverse: Tensor = direction @ torch.diag(1 / bend.clamp_min(2 * INERTIA))
+    return inverse @ direction.T
 
 
 def _worth(drawn: Sequence[Drawn], source: int) -> Worth:
