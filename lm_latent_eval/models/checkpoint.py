@@ -10,6 +10,7 @@ and as it was written, or not at all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import replacing
-from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.models import MODELS, known_types, model_class, name_of
 from lm_latent_eval.models.pretrained import ExtraFiles, local
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.orthography import Orthography
@@ -46,7 +47,7 @@ class Checkpoint:
     """A loaded model with its vocabulary."""
 
     name: str
-    """Its name in ``MODELS``."""
+    """Its name, as ``model_class`` takes it."""
     model: Any
     tokenizer: WordTokenizer
     directory: Path
@@ -73,14 +74,17 @@ def load(
     path: str | Path,
     *,
     expected: str | None = None,
+    revision: str | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Checkpoint:
     """Load a checkpoint directory, ready to evaluate.
 
     Args:
-        path: The directory.
-        expected: The model's name in ``MODELS``, if only that one will do.
+        path: The directory, or a repository of the hub.
+        expected: The model's name or ``package.module:Class``, if only that one will
+            do.
+        revision: Of the repository: a commit, tag or branch.
         dtype: Floating type to compute in; None is that of the file.
         device: Where the weights go.
 
@@ -91,7 +95,7 @@ def load(
     """
     if dtype is not None and dtype not in FLOATS.values():
         raise ValueError(f"dtype={dtype}: expected one of {', '.join(FLOATS)}")
-    directory = _directory(path)
+    directory = directory_of(path, revision)
     digest = _verify(directory)
     loaded = _load(directory, expected=expected, dtype=dtype, device=device)
     return replace(loaded, digest=digest)
@@ -156,7 +160,7 @@ def load_tokenizer(path: str | Path) -> WordTokenizer:
     Raises:
         CheckpointError: If there is no checkpoint, or its vocabulary is damaged.
     """
-    directory = _directory(path)
+    directory = directory_of(path)
     _verify(directory)
     _, config = _read_config(directory, None)
     try:
@@ -201,10 +205,19 @@ def save(
     manifest.write(directory)
 
 
-def _directory(path: str | Path) -> Path:
-    """Return a local directory, fetching it from the hub if it names a repository."""
+def directory_of(path: str | Path, revision: str | None = None) -> Path:
+    """Return a local directory, fetching it from the hub if it names a repository.
+
+    Raises:
+        CheckpointError: If there is neither, or a directory is to have a revision.
+    """
+    if revision is not None and Path(path).is_dir():
+        raise CheckpointError(
+            f"revision={revision}: {path} is a directory, and only repositories of the "
+            "hub have revisions"
+        )
     try:
-        return local(path)
+        return local(path, revision=revision)
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as err:
         raise CheckpointError(
             f"pretrained={path}: no such directory, and not a repository that the hub "
@@ -235,19 +248,30 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
         raise CheckpointError(
             f"{path} is not JSON ({err}): written to the end?"
         ) from err
-    types = {model_class(name).config_class.model_type: name for name in MODELS}
     found = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(found, str) or found not in types:
+    if expected is not None and ":" in expected:  # that class, whether declared or not
+        if found != model_class(expected).config_class.model_type:
+            raise CheckpointError(f"{path} is of a {found!r} model, not of {expected}")
+        return expected, config
+    name = name_of(found)
+    if name is None:
         raise CheckpointError(
-            f"{path} describes a model of type {found!r}; this package has "
-            f"{', '.join(sorted(types))}"
+            f"{path} describes a model of type {found!r}; this package and the "
+            f"installed ones have {', '.join(known_types())}"
         )
-    if expected is not None and types[found] != expected:
+    if expected is not None and name != expected:
         raise CheckpointError(
-            f"{directory} holds a {types[found]} model, not a {expected} one: use "
-            f"--model latent_{types[found]}"
+            f"{directory} holds a {name} model, not a {expected} one: use "
+            f"--model {f'latent_{name}' if name in MODELS else 'latent'}"
         )
-    return types[found], config
+    return name, config
+
+
+def name_in(directory: Path) -> str | None:
+    """Return the name of the model that a directory says it holds, if it does."""
+    with suppress(CheckpointError):
+        return _read_config(directory, None)[0]
+    return None
 
 
 def _build(name: str, config: dict[str, Any], directory: Path) -> Any:

@@ -7,10 +7,11 @@ how queries are batched or ordered: random numbers follow from each query's name
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,12 +20,13 @@ from tqdm import tqdm
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference import ESTIMATORS, ImportanceSampling, Mixed
+from lm_latent_eval.inference import ImportanceSampling, Mixed, estimator_named
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.scoring.budget import Auto, Fixed, Target
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
@@ -34,9 +36,16 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.reading import UnknownWords
 from lm_latent_eval.text.words import START, UNKNOWN
 
+logger = logging.getLogger(__name__)
+
 MOST_TEXTS = 64
 TABLE = 1 << 25
 """Scores (texts x tokens x words) held at a time."""
+UNITS = {
+    Mass.UNNORMALISED: "nats, up to one unknown constant a text",
+    Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
+}
+"""What a log-likelihood is where it is not that of a whole text, its end included."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +65,9 @@ class Answer:
     estimate: Estimate
     stream: str
     """Which random numbers were used: equal streams mean shared draws."""
-    unspelled: int
+    unspelled: int = 0
     """Unknown words charged as a class: what was scored is more than this string."""
-    respaced: int
+    respaced: int = 0
     """Gaps of unusual white space that were not charged."""
     sentences: int = 1
     """Sentences whose probabilities were multiplied."""
@@ -117,7 +126,10 @@ class Scorer:
                 batch size is none.
         """
         self.model, self.tokenizer = checkpoint.model, checkpoint.tokenizer
-        self.proposal = self.model.proposal(options.proposal, options.temperature)
+        self.checkpoint = checkpoint
+        self.proposal = proposal_named(
+            self.model, options.proposal, options.temperature
+        )
         self.reader = checkpoint.reader(options.unk)
         self.cut = Cutter(
             self.reader,
@@ -127,11 +139,13 @@ class Scorer:
             ends=self.model.mass in (Mass.ONE, Mass.LESS),
         )
         estimators = self.model.estimators
-        name = one_of("estimator", options.estimator or estimators[0], estimators)
+        name = options.estimator or estimators[0]
+        if name == "auto":
+            one_of("estimator", name, estimators)
         self.options = replace(
             options,
             estimator=name,
-            proposal=self.proposal.name,
+            proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
         self.budget = self._budget(name)
@@ -155,7 +169,9 @@ class Scorer:
             self.proposal, WholeText
         )
         auto = Auto(number, filters)
-        method = auto.method if name == "auto" else ESTIMATORS[name](number)
+        method: Any = auto.method
+        if name != "auto":
+            method = estimator_named(name, self.model.estimators)(number)
         if target is None:
             return auto if name == "auto" else Fixed(method)
         if not isinstance(method, ImportanceSampling | Mixed):
@@ -164,6 +180,43 @@ class Scorer:
                 "Monte Carlo error to aim at"
             )
         return Target(method, target, self.options.max_samples)
+
+    @property
+    def mass(self) -> Mass:
+        """What the probabilities of all texts total."""
+        mass: Mass = self.model.mass
+        return mass
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """All that a number depends on but the query, as JSON."""
+        return {
+            "model": f"latent_{self.checkpoint.name}",
+            "checkpoint": self.checkpoint.digest,
+            "dtype": str(self.model.dtype),
+            **asdict(self.options),
+        }
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of model and numbers, as JSON."""
+        config = self.model.config
+        return {
+            "checkpoint_digest": self.checkpoint.digest,
+            "model_num_parameters": sum(p.numel() for p in self.model.parameters()),
+            "model_dtype": str(self.model.dtype),
+            "model_device": str(self.model.device),
+            "latent_eval": {
+                **asdict(self.options),
+                "mass": str(self.mass),
+                "scored_as": "sentences" if self.cut.sentence_starts else "documents",
+                "vocabulary": f"{config.vocab_size} words to utter, "
+                f"{config.num_words - config.vocab_size} more to copy",
+                "units": UNITS.get(
+                    self.mass, "nats; sentence ends counted in rolling log-likelihoods"
+                ),
+            },
+        }
 
     # -- whole texts ------------------------------------------------------------------
 
@@ -263,6 +316,11 @@ class Scorer:
             ValueError: If the model is unnormalised, or a text cannot be scored.
         """
         self._refuse_unnormalised("a continuation after its context")
+        if self.options.target_stderr is not None:
+            logger.warning(
+                "target_stderr is for whole texts: continuations take num_samples=%d",
+                self.options.num_samples,
+            )
         texts = [text for query in queries for text in self.cut.continuation(query)]
         yield from self._whole_queries(self._score_after_contexts(texts), texts)
 

@@ -1,113 +1,20 @@
-"""The package as users get it: a wheel and an editable install, in clean environments.
-
-Each environment is new and sees the running environment's third-party packages
-through a folder of links that leaves us out, so nothing is downloaded and nothing of
-ours leaks in.
-"""
+"""The package as users get it: a wheel and an editable install, both clean."""
 
 import json
-import os
-import site
 import subprocess
 import sys
-import venv
 import zipfile
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[2]
-OURS = ("lm_latent_eval", "_lm_latent_eval")
+from tests.conftest import PROJECT
+from tests.environment import Environment
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("install"),  # one worker builds each environment once
 ]
-
-
-class Environment:
-    """A virtual environment with every third-party package but ours."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        venv.create(root, symlinks=True)
-        scripts = root / ("Scripts" if os.name == "nt" else "bin")
-        self.python = scripts / "python"
-        links = root / "third_party"
-        links.mkdir()
-        for folder in site.getsitepackages():
-            for entry in Path(folder).iterdir():
-                link = links / entry.name
-                if not entry.name.startswith(OURS) and not link.exists():
-                    link.symlink_to(entry)
-        (self.site_packages / "third_party.pth").write_text(f"{links}\n")
-
-        # What pip makes of lm-eval's own console script, for this environment.
-        (command,) = entry_points(group="console_scripts", name="lm_eval")
-        self.lm_eval = scripts / "lm_eval"
-        self.lm_eval.write_text(
-            f"import sys\nfrom {command.module} import {command.attr}\n"
-            f"sys.exit({command.attr}())\n"
-        )
-
-    @property
-    def site_packages(self) -> Path:
-        code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-        return Path(self.run("-c", code).strip())
-
-    def install(self, *arguments: str) -> None:
-        pip("--python", str(self.python), "install", "--no-build-isolation", *arguments)
-
-    def run(self, *arguments: str, cwd: Path = PROJECT) -> str:
-        """Run this environment's Python; its standard output."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        done = subprocess.run(
-            [str(self.python), *arguments],
-            env={
-                **kept,
-                "HF_HUB_OFFLINE": "1",
-                "HF_HOME": str(self.root / "huggingface"),
-            },
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def imported_from(self) -> Path:
-        code = "import lm_latent_eval; print(lm_latent_eval.__file__)"
-        return Path(self.run("-c", code, cwd=self.root).strip()).parent
-
-
-def pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "--disable-pip-version-check"),
-            *arguments,
-            *("--no-deps", "--no-index"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", str(PROJECT), "--no-build-isolation", "-w", str(folder))
-    (built,) = folder.iterdir()
-    return built
-
-
-@pytest.fixture(scope="module")
-def wheel_install(wheel, tmp_path_factory):
-    environment = Environment(tmp_path_factory.mktemp("wheel_env"))
-    environment.install(str(wheel))
-    assert environment.imported_from().is_relative_to(environment.root)
-    return environment
 
 
 @pytest.fixture(scope="module")
