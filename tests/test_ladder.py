@@ -31,6 +31,7 @@ LADDER = (
     "learners",
     "studies",
     "metric",
+    "task",
     "harness",
     "report",
     "cli",

@@ -14,6 +14,7 @@ from huggingface_hub import snapshot_download
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval import manifest
+from lm_latent_eval.durable import share
 from lm_latent_eval.values import Each, Flag, OneOf, Rules, Text, check
 from lm_latent_eval.weights import FLOATS
 
@@ -84,6 +85,8 @@ class Pretrained(PreTrainedModel):
         directory is a checkpoint.
         """
         super().save_pretrained(save_directory, **kwargs)
+        for weights in Path(save_directory).glob("*.safetensors"):
+            share(weights)
         if isinstance(self, ExtraFiles):
             self.save_extras(Path(save_directory))
         manifest.write(Path(save_directory))

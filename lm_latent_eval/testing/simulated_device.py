@@ -114,6 +114,12 @@ class _Tensor(torch.Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"{self.numbers!r} on {SIMULATED}"
 
+    def __getitem__(self, index: Any) -> Any:
+        # A list is made a tensor where no operation is seen.
+        places = index if isinstance(index, tuple) else (index,)
+        tensors = (torch.tensor(i) if isinstance(i, list) else i for i in places)
+        return super().__getitem__(tuple(tensors))
+
     def tolist(self) -> Any:
         return self.numbers.tolist()
 

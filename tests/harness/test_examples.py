@@ -35,12 +35,13 @@ def test_its_own_tests_pass(environment, name, tmp_path):
 def test_stock_command_scores_it(environment, name, tmp_path):
     environment.run("-m", EXAMPLES[name], "model", cwd=tmp_path)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    code = "import lm_latent_eval; print(lm_latent_eval.task_path())"
     environment.run(
         str(environment.lm_eval),
         *("--model", "latent"),
         *("--model_args", "pretrained=model"),
         *("--tasks", "latent_perplexity"),
-        *("--include_path", str(PROJECT / "tasks")),
+        *("--include_path", environment.run("-c", code, cwd=tmp_path).strip()),
         *("--metadata", json.dumps({"text_file": "texts.txt"})),
         *("--output_path", "results"),
         cwd=tmp_path,

@@ -50,13 +50,14 @@ def test_wheel_holds_what_it_should(wheel):
         if path.suffix in {".py", ".json", ".safetensors"}
     } - {"lm_latent_eval/harness/bridge.py"}  # beside the package
     assert source <= names, "package data is missing"
-    metrics = {
-        f"lm_latent_eval/{path.relative_to(PROJECT)}"
-        for path in (PROJECT / "metrics").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert metrics == {n for n in names if n.startswith("lm_latent_eval/metrics/")}
-    assert len(metrics) == 4 * 5
+    for folder, least in (("metrics", 4 * 5), ("tasks", 12)):
+        listed = {
+            f"lm_latent_eval/{path.relative_to(PROJECT)}"
+            for path in (PROJECT / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert listed == {n for n in names if n.startswith(f"lm_latent_eval/{folder}/")}
+        assert len(listed) >= least
 
 
 def test_get_model_resolves_every_entry_point(install):
@@ -108,15 +109,36 @@ assert not [name for name in model_registry if name.startswith("latent_")]
     install.run("-c", code)
 
 
-def test_stock_command_runs_the_demo(wheel_install, tmp_path):
+def test_every_installation_knows_its_task_files(install, tmp_path):
+    code = """
+from importlib.metadata import distribution
+import lm_latent_eval
+[tasks] = distribution("lm-latent-eval").entry_points.select(group="lm_eval.tasks")
+assert tasks.load()() == lm_latent_eval.task_path()
+from lm_latent_eval.cli import main
+main(["tasks"])
+"""
+    folder = Path(install.run("-c", code, cwd=tmp_path).strip())
+    assert folder.parent in (install.imported_from(), PROJECT)
+    assert (folder / "demo" / "latent_demo.yaml").is_file()
+
+
+def test_stock_command_runs_the_demo_in_an_empty_directory(wheel_install, tmp_path):
+    """As README has it for who installed with pip."""
+    code = (
+        "import sys; from lm_latent_eval.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    tasks = wheel_install.run("-c", code, cwd=tmp_path).strip()
     wheel_install.run(
         str(wheel_install.lm_eval),
         *("--model", "latent_kglm"),
         *("--tasks", "latent_demo"),
-        *("--include_path", "tasks"),
+        *("--include_path", tasks),
         *("--limit", "2"),
-        *("--output_path", str(tmp_path)),
+        *("--output_path", "results"),
+        cwd=tmp_path,
     )
+    assert {path.name for path in tmp_path.iterdir()} == {"results"}
     (written,) = tmp_path.rglob("results_*.json")
     results = json.loads(written.read_text())
     assert results["config"]["model"] == "latent_kglm"

@@ -327,6 +327,17 @@ def test_missing_weights(saved):
     refused(saved[1], r"model\.safetensors is missing: .* interrupted")
 
 
+def test_weights_are_as_readable_as_any_file(saved, tmp_path):
+    """Some versions of safetensors write for their user alone."""
+    name, directory = saved
+    MODELS[name]().save_pretrained(tmp_path / "again")
+    (tmp_path / "usual").touch()
+    usual = (tmp_path / "usual").stat().st_mode
+    for folder in (directory, tmp_path / "again"):
+        modes = {path.name: path.stat().st_mode for path in folder.iterdir()}
+        assert set(modes.values()) == {usual}, modes
+
+
 def test_an_interrupted_save_leaves_no_weights(saved, monkeypatch):
     """Neither the old weights beside new files nor half of the new ones."""
     name, directory = saved
