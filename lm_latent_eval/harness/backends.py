@@ -259,16 +259,17 @@ class Latent(LM):
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Everything that a cached number depends on, as JSON."""
+        scored_by = self._scorer.fingerprint
         return {
+            **scored_by,
+            "model": f"latent_{scored_by['model']}",
             "lm_latent_eval": lm_latent_eval.__version__,
-            **self._scorer.fingerprint,
         }
 
     @property
     def tokenizer_name(self) -> str:
         """What tells this model's requests from others' in request caches."""
-        scored_by = self._scorer.fingerprint
-        return f"{scored_by['model']}-{scored_by['checkpoint']}"
+        return f"{self.fingerprint['model']}-{self.fingerprint['checkpoint']}"
 
     # -- data parallelism -------------------------------------------------------------
 

@@ -30,8 +30,9 @@ from lm_latent_eval.durable import replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
 from lm_latent_eval.models.pretrained import ExtraFiles, local
 from lm_latent_eval.text import strict_json
+from lm_latent_eval.text.encoder import Encoder, OwnEncoder
 from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.reading import Reader, UnknownWords, reader
+from lm_latent_eval.text.reading import UnknownWords, reader
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.weights import FLOATS, shared_type
 
@@ -49,19 +50,39 @@ class Checkpoint:
     name: str
     """Its name, as ``model_class`` takes it."""
     model: Any
-    tokenizer: WordTokenizer
+    words: WordTokenizer | None
+    """Its vocabulary, unless it brings an encoder of its own."""
     directory: Path
     orthography: Orthography | None = None
     """Spelling and spacing; without them only words are scored, and not strings."""
     digest: str = ""
     """A short digest of every file that scores depend on."""
 
-    def reader(self, unk: UnknownWords | str | None = None) -> Reader:
-        """Return what cuts strings into words and prices the unknown ones.
+    @property
+    def tokenizer(self) -> WordTokenizer:
+        """Its vocabulary.
+
+        Raises:
+            ValueError: If its units are no words.
+        """
+        if self.words is None:
+            raise ValueError(f"{self.directory}: a {self.name} model has no words")
+        return self.words
+
+    def encoder(self, unk: UnknownWords | str | None = None) -> Encoder:
+        """Return what cuts strings into units and prices the unknown ones.
 
         Raises:
             ValueError: If the checkpoint lacks what the policy needs.
         """
+        if isinstance(self.model, OwnEncoder):
+            own = self.model.load_encoder(self.directory)
+            if unk not in (None, str(own.policy)):
+                raise ValueError(
+                    f"unk={unk}: a {self.name} model is one of {own.units}, which have "
+                    "no unknown words; leave it out"
+                )
+            return own
         return reader(
             self.tokenizer,
             unk,
@@ -139,19 +160,23 @@ def _load(
     own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
     model.load_state_dict(own, assign=True)
     try:
-        tokenizer = WordTokenizer.load(directory, model.config.vocab_size)
-        if tokenizer.num_words < model.config.num_words:
-            raise ValueError(
-                f"{directory / CONFIG}: num_words is {model.config.num_words}, but "
-                f"{tokenizer.num_words} words are in the vocabulary"
-            )
+        words = None
+        if isinstance(model, OwnEncoder):
+            model.load_encoder(directory)
+        else:
+            words = WordTokenizer.load(directory, model.config.vocab_size)
+            if words.num_words < model.config.num_words:
+                raise ValueError(
+                    f"{directory / CONFIG}: num_words is {model.config.num_words}, but "
+                    f"{words.num_words} words are in the vocabulary"
+                )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
         orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
     model = model.to(device).eval().requires_grad_(False)
-    return Checkpoint(name, model, tokenizer, directory, orthography)
+    return Checkpoint(name, model, words, directory, orthography)
 
 
 def load_tokenizer(path: str | Path) -> WordTokenizer:
@@ -171,7 +196,7 @@ def load_tokenizer(path: str | Path) -> WordTokenizer:
 
 def save(
     model: Any,
-    tokenizer: WordTokenizer,
+    tokenizer: WordTokenizer | None,
     directory: Path,
     state: Mapping[str, Any],
     orthography: Orthography | None = None,
@@ -180,7 +205,7 @@ def save(
 
     Args:
         model: The model, for its configuration and extras.
-        tokenizer: The vocabulary.
+        tokenizer: The vocabulary; None if the model brings an encoder of its own.
         directory: Where; made if need be.
         state: Name -> tensor of the weights to write.
         orthography: How the model's texts are written, if that was learnt.
@@ -192,7 +217,8 @@ def save(
         (directory / name).unlink(missing_ok=True)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
-    tokenizer.save(directory)
+    if tokenizer is not None:
+        tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
     if orthography is None:

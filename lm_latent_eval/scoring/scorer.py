@@ -34,7 +34,6 @@ from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.reading import UnknownWords
-from lm_latent_eval.text.words import START, UNKNOWN
 
 logger = logging.getLogger(__name__)
 
@@ -125,12 +124,11 @@ class Scorer:
             ValueError: If the model has no such estimator, proposal or policy, or a
                 batch size is none.
         """
-        self.model, self.tokenizer = checkpoint.model, checkpoint.tokenizer
-        self.checkpoint = checkpoint
+        self.checkpoint, self.model = checkpoint, checkpoint.model
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
-        self.reader = checkpoint.reader(options.unk)
+        self.reader = checkpoint.encoder(options.unk)
         self.cut = Cutter(
             self.reader,
             self.model.sentence_starts
@@ -191,7 +189,7 @@ class Scorer:
     def fingerprint(self) -> dict[str, Any]:
         """All that a number depends on but the query, as JSON."""
         return {
-            "model": f"latent_{self.checkpoint.name}",
+            "model": self.checkpoint.name,
             "checkpoint": self.checkpoint.digest,
             "dtype": str(self.model.dtype),
             **asdict(self.options),
@@ -210,7 +208,7 @@ class Scorer:
                 **asdict(self.options),
                 "mass": str(self.mass),
                 "scored_as": "sentences" if self.cut.sentence_starts else "documents",
-                "vocabulary": f"{config.vocab_size} words to utter, "
+                "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "
                 f"{config.num_words - config.vocab_size} more to copy",
                 "units": UNITS.get(
                     self.mass, "nats; sentence ends counted in rolling log-likelihoods"
@@ -402,7 +400,9 @@ class Scorer:
         for t in range(int(batch.length.max())):
             target = batch.targets[rows, t]
             # The unknown word is many words: its probability is no argument for one.
-            greedy[rows] = (target == likely) & (target != UNKNOWN)
+            greedy[rows] = target == likely
+            if self.reader.unknown is not None:
+                greedy[rows] &= target != self.reader.unknown
             (on,) = (greedy[rows] & (batch.length[rows] > t + 1)).nonzero(as_tuple=True)
             if not len(on):
                 break
@@ -459,13 +459,14 @@ class Scorer:
         read = 0
         while not all(u.finished for u in utterances):
             last = torch.tensor(
-                [(u.ids or [START])[-1] for u in utterances], device=self.model.device
+                [(u.ids or [self.reader.start])[-1] for u in utterances],
+                device=self.model.device,
             )
             log_p = particles.next_token(self.model, last)
             rows = zip(texts, log_p, utterances, chance(read), strict=True)
             for text, row, utterance, u in rows:
                 with naming(text.query):
-                    utterance.extend(row, float(u[0, 0]), self.tokenizer)
+                    utterance.extend(row, float(u[0, 0]), self.reader)
             batch = TokenBatch.collate(
                 [u.ids[-1:] for u in utterances],
                 [self.reader.price(u.ids[-1:]) for u in utterances],
@@ -482,7 +483,7 @@ class Scorer:
                 particles,
             )
             read += 1
-        return [u.text(self.tokenizer) for u in utterances]
+        return [u.text(self.reader) for u in utterances]
 
     # -- shared -----------------------------------------------------------------------
 
@@ -510,15 +511,16 @@ class Scorer:
         return TokenBatch.collate(
             [text.context if contexts else text.words for text in texts],
             [text.context_costs if contexts else text.word_costs for text in texts],
-            first=[START if contexts else self._last(text) for text in texts],
+            first=[
+                self.reader.start if contexts else self._last(text) for text in texts
+            ],
             spelled=self._spelled,
             device=self.model.device,
         )
 
-    @staticmethod
-    def _last(text: Text) -> int:
+    def _last(self, text: Text) -> int:
         """Return the word before a continuation."""
-        return text.context[-1] if text.context else START
+        return text.context[-1] if text.context else self.reader.start
 
     @property
     def _spelled(self) -> bool:

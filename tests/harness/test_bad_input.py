@@ -249,7 +249,7 @@ def test_unk_penalized_needs_a_count(tmp_path):
     model = tiny_checkpoint.kglm()
     model.config.num_unknown_types = 0
     folder = str(tiny_checkpoint.write(tmp_path, model))
-    assert LatentKGLM(pretrained=folder).options.unk == "closed"
+    assert LatentKGLM(pretrained=folder).fingerprint["unk"] == "closed"
     with pytest.raises(ValueError, match=r"num_unknown_types .* use unk=closed"):
         LatentKGLM(pretrained=folder, unk="penalized")
 

@@ -241,9 +241,15 @@ def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch, name):
 
     torch.testing.assert_close(log_p(read()), log_p(model), rtol=1e-9, atol=1e-9)
     monkeypatch.setattr(
-        checkpoint, "local", lambda path: checkpoint_local(path, cache_dir=cache)
+        checkpoint,
+        "local",
+        lambda path, **hub: checkpoint_local(path, cache_dir=cache, **hub),
     )
     assert torch.equal(log_p(load("who/model").model), log_p(model))
+    pinned = load("who/model", revision=commit)
+    assert pinned.directory == snapshot
+    with pytest.raises(CheckpointError, match="not a repository that the hub serves"):
+        load("who/model", revision="1" * 40)
 
     (snapshot / TOKENIZER).resolve().write_text("{}")
     with pytest.raises(ManifestError, match=r"tokenizer\.json has 2 bytes, but"):
@@ -325,6 +331,11 @@ def test_another_model(saved):
 def test_missing_weights(saved):
     (saved[1] / "model.safetensors").unlink()
     refused(saved[1], r"model\.safetensors is missing: .* interrupted")
+
+
+def test_only_repositories_have_revisions(saved):
+    with pytest.raises(CheckpointError, match="revision=v1: .* is a directory"):
+        load(saved[1], revision="v1")
 
 
 def test_weights_are_as_readable_as_any_file(saved, tmp_path):

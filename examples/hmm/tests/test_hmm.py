@@ -77,9 +77,7 @@ def test_strings_have_the_probability_of_the_forward_algorithm(opened):
 def test_continuations_and_generation(opened):
     checkpoint = opened.checkpoint
     every_walk = {"estimator": "beam", "num_samples": 3**5}
-    [found] = opened.log_likelihood(
-        [" a dog"], contexts=["the cat saw"], **every_walk
-    )
+    [found] = opened.log_likelihood([" a dog"], contexts=["the cat saw"], **every_walk)
     whole = checkpoint.tokenizer("the cat saw a dog").ids
     model = checkpoint.model
     exact = forward(model, whole) - forward(model, whole[:3])
