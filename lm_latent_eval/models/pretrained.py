@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import share
@@ -74,7 +74,19 @@ class CheckedConfig(PretrainedConfig):
 
 
 class Pretrained(PreTrainedModel):
-    """A model that is written with a manifest, and read if it is what that says."""
+    """A model that is written with a manifest, and read if it is what that says.
+
+    A subclass with a configuration of its own is known to ``AutoConfig`` and
+    ``AutoModel`` by that one's ``model_type``.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Tell transformers of a model."""
+        super().__init_subclass__(**kwargs)
+        config = vars(cls).get("config_class")
+        if isinstance(config, type):  # or the name that an abstract class annotates
+            AutoConfig.register(config.model_type, config, exist_ok=True)
+            AutoModel.register(config, cls, exist_ok=True)
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | Path, **kwargs: Any
