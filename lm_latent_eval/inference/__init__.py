@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.interface import Estimator
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.registry import Registry
@@ -28,7 +29,7 @@ ESTIMATORS: dict[str, Any] = {
 REGISTRY = Registry("lm_latent_eval.estimators", "estimator", ESTIMATORS)
 
 
-def estimator_named(name: str, offered: Sequence[str]) -> Any:
+def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estimator]:
     """Return an estimator: one of ours that suits a model, or another package's.
 
     Args:
@@ -40,13 +41,15 @@ def estimator_named(name: str, offered: Sequence[str]) -> Any:
     """
     if name in ESTIMATORS or name not in REGISTRY:
         one_of("estimator", name, offered)
-    return REGISTRY[name]
+    found: Callable[[int], Estimator] = REGISTRY[name]
+    return found
 
 
 __all__ = [
     "ESTIMATORS",
     "REGISTRY",
     "BeamMarginalization",
+    "Estimator",
     "Exact",
     "ImportanceSampling",
     "Mixed",
