@@ -166,8 +166,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
     if ours and name not in _INDEXING | _PACKING:
         _refuse_mixture(name, tensors)
-    if name == "aten::_thnn_fused_lstm_cell":  # devices have it, the CPU does not
-        return _lstm_cell(*on_cpu)
+    if name in _CELLS:
+        return _CELLS[name](*on_cpu)
     if name == "aten::_local_scalar_dense":
         return func(*on_cpu, **options)
     if target is not None:
@@ -211,3 +211,26 @@ def _lstm_cell(
     enter, forget, candidate, leave = gates.chunk(4, -1)
     cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
     return _Tensor(leave.sigmoid() * cell.tanh()), _Tensor(cell), _Tensor(gates)
+
+
+def _gru_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    hidden: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[_Tensor, ...]:
+    ours = from_input if input_bias is None else from_input + input_bias
+    theirs = from_hidden if hidden_bias is None else from_hidden + hidden_bias
+    reset, keep, candidate = ours.chunk(3, -1)
+    reset_too, keep_too, candidate_too = theirs.chunk(3, -1)
+    new = (candidate + (reset + reset_too).sigmoid() * candidate_too).tanh()
+    going_on = new + (keep + keep_too).sigmoid() * (hidden - new)
+    return _Tensor(going_on), _Tensor(torch.cat([ours, theirs], -1))
+
+
+_CELLS: dict[str, Callable[..., Any]] = {
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+}
+"""Operations that devices have and the CPU does not."""

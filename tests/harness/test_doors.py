@@ -9,6 +9,7 @@ import pytest
 from lm_eval.api.instance import Instance
 
 import lm_latent_eval
+from lm_latent_eval import manifest
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness.backends import Latent, LatentKGLM, LatentLSTM
 from lm_latent_eval.latent import Mass
@@ -58,6 +59,7 @@ class Counts:
 def counts(tmp_path):
     config = {"model_type": "counts", "nats": 2.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    manifest.write(tmp_path)
     return {"pretrained": str(tmp_path), "model": f"{__name__}:Counts"}
 
 
