@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.text.batch import TokenBatch
+
+
+class Weighted(Protocol):
+    """Weighted latents of B texts that can be gone on with, such as ``Particles``."""
+
+    @property
+    def log_w(self) -> Tensor:
+        """Log-weights so far in nats, (B, number of latents) float64."""
+        ...
+
+    def select(self, index: Tensor, /) -> Self:
+        """Pick texts."""
+        ...
+
+    def next_token(self, model: Any, inputs: Tensor, /) -> Tensor:
+        """Predict the next token of each text, whose last one is given, (B, words)."""
+        ...
 
 
 class Estimator(Protocol):
@@ -31,7 +47,7 @@ class Estimator(Protocol):
             keys: The key of each text's random numbers.
 
         Returns:
-            Nats of shape (B, num_samples), float64, which ``estimate`` reads.
+            Nats of shape (B, number of latents), float64, as ``estimate`` reads them.
         """
         ...
 
@@ -42,9 +58,9 @@ class Estimator(Protocol):
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles,
+        after: Any,
         /,
-    ) -> Particles:
+    ) -> Weighted:
         """Read on: weigh latents of some more tokens.
 
         Args:
@@ -53,12 +69,12 @@ class Estimator(Protocol):
             batch: The tokens that follow.
             keys: The key of each text's random numbers.
             starts: How many tokens each text had so far.
-            after: The texts so far.
+            after: The texts so far: ``Particles.begin``, or what this has returned.
         """
         ...
 
     def estimate(self, log_w: Tensor, num_tokens: int, /) -> Estimate:
-        """Estimate log p of one text from its weights, (num_samples,)."""
+        """Estimate log p of one text from its row of weights."""
         ...
 
     def difference(

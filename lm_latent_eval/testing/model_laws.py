@@ -30,7 +30,6 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import NO_LATENT as NO_LATENT
 from lm_latent_eval.latent import LeftToRight, Mass, WholeText
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
@@ -68,7 +67,8 @@ class Case:
         >>> torch.manual_seed(0) and None
         >>> config = LSTMConfig(vocab_size=6, embedding_dim=3, hidden_size=4)
         >>> model = LSTMLanguageModel(config).double().eval()
-        >>> case = Case(model, lambda text: NO_LATENT, words=(1, 4, 5), proposals=("none",))
+        >>> from lm_latent_eval.latent import NO_LATENT
+        >>> case = Case(model, lambda text: NO_LATENT, (1, 4, 5), ("none",))
         >>> for law in laws(case):
         ...     law()
     """

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 import lm_latent_eval
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import NO_LATENT, Mass
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
@@ -82,7 +82,7 @@ def of_subwords(tmp_path_factory):
 def log_p(model, ids, start) -> float:
     """Straight from the model: no encoder, no scorer."""
     batch = TokenBatch.collate([ids], first=start)
-    return model.log_joint(model.encode(batch), 1).item()
+    return model.log_joint(model.encode(batch), NO_LATENT).item()
 
 
 @pytest.mark.parametrize("text", ["", "a fox", "naïve €", "\0\x02"])

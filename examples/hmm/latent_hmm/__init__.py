@@ -6,7 +6,7 @@ The first state is drawn from the last row of ``transitions``, that of S, the pl
 before all text. The end of a text is a word like any other.
 
 A walk through the states is a tensor (B, K, T); in what follows B texts have K walks
-each, T words and S states. Where a text is shorter, its walks stand still.
+each, T words and S states. Where a text is shorter, its walks are zeros.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class HMM(Pretrained):
     config: HMMConfig
     base_model_prefix = "hmm"
     main_input_name = "inputs"
-    estimators = ("is", "beam", "smc")
+    estimators = ("is", "beam", "mixed", "smc")
     proposal_names = ("posterior", "prior")
     mass = Mass.ONE
 
@@ -170,10 +170,9 @@ class Proposal:
         """Return log q(z_t | z_{t-1}, x) of every state, (B, K, S)."""
         scores = self.model.log_transitions[previous] + encoded.ahead[:, None, t]
         log_q = (scores / self.temperature).log_softmax(-1)
-        states = torch.arange(log_q.shape[-1], device=log_q.device)
-        here = previous.clamp_max(len(states) - 1)[..., None] == states
-        still = torch.zeros_like(log_q).masked_fill(~here, -torch.inf)
-        return torch.where(encoded.batch.inside[:, t, None, None], log_q, still)
+        zero = torch.full_like(log_q, -torch.inf)
+        zero[..., 0] = 0.0
+        return torch.where(encoded.batch.inside[:, t, None, None], log_q, zero)
 
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, number: int
