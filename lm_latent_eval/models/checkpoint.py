@@ -28,7 +28,7 @@ from torch import Tensor
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
-from lm_latent_eval.models.pretrained import ExtraFiles, local
+from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.encoder import Encoder, OwnEncoder
 from lm_latent_eval.text.orthography import Orthography
@@ -276,7 +276,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
         ) from err
     found = config.get("model_type") if isinstance(config, dict) else None
     if expected is not None and ":" in expected:  # that class, whether declared or not
-        if found != model_class(expected).config_class.model_type:
+        if found != _class(expected, directory).config_class.model_type:
             raise CheckpointError(f"{path} is of a {found!r} model, not of {expected}")
         return expected, config
     name = name_of(found)
@@ -300,9 +300,20 @@ def name_in(directory: Path) -> str | None:
     return None
 
 
+def _class(name: str, directory: Path) -> Any:
+    """Import a model that is p(x, z) with weights, not one that scores its own way."""
+    found = model_class(name)
+    if isinstance(found, type) and issubclass(found, Pretrained):
+        return found
+    raise CheckpointError(
+        f"{directory} is for {name}, which scores strings its own way: use `lm_eval "
+        "--model latent`, `lm-latent-eval estimate` or lm_latent_eval.load"
+    )
+
+
 def _build(name: str, config: dict[str, Any], directory: Path) -> Any:
     """Build a model without weights, which takes no memory, whatever its sizes."""
-    model = model_class(name)
+    model = _class(name, directory)
     try:
         with torch.device("meta"):
             return model(model.config_class.from_dict(config))

@@ -82,9 +82,10 @@ class Pretrained(PreTrainedModel):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Tell transformers of a model."""
-        super().__init_subclass__(**kwargs)
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         config = vars(cls).get("config_class")
-        if isinstance(config, type):  # or the name that an abstract class annotates
+        # An abstract class has the name that it annotates.
+        if isinstance(config, type) and issubclass(config, PretrainedConfig):
             AutoConfig.register(config.model_type, config, exist_ok=True)
             AutoModel.register(config, cls, exist_ok=True)
 

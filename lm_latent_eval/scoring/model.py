@@ -50,10 +50,11 @@ class LatentModel:
         """Model, vocabulary and digest of a model that is scored by latents.
 
         Raises:
-            TypeError: If it is a model that scores strings its own way.
+            ValueError: If it is a model that scores strings its own way.
         """
         if not isinstance(self.opened, Checkpoint):
-            raise TypeError(f"{self.opened!r} scores strings its own way")
+            kind = type(self.opened).__name__
+            raise ValueError(f"a {kind} scores strings its own way, without latents")
         return self.opened
 
     def log_likelihood(

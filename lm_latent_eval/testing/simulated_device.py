@@ -45,7 +45,7 @@ def simulated_device() -> Iterator[None]:
     for name, make in makers.items():
         setattr(torch, name, _placed(make))
     try:
-        with _Simulation():
+        with _Simulation():  # type: ignore[no-untyped-call]
             yield
     finally:
         for name, make in makers.items():
@@ -106,12 +106,12 @@ class _Tensor(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return _run(func, args, kwargs or {})
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{self.numbers!r} on {SIMULATED}"
 
     def __getitem__(self, index: Any) -> Any:
@@ -126,9 +126,11 @@ class _Tensor(torch.Tensor):
     def numpy(self, **_: Any) -> Any:
         raise TypeError(f"can't convert {SIMULATED} device type tensor to numpy")
 
-    __array__ = numpy
+    __array__ = numpy  # type: ignore[assignment]
 
-    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    def new_tensor(  # type: ignore[override]
+        self, data: Any, *, dtype: Any = None, device: Any = None
+    ) -> Any:
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or SIMULATED)
 
 

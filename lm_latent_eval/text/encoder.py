@@ -135,11 +135,14 @@ class SubwordEncoder:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as err:  # the library raises bare exceptions
             raise ValueError(f"{path} is not a readable tokenizer ({err})") from err
-        marks = {token: tokenizer.token_to_id(token) for token in (start, end)}
-        for token, index in marks.items():
+
+        def numbered(token: str) -> int:
+            index = tokenizer.token_to_id(token)
             if index is None:
                 raise ValueError(f"{path} has no token {token!r}")
-        return cls(tokenizer, marks[start], marks[end])
+            return index
+
+        return cls(tokenizer, numbered(start), numbered(end))
 
     @property
     def unknown(self) -> int | None:

@@ -13,6 +13,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness.backends import Latent, LatentKGLM, LatentLSTM
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.models import checkpoint
 from lm_latent_eval.scoring.interface import Answer
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -123,8 +124,10 @@ def test_python_opens_it_too(counts):
     assert model.generate(["a"], max_tokens=3) == ["aaa"]
     with pytest.raises(TypeError, match="unexpected keyword argument 'num_samples'"):
         model.log_likelihood(["abc"], num_samples=7)
-    with pytest.raises(TypeError, match="scores strings its own way"):
+    with pytest.raises(ValueError, match="a Counts scores strings its own way"):
         _ = model.checkpoint
+    with pytest.raises(ValueError, match=r"is for .*:Counts, which scores strings"):
+        checkpoint.load(counts["pretrained"], expected=counts["model"])
 
 
 def test_a_type_that_nobody_has_lists_those_there_are(counts):
