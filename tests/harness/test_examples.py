@@ -51,6 +51,6 @@ def test_stock_command_scores_it(environment, name, tmp_path):
     assert content["config"]["model"] == "latent"
     ours = content["config"]["latent_eval"]
     assert ours["requests"] == len(TEXTS)
-    assert ours["estimator"] == {"hmm": "is", "mixture": "exact"}[name]
+    assert ours["estimator"] == {"hmm": "auto", "mixture": "exact"}[name]
     results = content["results"]["latent_perplexity"]
     assert results["token_perplexity,none"] > 1

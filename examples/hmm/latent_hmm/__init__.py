@@ -81,7 +81,7 @@ class HMM(Pretrained):
     config: HMMConfig
     base_model_prefix = "hmm"
     main_input_name = "inputs"
-    estimators = ("is", "beam", "mixed", "smc")
+    estimators = ("auto", "mixed", "is", "beam", "smc")
     proposal_names = ("posterior", "prior")
     mass = Mass.ONE
 
