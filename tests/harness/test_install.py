@@ -125,9 +125,7 @@ main(["tasks"])
 
 def test_stock_command_runs_the_demo_in_an_empty_directory(wheel_install, tmp_path):
     """As README has it for who installed with pip."""
-    code = (
-        "import sys; from lm_latent_eval.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
+    code = "from lm_latent_eval.cli import main; main(['tasks'])"
     tasks = wheel_install.run("-c", code, cwd=tmp_path).strip()
     wheel_install.run(
         str(wheel_install.lm_eval),
