@@ -17,15 +17,24 @@ if TYPE_CHECKING:
     from lm_latent_eval.estimators import Estimate
     from lm_latent_eval.metric import metric_path
     from lm_latent_eval.scoring.model import LatentModel, load
+    from lm_latent_eval.task import task_path
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "LatentModel", "__version__", "load", "metric_path"]
+__all__ = [
+    "Estimate",
+    "LatentModel",
+    "__version__",
+    "load",
+    "metric_path",
+    "task_path",
+]
 
 _LAZY = {
     "Estimate": "lm_latent_eval.estimators",
     "LatentModel": "lm_latent_eval.scoring.model",
     "load": "lm_latent_eval.scoring.model",
     "metric_path": "lm_latent_eval.metric",
+    "task_path": "lm_latent_eval.task",
 }
 
 

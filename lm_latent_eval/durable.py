@@ -80,6 +80,7 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{path.name}.partial")
     try:
         yield partial
+        share(partial)
         with partial.open("r+b") as file:
             os.fsync(file.fileno())
         partial.replace(path)
@@ -89,6 +90,14 @@ def replacing(path: Path) -> Iterator[Path]:
         if full := no_room(err, path):
             raise full from err
         raise
+
+
+def share(path: Path) -> None:
+    """Give a file the permissions of a new one; safetensors keeps its own private."""
+    usual = path.with_name(f"{path.name}.usual")
+    usual.touch()
+    path.chmod(usual.stat().st_mode)
+    usual.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

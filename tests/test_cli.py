@@ -12,10 +12,10 @@ import torch
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.world import generate
-from lm_latent_eval.durable import LOCK_FILE, only_writer
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
+from lm_latent_eval.training.supervised import only_trainer
 
 RUN = ["--epochs", "2", "--batch-size", "8", "--num-layers", "1", "--hidden-size", "9"]
 KGLM = [*RUN, "--token-embedding-dim", "8", "--entity-embedding-dim", "5"]
@@ -184,9 +184,9 @@ def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
 @pytest.mark.parametrize("model", ["kglm", "lstm", "rnn", "srnn"])
 def test_two_do_not_train_into_one_folder(folder, capsys, model):
     size = [*RUN[:4], "--hidden-size", "9"]
-    with only_writer(folder / "locked", "all"):
+    with only_trainer(folder / "locked"):
         assert train(folder, model, "locked", *size) == 2
-        assert [path.name for path in (folder / "locked").iterdir()] == [LOCK_FILE]
+        assert not (folder / "locked").exists()
     shown = capsys.readouterr().err.splitlines()[-1]
     assert f"another run is writing into {folder / 'locked'}: wait for it" in shown
 

@@ -117,3 +117,18 @@ def test_what_are_no_results_is_named(tmp_path, content, capsys):
     assert main(["explain", str(tmp_path)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "results_2026.json holds no results of lm_eval" in line
+
+
+@pytest.mark.parametrize("estimator", ["exact", "theirs:Own"])
+def test_a_model_that_scores_strings_its_own_way(tmp_path, estimator):
+    config = {
+        "model": "latent",
+        "checkpoint_digest": "abc",
+        "latent_eval": {"estimator": estimator, "vocabulary": "257 tokens"},
+    }
+    write(tmp_path, config, {"t": {"token_perplexity,none": 3.0}})
+    said = explain(tmp_path)
+    how = {"exact": "nothing is drawn: log-likelihoods are exact"}
+    assert f"checkpoint abc: {how.get(estimator, f'estimator {estimator}')}." in said
+    assert "257 tokens." in said and "token_perplexity = 3" in said
+    assert "None" not in said

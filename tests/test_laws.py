@@ -1,8 +1,9 @@
 """What every latent LM owes, whatever its latents are.
 
 A model joins by one line in ``TINY_MODELS``: how to build one that is small enough to
-list every latent, how to list them, and which texts are all that can happen. What is
-true of one model only stands with its own tests.
+list every latent, how to list them, and which texts are all that can happen. Most laws
+are those of ``lm_latent_eval.testing``, which other packages call on their models; what
+is true of one model only stands with its own tests.
 """
 
 from __future__ import annotations
@@ -10,22 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from lm_latent_eval.estimators import log_evidence
-from lm_latent_eval.inference import (
-    BeamMarginalization,
-    ImportanceSampling,
-    ParticleFilter,
-    importance,
-    particles,
-)
+from lm_latent_eval import testing
+from lm_latent_eval.inference import ImportanceSampling, ParticleFilter
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     NO_LATENT,
     LatentLM,
@@ -35,6 +30,7 @@ from lm_latent_eval.latent import (
     WholeText,
 )
 from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.testing.model_laws import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_models
@@ -44,50 +40,26 @@ from tests.models.entitynlm.space import every_chain
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.space import every_prefix
 
-LENGTH = 3
-"""Tokens of the texts that are listed."""
 LONG, LONG_SENTENCE = 350, 40
 """Words of texts that are not."""
 
 
 @dataclass(frozen=True)
 class Tiny:
-    """A model with few enough latents to list."""
+    """How to build a case of the laws, anew for every test."""
 
     build: Callable[[], Any]
     latents: Callable[[Any, list[int]], Any]
-    """Every latent of one text, with leading axes (1, K)."""
     words: tuple[int, ...]
-    """What the model can write, but for the end of a text."""
     proposals: tuple[str, ...]
+    reads_on: tuple[str, ...] = ()
     copied: int | None = None
-    """A word that has probability zero but where it is copied."""
     goes_on: bool = True
-    """Whether words may follow an end, which then is a word like any other."""
 
-    def outcomes(self, length: int) -> list[list[int]]:
-        """List texts of which exactly one happens."""
-        if self.goes_on:
-            words = (*self.words, END)
-            return [list(text) for text in product(words, repeat=length)]
-        texts = [list(text) for text in product(self.words, repeat=length)]
-        for n in range(1, length):
-            texts += [[*text, END] for text in product(self.words, repeat=n)]
-        return texts
-
-    def batch(self, texts: list[list[int]]) -> TokenBatch:
-        """Put texts together."""
-        costs = [[-math.inf if i == self.copied else 0.0 for i in t] for t in texts]
-        return TokenBatch.collate(texts, costs, first=START)
-
-    def log_joint(self, model: Any, text: list[int]) -> torch.Tensor:
-        """Log p of one text under every latent, (K,)."""
-        encoded = model.encode(self.batch([text]))
-        return model.log_joint(encoded, self.latents(model, text))[0]
-
-    def log_p(self, model: Any, text: list[int]) -> torch.Tensor:
-        """Log p of one text, exactly."""
-        return self.log_joint(model, text).logsumexp(-1)
+    def case(self) -> testing.Case:
+        fields = {k: v for k, v in vars(self).items() if k not in ("build", "latents")}
+        model = self.build()
+        return testing.Case(model, partial(self.latents, model), **fields)
 
 
 TINY_MODELS = {
@@ -107,6 +79,7 @@ TINY_MODELS = {
         ),
         (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
         ("adapted", "smoothing", "peeking", "nonpeeking", "prior"),
+        reads_on=("adapted", "smoothing"),
         copied=tiny_models.COPIED,
     ),
     "lstm": Tiny(
@@ -158,27 +131,28 @@ every_normalised_model = pytest.mark.parametrize(
     "name", [name for name in TINY_MODELS if name not in UNNORMALISED]
 )
 every_proposal = proposals()
+LAWS = [
+    pytest.param(name, str(law), id=f"{name}-{law}")
+    for name, tiny in TINY_MODELS.items()
+    for law in testing.laws(tiny.case())
+]
 
 
-def opened(name: str, which: str | None = None, temperature: float = 1.0):
-    """Return a tiny model, what is known of it, and a proposal."""
-    tiny = TINY_MODELS[name]
-    model = tiny.build()
-    return tiny, model, model.proposal(which, temperature)
+@pytest.mark.parametrize(("name", "which"), LAWS)
+def test_it_keeps_the_law(name, which):
+    case = TINY_MODELS[name].case()
+    [law] = [law for law in testing.laws(case) if str(law) == which]
+    law()
 
 
-def readable(tiny: Tiny, proposal: Any) -> list[list[int]]:
-    """Texts that a proposal can read: whole ones, if it reads to the end."""
-    texts = tiny.outcomes(LENGTH)
-    return [t for t in texts if t[-1] == END] if _whole(proposal) else texts
+def opened(name: str, which: str | None = None):
+    """Return a case, its model and a proposal."""
+    case = TINY_MODELS[name].case()
+    return case, case.model, case.proposal(which)
 
 
 def _whole(proposal: Any) -> bool:
     return isinstance(proposal, WholeText)
-
-
-def keys(count: int, purpose: str = "") -> list[int]:
-    return [stream_key(0, f"{purpose}/{n}") for n in range(count)]
 
 
 def test_every_model_keeps_the_laws():
@@ -203,17 +177,15 @@ def test_the_seam_is_offered(name, which):
 
 @every_normalised_model
 def test_all_that_can_happen_totals_one(name):
-    tiny, model, _ = opened(name)
-    total = sum(tiny.log_p(model, text).exp() for text in tiny.outcomes(LENGTH))
-    assert abs(total.item() - 1) < 1e-10
+    case, _, _ = opened(name)
+    assert abs(case.total() - 1) < 1e-10
 
 
 @pytest.mark.parametrize("name", UNNORMALISED)
 def test_an_unnormalised_model_says_so(name):
-    tiny, model, _ = opened(name)
+    case, model, _ = opened(name)
     assert model.mass is Mass.UNNORMALISED
-    total = sum(tiny.log_p(model, text).exp() for text in tiny.outcomes(LENGTH))
-    assert abs(total.item() - 1) > 0.1
+    assert abs(case.total() - 1) > 0.1
 
 
 @every_normalised_model
@@ -222,55 +194,16 @@ def test_a_normalised_model_says_so(name):
     assert model.mass in (Mass.ONE, Mass.LESS)
 
 
-@proposals(*WITHOUT_LATENTS)
-@pytest.mark.parametrize("temperature", [0.001, 0.5, 1.0, 2.0, 1000.0])
-def test_proposals_total_one_and_cover_the_model(name, which, temperature):
-    tiny, model, proposal = opened(name, which, temperature)
-    for text in readable(tiny, proposal)[::7]:
-        latents, log_p = tiny.latents(model, text), tiny.log_joint(model, text)
-        log_q = proposal.log_prob(proposal.encode(tiny.batch([text])), latents)[0]
-        assert abs(log_q.logsumexp(-1)) < 1e-10
-        assert (log_q > -torch.inf)[log_p > -torch.inf].all()
-
-
-@every_proposal
-def test_importance_sampling_is_unbiased(name, which):
-    tiny, model, proposal = opened(name, which)
-    text = readable(tiny, proposal)[5]
-    copies, num_samples = 40, 100
-    log_w = ImportanceSampling(num_samples).log_weights(
-        model, proposal, tiny.batch([text] * copies), keys(copies)
-    )
-    ratio = (log_w - tiny.log_p(model, text)).exp()
-    error = ratio.std().item() / math.sqrt(ratio.numel())
-    assert error < 0.05, "premise: precise enough to notice a bias"
-    assert abs(ratio.mean().item() - 1) <= 5 * error + 1e-10
-
-
-@proposals("crf")
-def test_filters_are_unbiased(name, which):
-    tiny, model, proposal = opened(name, which)
-    text = [4, 4, 4] if name != "kglm" else [4, 5, 4]
-    copies = 400
-    log_w = ParticleFilter(4).log_weights(
-        model, proposal, tiny.batch([text] * copies), keys(copies)
-    )
-    ratio = (log_evidence(log_w) - tiny.log_p(model, text)).exp()
-    error = ratio.std().item() / math.sqrt(copies)
-    assert error < 0.08, "premise: precise enough to notice a bias"
-    assert abs(ratio.mean().item() - 1) <= 5 * error + 1e-10
-
-
 @proposals("crf")
 def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkeypatch):
     """So they read as much of the text as the proposal does."""
-    tiny, model, proposal = opened(name, which)
-    texts = readable(tiny, proposal)[::4]
+    case, _, proposal = opened(name, which)
+    texts = case.readable(proposal)[::4]
     monkeypatch.setattr(
         ParticleFilter, "_resample", lambda _, particles, *__: particles
     )
     filtered, drawn = (
-        method(4).log_weights(model, proposal, tiny.batch(texts), keys(len(texts)))
+        case.log_weights(method(4), proposal, texts)
         for method in (ParticleFilter, ImportanceSampling)
     )
     torch.testing.assert_close(filtered, drawn, rtol=0, atol=1e-10)
@@ -278,68 +211,32 @@ def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkey
 
 @proposals("crf")
 def test_filters_are_the_same_in_any_company(name, which):
-    tiny, model, proposal = opened(name, which, 2.0)
-    texts = readable(tiny, proposal)[::4]
-    if tiny.goes_on:
-        texts = [text[: 1 + n % LENGTH] for n, text in enumerate(texts)]
+    case = TINY_MODELS[name].case()
+    proposal = case.proposal(which, 2.0)
+    texts = case.readable(proposal)[::4]
+    if case.goes_on:
+        texts = [text[: 1 + n % case.length] for n, text in enumerate(texts)]
     method, names = ParticleFilter(20), keys(len(texts))
-    together = method.log_weights(model, proposal, tiny.batch(texts), names)
-    reverse = method.log_weights(
-        model, proposal, tiny.batch(texts[::-1]), names[::-1]
-    ).flip(0)
+
+    def weigh(texts, names):
+        return method.log_weights(case.model, proposal, case.batch(texts), names)
+
+    together = weigh(texts, names)
+    reverse = weigh(texts[::-1], names[::-1]).flip(0)
     torch.testing.assert_close(reverse, together, rtol=0, atol=1e-10)
     for n, text in enumerate(texts):
-        alone = method.log_weights(model, proposal, tiny.batch([text]), [names[n]])
+        alone = weigh([text], [names[n]])
         torch.testing.assert_close(together[n], alone[0], rtol=0, atol=1e-10)
-
-
-@every_proposal
-def test_beams_are_bounds_and_become_exact(name, which):
-    tiny, model, proposal = opened(name, which)
-    for text in readable(tiny, proposal)[::9]:
-        exact = tiny.log_p(model, text).item()
-        for width in (1, 3):
-            method = BeamMarginalization(width)
-            found = method.log_weights(model, proposal, tiny.batch([text]), keys(1))
-            assert found.logsumexp(-1).item() <= exact + 1e-12
-        wide = BeamMarginalization(3000)
-        found = wide.log_weights(model, proposal, tiny.batch([text]), keys(1))
-        assert abs(found.logsumexp(-1).item() - exact) < 1e-10
-
-
-@proposals(*READ_ON, *WITHOUT_LATENTS)
-@pytest.mark.parametrize("width", [1, 3, 3000])
-@pytest.mark.parametrize("borders", [(0, 1, 3), (0, 2, 3), (0, 1, 2, 3)], ids=str)
-def test_beams_go_on_where_they_were_cut(name, which, width, borders):
-    """Against the beam of the whole text, and where it holds all against a list."""
-    tiny, model, proposal = opened(name, which)
-    texts = readable(tiny, proposal)[::3]
-    whole, names = tiny.batch(texts), keys(len(texts))
-    method = BeamMarginalization(width)
-    begun = Particles.begin(len(texts), "cpu")
-    for start, end in pairwise(borders):
-        piece, starts = whole.piece(start, end), [start] * len(texts)
-        begun = method.extend(model, proposal, piece, names, starts, begun)
-    found = begun.log_w.sort(descending=True).values
-    at_once = method.log_weights(model, proposal, whole, names).sort(descending=True)
-    torch.testing.assert_close(found, at_once.values, rtol=0, atol=1e-10)
-    if width < 3000:
-        return
-    for row, text in zip(found, texts, strict=True):
-        listed = tiny.log_joint(model, text).sort(descending=True).values
-        listed = listed[listed > -torch.inf]
-        torch.testing.assert_close(row[: len(listed)], listed, rtol=0, atol=1e-10)
-        assert row[len(listed) :].isneginf().all()
 
 
 @proposals(*READ_ON, *WITHOUT_LATENTS)
 def test_some_beam_changes_its_mind_at_a_cut(name, which):
     """Premise of the above: what is best so far is not what goes on best."""
-    tiny, _, proposal = opened(name, which)
-    whole = tiny.batch(readable(tiny, proposal))
+    case, _, proposal = opened(name, which)
+    whole = case.batch(case.readable(proposal))
     moved = []
-    for at in range(1, LENGTH):
-        first, rest = whole.piece(0, at), whole.piece(at, LENGTH)
+    for at in range(1, case.length):
+        first, rest = whole.piece(0, at), whole.piece(at, case.length)
         q = proposal.encode(first)
         begun = proposal.beam(q, 3)
         state = proposal.advance(q, begun.latents)
@@ -351,9 +248,9 @@ def test_some_beam_changes_its_mind_at_a_cut(name, which):
 @proposals(*READ_ON, *WITHOUT_LATENTS)
 def test_filters_go_on_from_what_they_draw(name, which):
     """One particle of each filter has all the weight, so it is what all become."""
-    tiny, model, proposal = opened(name, which)
+    case, model, proposal = opened(name, which)
     text, method = [4, UNKNOWN, 4, 4, UNKNOWN], ParticleFilter(20)
-    first, second, third = (tiny.batch([text]).piece(*ends) for ends in BORDERS)
+    first, second, third = (case.batch([text]).piece(*ends) for ends in BORDERS)
     names, draw = keys(1, "filter"), ImportanceSampling(20)
     begin = Particles.begin(1, "cpu")
     begun = draw.extend(model, proposal, first, names, [0], begin)
@@ -400,20 +297,6 @@ BORDERS = ((0, 3), (3, 4), (4, 5))
 """Where the text of the above is cut: a tree needs three words to have a choice."""
 
 
-@every_proposal
-def test_texts_are_scored_alike_in_any_company(name, which):
-    tiny, model, proposal = opened(name, which)
-    texts = readable(tiny, proposal)[::4]
-    assert len({len(text) for text in texts}) > 1 or tiny.goes_on, "premise: ragged"
-    if tiny.goes_on:
-        texts = [text[: 1 + n % LENGTH] for n, text in enumerate(texts)]
-    method, names = ImportanceSampling(7), keys(len(texts))
-    together = method.log_weights(model, proposal, tiny.batch(texts), names)
-    for n, text in enumerate(texts):
-        alone = method.log_weights(model, proposal, tiny.batch([text]), [names[n]])
-        torch.testing.assert_close(together[n], alone[0], rtol=0, atol=1e-10)
-
-
 @every_normalised_model
 def test_company_moves_float32_by_a_walk_of_roundings(name):
     """Relatively by less than sqrt(T) roundings of float32 in texts of T tokens.
@@ -422,14 +305,14 @@ def test_company_moves_float32_by_a_walk_of_roundings(name):
     predicted from, once a token before it: independent roundings add up like steps of
     a random walk. The sum over tokens is taken in float64 and adds none.
     """
-    tiny, model, proposal = opened(name)
+    case, model, proposal = opened(name)
     model.float()
-    length = LONG if tiny.goes_on else LONG_SENTENCE
+    length = LONG if case.goes_on else LONG_SENTENCE
     texts = [
-        [*(tiny.words[(n + t * t) % 3 % len(tiny.words)] for t in range(length)), END]
+        [*(case.words[(n + t * t) % 3 % len(case.words)] for t in range(length)), END]
         for n in range(5)
     ]
-    batch, every = tiny.batch(texts), torch.arange(5)
+    batch, every = case.batch(texts), torch.arange(5)
     stepwise = proposal.left_to_right if _whole(proposal) else proposal
     latents = stepwise.sample(stepwise.encode(batch), Streams(keys(5), 3), 3).latents
 
@@ -447,70 +330,14 @@ def test_company_moves_float32_by_a_walk_of_roundings(name):
 @every_normalised_model
 def test_what_an_unknown_word_costs_is_not_rounded(name):
     """Tens of nats a word, hundreds of words: added in float64 by float32 models."""
-    tiny, model, _ = opened(name)
+    case, model, _ = opened(name)
     model.float()
     cost, text = -10 * math.pi, [UNKNOWN, 4, UNKNOWN]
     free, dear = (
         model.log_joint(
             model.encode(TokenBatch.collate([text], [[c, 0.0, c]], first=START)),
-            tiny.latents(model, text),
+            case.latents(text),
         )
         for c in (0.0, cost)
     )
     torch.testing.assert_close(dear, free + 2 * cost, rtol=1e-12, atol=0)
-
-
-@every_proposal
-def test_the_first_samples_are_those_of_fewer(name, which, monkeypatch):
-    tiny, model, proposal = opened(name, which)
-    texts = readable(tiny, proposal)[:3]
-    few, many = (
-        ImportanceSampling(k).log_weights(
-            model, proposal, tiny.batch(texts), keys(len(texts))
-        )
-        for k in (5, 20)
-    )
-    torch.testing.assert_close(many[:, :5], few, rtol=0, atol=1e-10)
-    monkeypatch.setattr(importance, "DECISIONS", 16)
-    rounds = ImportanceSampling(20).log_weights(
-        model, proposal, tiny.batch(texts), keys(len(texts))
-    )
-    torch.testing.assert_close(rounds, many, rtol=0, atol=1e-10)
-
-
-@proposals(*READ_ON)
-def test_pieces_are_scored_as_the_whole(name, which, monkeypatch):
-    tiny, model, proposal = opened(name, which)
-    # Left out are those that read to the end of a text, or of a piece.
-    known = [[4, 1, 4, 4], [4], [1, 4]]
-    texts = tiny.batch(
-        known if name in WITHOUT_LATENTS else [[4, 5, 4, 5], [4], [5, 4]]
-    )
-    names = keys(len(texts.length))
-    whole = ImportanceSampling(6).log_weights(model, proposal, texts, names)
-    for module in (importance, particles):
-        monkeypatch.setattr(module, "PIECE", 1)
-    pieces = ImportanceSampling(6).log_weights(model, proposal, texts, names)
-    torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-10)
-
-
-@every_normalised_model
-@pytest.mark.parametrize("context", [[], [4], [4, UNKNOWN]])
-def test_predictions_are_ratios_of_prefixes(name, context):
-    tiny, model, proposal = opened(name)
-    stepwise = proposal.left_to_right if _whole(proposal) else proposal
-    state, log_w = None, torch.zeros(1, 1, dtype=torch.float64)
-    if context:
-        latents = tiny.latents(model, context)
-        encoded = model.encode(tiny.batch([context]))
-        log_w = model.log_joint(encoded, latents)
-        state = model.advance(encoded, latents)
-    here = Particles(state, state, log_w, log_w, log_w.long())
-    last = torch.tensor([(context or [START])[-1]])
-    found = here.next_token(model, last)[0]
-    prefix = tiny.log_p(model, context).item() if context else 0.0
-    for word in tiny.words if name == "rnng" and not context else (*tiny.words, END):
-        exact = tiny.log_p(model, [*context, word]).item() - prefix
-        assert found[word].item() == pytest.approx(exact, abs=1e-5)
-    assert stepwise.name in tiny.proposals
-    assert abs(found.logsumexp(-1).item()) < 1e-5

@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 from lm_eval.api.model import LM
 
-from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.models import MODELS, known_types, model_class, name_of
 from tests.conftest import PROJECT
 
 ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
@@ -22,7 +22,7 @@ LATENT = [alias for alias in ENTRY_POINTS if alias.startswith("latent_")]
 
 def test_every_model_has_a_backend():
     assert {*LATENT} == {f"latent_{name}" for name in MODELS}
-    assert ENTRY_POINTS.keys() - {*LATENT} == {"kenlm"}
+    assert ENTRY_POINTS.keys() - {*LATENT} == {"kenlm", "latent"}
 
 
 def test_n_gram_models_have_a_backend():
@@ -42,8 +42,12 @@ def test_a_backend_is_found_and_names_its_model(alias):
 def test_a_model_is_found(name):
     model = model_class(name)
     assert MODELS[name].endswith(f":{model.__name__}")
-    types = [model_class(other).config_class.model_type for other in MODELS]
-    assert types.count(model.config_class.model_type) == 1
+    assert name_of(model.config_class.model_type) == name
+
+
+def test_types_of_others_are_not_ours():
+    assert name_of("lstm") is name_of("bert") is name_of(None) is None
+    assert len(known_types()) == len(MODELS)
 
 
 def test_an_unknown_model_lists_its_neighbours():

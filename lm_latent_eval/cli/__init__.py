@@ -19,6 +19,7 @@ from lm_latent_eval.cli import (
     explain,
     seal,
     study,
+    tasks,
     train,
     tune,
 )
@@ -83,6 +84,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Latent language models: train, convert and score them.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (train, tune, convert, seal, estimate, study, distort, explain):
+    for command in (
+        train,
+        tune,
+        convert,
+        seal,
+        estimate,
+        study,
+        distort,
+        explain,
+        tasks,
+    ):
         command.add_to(commands)
     return parser

@@ -47,15 +47,18 @@ def add_to(commands: Commands) -> None:
 def _estimate(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.estimates import table
     from lm_latent_eval.scoring.files import score_file
-    from lm_latent_eval.scoring.model import load
-    from lm_latent_eval.scoring.options import ScoringOptions
-    from lm_latent_eval.scoring.scorer import Scorer
+    from lm_latent_eval.scoring.interface import open_model, scorer_of
+    from lm_latent_eval.scoring.options import parse_device, parse_dtype
     from lm_latent_eval.text.corpora import read_texts
 
     given = {n: v for n in OPTIONS if (v := getattr(args, n)) is not None}
-    options = ScoringOptions.parse(**given)
     texts = read_texts(args.data)
-    checkpoint = load(args.checkpoint, device=args.device, dtype=args.dtype).checkpoint
-    scorer = Scorer(checkpoint, options, batch_size=args.batch_size)
-    items = score_file(scorer, checkpoint, texts, args.output)
-    print(table(items, scorer.options))
+    opened = open_model(
+        args.checkpoint,
+        options=given,
+        dtype=parse_dtype(args.dtype),
+        device=parse_device(args.device),
+    )
+    scorer = scorer_of(opened, given, batch_size=args.batch_size)
+    items = score_file(scorer, texts, args.output)
+    print(table(items, scorer.fingerprint))

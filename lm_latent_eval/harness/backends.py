@@ -1,8 +1,9 @@
 """Latent language models as lm-eval models: ``lm_eval --model latent_kglm``.
 
 Requests come in, ``ScoredFloat`` answers go out; the arithmetic is in ``inference`` and
-``estimators``. A new model joins with a class of two lines here, one entry point in
-``pyproject.toml`` and its line in ``models.MODELS``.
+``estimators``. All that is known of a model here is that it answers queries
+(``scoring.interface.TextScorer``). ``latent`` takes whatever a directory holds, models
+of other packages too; each of the other names takes one model of ours.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,26 +28,16 @@ from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.latent import Mass, SentenceModel
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.options import (
-    ScoringOptions,
-    parse_device,
-    parse_dtype,
-)
-from lm_latent_eval.scoring.scorer import Answer, Scorer, telling
+from lm_latent_eval.scoring.interface import open_model, scorer_of
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.scorer import Answer, telling
 from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.text.digests import digest
 
 logger = logging.getLogger(__name__)
-
-UNITS = {
-    Mass.UNNORMALISED: "nats, up to one unknown constant a text",
-    Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
-}
-"""What a log-likelihood is where it is not that of a whole text, its end included."""
 
 KEPT = "requests were answered; with --use_cache, the same command goes on from there"
 """What an interrupted run has."""
@@ -56,17 +47,20 @@ LM_EVAL_DEVICE = "cuda:0"
 """What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
 
 
-class LatentLMBackend(LM):
-    """Scores strings with a latent language model.
+class Latent(LM):
+    """``latent``: scores strings with the latent language model of a directory.
 
     Args:
         pretrained: Checkpoint directory or hub repository; None is the embedded
             demonstration model, where there is one.
+        model: Its name or ``package.module:Class``; None is what the directory says.
+        revision: Of the repository: a commit, tag or branch.
         proposal: One that the checkpoint has (KGLM: ``adapted``, ``smoothing``,
             ``peeking``, ``nonpeeking``, ``prior``); None is the model's own choice.
         estimator: ``auto`` (what a text asks for, the default), ``mixed`` (search and
             draws), ``is`` (importance sampling), ``beam`` (beam marginalization),
-            ``smc`` (particle filters), or ``exact`` for a model without latents.
+            ``smc`` (particle filters), or ``exact`` for a model without latents; of
+            another package by its name or ``package.module:Class``.
         num_samples: K, latents of a text that are found or drawn; with
             ``target_stderr`` the size of the pilot.
         temperature: Divides the proposal's scores; above 1 flattens it.
@@ -80,73 +74,69 @@ class LatentLMBackend(LM):
         max_batch_size: The most that ``auto`` takes.
         device: Where to compute.
         dtype: ``float32``, ``float64`` or ``auto`` (as in the checkpoint).
+
+    A model that scores strings its own way has other options than those from
+    ``proposal`` to ``max_samples``.
     """
 
-    model_name: ClassVar[str]
+    model_name: ClassVar[str | None] = None
+    """The only model that it takes; None: any."""
     default_checkpoint: ClassVar[Path | None] = None
 
     def __init__(
         self,
         pretrained: str | None = None,
-        proposal: str | None = None,
-        estimator: str | None = None,
-        num_samples: int | str = 100,
-        temperature: float | str = 1.0,
-        seed: int | str = 0,
-        unk: str | None = None,
-        target_stderr: float | str | None = None,
-        max_samples: int | str = 100_000,
+        model: str | None = None,
+        revision: str | None = None,
         batch_size: int | str | None = "auto",
         max_batch_size: int | str | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = "auto",
-        **unknown: Any,
+        **options: Any,
     ) -> None:
         """Check the arguments and load the checkpoint."""
         super().__init__()
         # --trust_remote_code is about data sets, but lm-eval tells models as well.
-        unknown.pop("trust_remote_code", None)
-        if unknown:
-            raise ValueError(
-                f"{next(iter(unknown))!r} is not an argument of "
-                f"latent_{self.model_name}; expected pretrained, proposal, estimator, "
-                "num_samples, temperature, seed, unk, target_stderr, max_samples, dtype"
-            )
-        options = ScoringOptions.parse(
-            estimator=estimator,
-            num_samples=num_samples,
-            proposal=proposal,
-            temperature=temperature,
-            seed=seed,
-            unk=unk,
-            target_stderr=target_stderr,
-            max_samples=max_samples,
-        )
+        options.pop("trust_remote_code", None)
         self._processes = Processes.start()
         # lm_eval asks for its default where nobody has asked for a device.
         asked = None if device == LM_EVAL_DEVICE else device
         self._device = self._processes.device or parse_device(asked)
-        self.checkpoint = load(
+        self.checkpoint = open_model(
             str(pretrained or self._embedded()),  # a name of digits comes as a number
-            expected=self.model_name,
+            model=self._named(model),
+            revision=None if revision is None else str(revision),
+            options=options,
             dtype=parse_dtype(dtype),
             device=self._device,
         )
         self.summary = Summary()
         self._unreported: list[Answer] = []
-        self._scorer = Scorer(
+        self._scorer = scorer_of(
             self.checkpoint,
             options,
             batch_size=batch_size,
             max_batch_size=max_batch_size,
             quiet=self.rank != 0,
         )
-        self.options = self._scorer.options
+
+    def _named(self, model: str | None) -> str | None:
+        if model not in (None, self.model_name) and self.model_name is not None:
+            raise ValueError(
+                f"model={model}: {self._alias} takes {self.model_name} models alone; "
+                "use --model latent"
+            )
+        return model or self.model_name
+
+    @property
+    def _alias(self) -> str:
+        """What ``--model`` calls it."""
+        return f"latent_{self.model_name}" if self.model_name else "latent"
 
     def _embedded(self) -> Path:
         if self.default_checkpoint is None:
             raise ValueError(
-                f"latent_{self.model_name} has no embedded model: give "
+                f"{self._alias} has no embedded model: give "
                 "--model_args pretrained=DIRECTORY"
             )
         return self.default_checkpoint
@@ -162,7 +152,7 @@ class LatentLMBackend(LM):
         Raises:
             ValueError: If another task asks such a model.
         """
-        if self.checkpoint.model.mass is Mass.UNNORMALISED:
+        if self._scorer.mass is Mass.UNNORMALISED:
             for instance in requests:
                 self._refuse_unnormalised(instance)
         queries = [
@@ -184,11 +174,6 @@ class LatentLMBackend(LM):
 
         Greedy are those that are the argmax of the estimated next-token marginals.
         """
-        if self.options.target_stderr is not None:
-            logger.warning(
-                "target_stderr is for whole texts: continuations take num_samples=%d",
-                self.options.num_samples,
-            )
         queries = []
         for number, name, instance in _identified(requests):
             context, continuation = instance.args
@@ -223,7 +208,7 @@ class LatentLMBackend(LM):
     def _refuse_unnormalised(self, request: Instance) -> None:
         if DISTORTION not in (request.doc or {}):
             raise ValueError(
-                f"latent_{self.model_name} scores sentences without normalising, so "
+                f"{self._alias} scores sentences without normalising, so "
                 f"{request.task_name or 'a request'} would read its scores as "
                 "log-probabilities, of which it has none: no perplexity, no rate. Use "
                 "the contrastive_entropy tasks"
@@ -250,7 +235,7 @@ class LatentLMBackend(LM):
             logger.warning(
                 "unk=%s charged %d unknown words as a class and %d unusual gaps not at "
                 "all: bits per byte and byte perplexities of these texts mean nothing",
-                self.options.unk,
+                self._scorer.fingerprint.get("unk"),
                 unspelled,
                 respaced,
             )
@@ -261,36 +246,12 @@ class LatentLMBackend(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """Say what the numbers are: this goes into the results' ``config``."""
-        model = self.checkpoint.model
+        about = self._scorer.about
         return {
             "latent_eval_version": lm_latent_eval.__version__,
-            "checkpoint_digest": self.checkpoint.digest,
-            "model_num_parameters": sum(p.numel() for p in model.parameters()),
-            "model_dtype": str(model.dtype),
-            # lm-eval's own "device" is what it was told, not what was used.
-            "model_device": str(model.device),
-            "latent_eval": {
-                **asdict(self.options),
-                "tuned_on": self._tuned_on(),
-                "mass": str(model.mass),
-                "scored_as": "sentences"
-                if isinstance(model, SentenceModel)
-                else "documents",
-                "vocabulary": f"{model.config.vocab_size} words to utter, "
-                f"{model.config.num_words - model.config.vocab_size} more to copy",
-                "units": UNITS.get(
-                    model.mass, "nats; sentence ends counted in rolling log-likelihoods"
-                ),
-                **self.summary.as_dict(),
-            },
+            **about,
+            "latent_eval": {**about.get("latent_eval", {}), **self.summary.as_dict()},
         }
-
-    def _tuned_on(self) -> str | None:
-        """Say what the proposal was tuned on, if it was."""
-        tuned = self.checkpoint.model.tuned.get(self.options.proposal)
-        if tuned is None:
-            return None
-        return f"{len(tuned.texts)} texts, digest {tuned.data}"
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse a cache whose numbers other settings made."""
@@ -299,18 +260,17 @@ class LatentLMBackend(LM):
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Everything that a cached number depends on, as JSON."""
+        scored_by = self._scorer.fingerprint
         return {
-            "model": f"latent_{self.model_name}",
+            **scored_by,
+            "model": f"latent_{scored_by['model']}",
             "lm_latent_eval": lm_latent_eval.__version__,
-            "checkpoint": self.checkpoint.digest,
-            "dtype": str(self.checkpoint.model.dtype),
-            **asdict(self.options),
         }
 
     @property
     def tokenizer_name(self) -> str:
         """What tells this model's requests from others' in request caches."""
-        return f"latent_{self.model_name}-{self.checkpoint.digest}"
+        return f"{self.fingerprint['model']}-{self.fingerprint['checkpoint']}"
 
     # -- data parallelism -------------------------------------------------------------
 
@@ -372,47 +332,47 @@ def _asked(requests: list[Instance]) -> Iterator[bool]:
         yield seen[id(instance)] <= (instance.repeats or 1)
 
 
-class LatentKGLM(LatentLMBackend):
+class LatentKGLM(Latent):
     """``latent_kglm``: a knowledge graph language model."""
 
     model_name = "kglm"
     default_checkpoint = CHECKPOINT
 
 
-class LatentEntityNLM(LatentLMBackend):
+class LatentEntityNLM(Latent):
     """``latent_entitynlm``: a language model that remembers entities."""
 
     model_name = "entitynlm"
 
 
-class LatentLSTM(LatentLMBackend):
+class LatentLSTM(Latent):
     """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
 
     model_name = "lstm"
 
 
-class LatentRNN(LatentLMBackend):
+class LatentRNN(Latent):
     """``latent_rnn``: a simple recurrent network, whose log-likelihoods are exact."""
 
     model_name = "rnn"
 
 
-class LatentRNNG(LatentLMBackend):
+class LatentRNNG(Latent):
     """``latent_rnng``: a recurrent neural network grammar; documents are sentences."""
 
     model_name = "rnng"
 
 
-class LatentSRNN(LatentLMBackend):
+class LatentSRNN(Latent):
     """``latent_srnn``: a sentence-level RNN, whose scores are not normalised."""
 
     model_name = "srnn"
 
 
 __all__ = [
+    "Latent",
     "LatentEntityNLM",
     "LatentKGLM",
-    "LatentLMBackend",
     "LatentLSTM",
     "LatentRNN",
     "LatentRNNG",

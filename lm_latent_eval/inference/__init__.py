@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from lm_latent_eval.arguments import one_of
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.interface import Estimator
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
+from lm_latent_eval.registry import Registry
 
 ESTIMATORS: dict[str, Any] = {
     method.name: method
@@ -22,11 +26,33 @@ ESTIMATORS: dict[str, Any] = {
 }
 """Name -> estimator; each is built with its number of samples (or width)."""
 
+REGISTRY = Registry("lm_latent_eval.estimators", "estimator", ESTIMATORS)
+
+
+def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estimator]:
+    """Return an estimator: one of ours that suits a model, or another package's.
+
+    Args:
+        name: Its name, or ``package.module:Class``.
+        offered: Those of ours that the model names.
+
+    Raises:
+        ValueError: If there is none, or it is one of ours that does not suit.
+    """
+    if name in ESTIMATORS or name not in REGISTRY:
+        one_of("estimator", name, offered)
+    found: Callable[[int], Estimator] = REGISTRY[name]
+    return found
+
+
 __all__ = [
     "ESTIMATORS",
+    "REGISTRY",
     "BeamMarginalization",
+    "Estimator",
     "Exact",
     "ImportanceSampling",
     "Mixed",
     "ParticleFilter",
+    "estimator_named",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from lm_latent_eval.registry import Registry
 
 if TYPE_CHECKING:
     from lm_latent_eval.models.checkpoint import load as load
@@ -17,20 +18,45 @@ MODELS = {
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
     "srnn": "lm_latent_eval.models.srnn.modeling:SentenceRNN",
 }
-"""Name -> class. A new model joins with its folder and one line."""
+"""Name -> class. Models of other packages join by an entry point."""
+
+TYPES = {
+    "latent_eval_lstm": "lstm",
+    "latent_eval_rnn": "rnn",
+    "latent_eval_rnng": "rnng",
+    "latent_eval_srnn": "srnn",
+}
+"""``model_type`` of ``config.json`` -> name, where they are not the same."""
+
+REGISTRY = Registry("lm_latent_eval.models", "latent model", MODELS)
 
 
 def model_class(name: str) -> Any:
-    """Import a model class by its name in ``MODELS``.
+    """Import a model class by its name, or from ``package.module:Class``.
 
     Raises:
         ValueError: If there is none; the nearest names are listed.
     """
-    if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS) or sorted(MODELS)
-        raise ValueError(f"no latent model {name!r}; there is {', '.join(near)}")
-    module, _, attribute = MODELS[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return REGISTRY[name]
+
+
+def name_of(model_type: object) -> str | None:
+    """Return the name of the model whose ``config.json`` has a type, if there is one.
+
+    No model is imported for that.
+    """
+    if not isinstance(model_type, str) or ":" in model_type:
+        return None
+    if model_type in TYPES.values():  # "lstm" is a model of others
+        return None
+    name = TYPES.get(model_type, model_type)
+    return name if name in REGISTRY else None
+
+
+def known_types() -> list[str]:
+    """List every ``model_type`` that has a name, in alphabetical order."""
+    types = {name: model_type for model_type, name in TYPES.items()}
+    return sorted(types.get(name, name) for name in REGISTRY.names())
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ and as it was written, or not at all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ from torch import Tensor
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import replacing
-from lm_latent_eval.models import MODELS, model_class, tuning
-from lm_latent_eval.models.pretrained import ExtraFiles, local
+from lm_latent_eval.models import MODELS, known_types, model_class, name_of, tuning
+from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
 from lm_latent_eval.text import strict_json
+from lm_latent_eval.text.encoder import Encoder, OwnEncoder
 from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.reading import Reader, UnknownWords, reader
+from lm_latent_eval.text.reading import UnknownWords, reader
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.weights import FLOATS, shared_type
 
@@ -47,21 +49,41 @@ class Checkpoint:
     """A loaded model with its vocabulary."""
 
     name: str
-    """Its name in ``MODELS``."""
+    """Its name, as ``model_class`` takes it."""
     model: Any
-    tokenizer: WordTokenizer
+    words: WordTokenizer | None
+    """Its vocabulary, unless it brings an encoder of its own."""
     directory: Path
     orthography: Orthography | None = None
     """Spelling and spacing; without them only words are scored, and not strings."""
     digest: str = ""
     """A short digest of every file that scores depend on."""
 
-    def reader(self, unk: UnknownWords | str | None = None) -> Reader:
-        """Return what cuts strings into words and prices the unknown ones.
+    @property
+    def tokenizer(self) -> WordTokenizer:
+        """Its vocabulary.
+
+        Raises:
+            ValueError: If its units are no words.
+        """
+        if self.words is None:
+            raise ValueError(f"{self.directory}: a {self.name} model has no words")
+        return self.words
+
+    def encoder(self, unk: UnknownWords | str | None = None) -> Encoder:
+        """Return what cuts strings into units and prices the unknown ones.
 
         Raises:
             ValueError: If the checkpoint lacks what the policy needs.
         """
+        if isinstance(self.model, OwnEncoder):
+            own = self.model.load_encoder(self.directory)
+            if unk not in (None, str(own.policy)):
+                raise ValueError(
+                    f"unk={unk}: a {self.name} model is one of {own.units}, which have "
+                    "no unknown words; leave it out"
+                )
+            return own
         return reader(
             self.tokenizer,
             unk,
@@ -74,14 +96,17 @@ def load(
     path: str | Path,
     *,
     expected: str | None = None,
+    revision: str | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Checkpoint:
     """Load a checkpoint directory, ready to evaluate.
 
     Args:
-        path: The directory.
-        expected: The model's name in ``MODELS``, if only that one will do.
+        path: The directory, or a repository of the hub.
+        expected: The model's name or ``package.module:Class``, if only that one will
+            do.
+        revision: Of the repository: a commit, tag or branch.
         dtype: Floating type to compute in; None is that of the file.
         device: Where the weights go.
 
@@ -92,7 +117,7 @@ def load(
     """
     if dtype is not None and dtype not in FLOATS.values():
         raise ValueError(f"dtype={dtype}: expected one of {', '.join(FLOATS)}")
-    directory = _directory(path)
+    directory = directory_of(path, revision)
     digest = _verify(directory)
     loaded = _load(directory, expected=expected, dtype=dtype, device=device)
     return replace(loaded, digest=digest)
@@ -136,12 +161,16 @@ def _load(
     own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
     model.load_state_dict(own, assign=True)
     try:
-        tokenizer = WordTokenizer.load(directory, model.config.vocab_size)
-        if tokenizer.num_words < model.config.num_words:
-            raise ValueError(
-                f"{directory / CONFIG}: num_words is {model.config.num_words}, but "
-                f"{tokenizer.num_words} words are in the vocabulary"
-            )
+        words = None
+        if isinstance(model, OwnEncoder):
+            model.load_encoder(directory)
+        else:
+            words = WordTokenizer.load(directory, model.config.vocab_size)
+            if words.num_words < model.config.num_words:
+                raise ValueError(
+                    f"{directory / CONFIG}: num_words is {model.config.num_words}, but "
+                    f"{words.num_words} words are in the vocabulary"
+                )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
         model.tuned = tuning.load(directory, model)
@@ -149,7 +178,7 @@ def _load(
     except ValueError as err:
         raise CheckpointError(str(err)) from err
     model = model.to(device).eval().requires_grad_(False)
-    return Checkpoint(name, model, tokenizer, directory, orthography)
+    return Checkpoint(name, model, words, directory, orthography)
 
 
 def load_tokenizer(path: str | Path) -> WordTokenizer:
@@ -158,7 +187,7 @@ def load_tokenizer(path: str | Path) -> WordTokenizer:
     Raises:
         CheckpointError: If there is no checkpoint, or its vocabulary is damaged.
     """
-    directory = _directory(path)
+    directory = directory_of(path)
     _verify(directory)
     _, config = _read_config(directory, None)
     try:
@@ -169,7 +198,7 @@ def load_tokenizer(path: str | Path) -> WordTokenizer:
 
 def save(
     model: Any,
-    tokenizer: WordTokenizer,
+    tokenizer: WordTokenizer | None,
     directory: Path,
     state: Mapping[str, Any],
     orthography: Orthography | None = None,
@@ -178,7 +207,7 @@ def save(
 
     Args:
         model: The model, for its configuration and extras.
-        tokenizer: The vocabulary.
+        tokenizer: The vocabulary; None if the model brings an encoder of its own.
         directory: Where; made if need be.
         state: Name -> tensor of the weights to write.
         orthography: How the model's texts are written, if that was learnt.
@@ -190,7 +219,8 @@ def save(
         (directory / name).unlink(missing_ok=True)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
-    tokenizer.save(directory)
+    if tokenizer is not None:
+        tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
     tuning.save(model.tuned, directory)
@@ -204,10 +234,19 @@ def save(
     manifest.write(directory)
 
 
-def _directory(path: str | Path) -> Path:
-    """Return a local directory, fetching it from the hub if it names a repository."""
+def directory_of(path: str | Path, revision: str | None = None) -> Path:
+    """Return a local directory, fetching it from the hub if it names a repository.
+
+    Raises:
+        CheckpointError: If there is neither, or a directory is to have a revision.
+    """
+    if revision is not None and Path(path).is_dir():
+        raise CheckpointError(
+            f"revision={revision}: {path} is a directory, and only repositories of the "
+            "hub have revisions"
+        )
     try:
-        return local(path)
+        return local(path, revision=revision)
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as err:
         raise CheckpointError(
             f"pretrained={path}: no such directory, and not a repository that the hub "
@@ -238,24 +277,46 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
         raise CheckpointError(
             f"{path} is not JSON ({err}): written to the end?"
         ) from err
-    types = {model_class(name).config_class.model_type: name for name in MODELS}
     found = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(found, str) or found not in types:
+    if expected is not None and ":" in expected:  # that class, whether declared or not
+        if found != _class(expected, directory).config_class.model_type:
+            raise CheckpointError(f"{path} is of a {found!r} model, not of {expected}")
+        return expected, config
+    name = name_of(found)
+    if name is None:
         raise CheckpointError(
-            f"{path} describes a model of type {found!r}; this package has "
-            f"{', '.join(sorted(types))}"
+            f"{path} describes a model of type {found!r}; this package and the "
+            f"installed ones have {', '.join(known_types())}"
         )
-    if expected is not None and types[found] != expected:
+    if expected is not None and name != expected:
         raise CheckpointError(
-            f"{directory} holds a {types[found]} model, not a {expected} one: use "
-            f"--model latent_{types[found]}"
+            f"{directory} holds a {name} model, not a {expected} one: use "
+            f"--model {f'latent_{name}' if name in MODELS else 'latent'}"
         )
-    return types[found], config
+    return name, config
+
+
+def name_in(directory: Path) -> str | None:
+    """Return the name of the model that a directory says it holds, if it does."""
+    with suppress(CheckpointError):
+        return _read_config(directory, None)[0]
+    return None
+
+
+def _class(name: str, directory: Path) -> Any:
+    """Import a model that is p(x, z) with weights, not one that scores its own way."""
+    found = model_class(name)
+    if isinstance(found, type) and issubclass(found, Pretrained):
+        return found
+    raise CheckpointError(
+        f"{directory} is for {name}, which scores strings its own way: use `lm_eval "
+        "--model latent`, `lm-latent-eval estimate` or lm_latent_eval.load"
+    )
 
 
 def _build(name: str, config: dict[str, Any], directory: Path) -> Any:
     """Build a model without weights, which takes no memory, whatever its sizes."""
-    model = model_class(name)
+    model = _class(name, directory)
     try:
         with torch.device("meta"):
             return model(model.config_class.from_dict(config))

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval import manifest
+from lm_latent_eval.durable import share
 from lm_latent_eval.models import tuning
 from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.values import Each, Flag, OneOf, Rules, Text, check
@@ -77,7 +78,20 @@ class CheckedConfig(PretrainedConfig):
 
 
 class Pretrained(PreTrainedModel):
-    """A model that is written with a manifest, and read if it is what that says."""
+    """A model that is written with a manifest, and read if it is what that says.
+
+    A subclass with a configuration of its own is known to ``AutoConfig`` and
+    ``AutoModel`` by that one's ``model_type``.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Tell transformers of a model."""
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        config = vars(cls).get("config_class")
+        # An abstract class has the name that it annotates.
+        if isinstance(config, type) and issubclass(config, PretrainedConfig):
+            AutoConfig.register(config.model_type, config, exist_ok=True)
+            AutoModel.register(config, cls, exist_ok=True)
 
     tuned: Mapping[str, tuning.Tuned] = MappingProxyType({})
     """Proposals whose strengths were fitted to texts."""
@@ -101,6 +115,8 @@ class Pretrained(PreTrainedModel):
         directory is a checkpoint.
         """
         super().save_pretrained(save_directory, **kwargs)
+        for weights in Path(save_directory).glob("*.safetensors"):
+            share(weights)
         if isinstance(self, ExtraFiles):
             self.save_extras(Path(save_directory))
         tuning.save(self.tuned, Path(save_directory))

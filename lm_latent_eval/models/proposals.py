@@ -1,10 +1,13 @@
-"""What models check when they are asked for a proposal."""
+"""Proposals by name: a model's own, or another package's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
+
+from lm_latent_eval.registry import Registry
 
 Factor = float | Tensor
 Strengths = Mapping[str, Factor]
@@ -35,6 +38,30 @@ def factors(strengths: Strengths, temperature: float) -> tuple[Factor, Factor] |
     )
     plain = all(isinstance(factor, float) and factor == 1.0 for factor in found)
     return None if plain else found
+
+
+REGISTRY = Registry("lm_latent_eval.proposals", "proposal", {})
+"""Name -> what builds a proposal for a model: ``(model, temperature) -> Proposal``."""
+
+
+def proposal_named(
+    model: Any, name: str | None = None, temperature: float = 1.0
+) -> Any:
+    """Return a proposal of a model, or one that another package has for it.
+
+    Args:
+        model: A latent LM.
+        name: One of the model's own, or else of another package, or
+            ``package.module:Class``. None is the model's first.
+        temperature: Divides the proposal's scores.
+
+    Raises:
+        ValueError: If there is no such proposal.
+    """
+    if name is None or name in model.proposal_names or name not in REGISTRY:
+        return model.proposal(name, temperature)
+    check_temperature(temperature)
+    return REGISTRY[name](model, temperature)
 
 
 def chosen(name: str | None, known: Sequence[str]) -> str:

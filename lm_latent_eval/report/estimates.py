@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lm_latent_eval.scoring.metrics import METRICS, Scored
-from lm_latent_eval.scoring.options import ScoringOptions
+
+WHICH = ("model", "checkpoint", "dtype")
+"""Settings that say what was scored with, not how."""
 
 
-def table(items: Sequence[Scored], options: ScoringOptions) -> str:
+def table(items: Sequence[Scored], settings: Mapping[str, Any]) -> str:
     """Return every metric of a corpus with its Monte Carlo error, and how it came.
 
     Args:
         items: The corpus, scored.
-        options: How it was scored.
+        settings: How it was scored: a scorer's ``fingerprint``.
     """
     tokens = sum(item.estimate.num_tokens for item in items)
     num_bytes = sum(item.bytes for item in items)
-    how = (f"{name}={value}" for name, value in vars(options).items() if value)
+    how = (
+        f"{name}={value}"
+        for name, value in settings.items()
+        if value and name not in WHICH
+    )
     rows = [
         f"{len(items):,} texts, {tokens:,} predicted tokens, {num_bytes:,} bytes",
         " ".join(how),

@@ -59,6 +59,18 @@ UNKNOWN_WORDS = {
     "perplexities compare only within one vocabulary.",
 }
 
+UNSAID = {
+    "num_samples": 1,
+    "proposal": None,
+    "temperature": 1.0,
+    "seed": 0,
+    "unk": None,
+    "vocabulary": "Strings are scored its own way",
+    "scored_as": "documents",
+    "mass": None,
+}
+"""What a model that scores strings its own way need not say."""
+
 
 def explain(directory: Path) -> str:
     """Explain the newest results below a folder.
@@ -100,6 +112,7 @@ def _how(config: dict[str, Any]) -> str:
     if ours is None:
         name = config.get("model")
         return f"{name} is not one of our models; its numbers are its own."
+    ours = UNSAID | ours
     drawn = ours.get("samples_per_request", [ours["num_samples"]])
     samples = (
         f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
@@ -118,11 +131,11 @@ def _how(config: dict[str, Any]) -> str:
         f"the {ours['proposal']} proposal",
         "smc": f"particle filters with {samples} particles a text in all, from "
         f"{drawn_from} (effective samples count filters, at most ten)",
-        "exact": "no latents, so log-likelihoods are exact",
-    }[ours["estimator"]]
+        "exact": "nothing is drawn: log-likelihoods are exact",
+    }.get(ours["estimator"], f"estimator {ours['estimator']}")
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
-        f"{ours['vocabulary']}. {UNKNOWN_WORDS[ours['unk']]}",
+        f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(ours['unk'], '')}",
     ]
     if ours.get("tuned_on"):
         lines.append(
@@ -148,7 +161,7 @@ def _how(config: dict[str, Any]) -> str:
 
 
 def _task(values: dict[str, Any], estimator: str) -> str:
-    drawn = BOUNDS[estimator] is _DRAWN
+    drawn = BOUNDS.get(estimator, _DRAWN) is _DRAWN
     meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
     for name, meaning in meanings.items():
@@ -163,7 +176,7 @@ def _task(values: dict[str, Any], estimator: str) -> str:
         if isinstance(error, int | float) and (drawn or error):
             number += f" ± {error:.2g}"
         if name == "token_perplexity":
-            meaning += BOUNDS[estimator]
+            meaning += BOUNDS.get(estimator, "")
         lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
     return "\n".join(lines)
 

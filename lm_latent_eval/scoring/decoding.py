@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators.estimate import MissedSupportError
-from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -87,13 +87,13 @@ class Utterance:
         """Whether nothing more is to be written."""
         return self.ended or len(self.words) >= self.options.max_tokens
 
-    def extend(self, log_p: Tensor, u: float, tokenizer: WordTokenizer) -> None:
+    def extend(self, log_p: Tensor, u: float, encoder: Encoder) -> None:
         """Add a word.
 
         Args:
             log_p: Log-probabilities of the words, (number of words,).
             u: A random number in (0, 1).
-            tokenizer: For finding stop strings.
+            encoder: For finding stop strings.
 
         Raises:
             MissedSupportError: If no latent of the text so far has a positive weight.
@@ -107,25 +107,26 @@ class Utterance:
                 "more samples, or use a proposal that covers the model's latents"
             )
         log_p = log_p.double().cpu().clone()
-        log_p[UNKNOWN] = -torch.inf  # it has no spelling to write
+        if encoder.unknown is not None:
+            log_p[encoder.unknown] = -torch.inf  # it has no spelling to write
         if self.options.temperature == 0:
             word = int(log_p.argmax())
         else:
             mass = (log_p / self.options.temperature).softmax(-1).cumsum(-1)
             threshold = torch.tensor(u, dtype=mass.dtype, device=mass.device)
             word = int(torch.searchsorted(mass / mass[-1], threshold, right=True))
-        if word == END:
+        if word == encoder.end:
             self.ended = True
             return
         self.words.append(word)
-        text = self._written(tokenizer)
+        text = self._written(encoder)
         self.ended = any(stop in text for stop in self.options.until)
 
-    def text(self, tokenizer: WordTokenizer) -> str:
+    def text(self, encoder: Encoder) -> str:
         """Return the continuation up to the first stop string."""
-        text = self._written(tokenizer)
+        text = self._written(encoder)
         cuts = [text.find(stop) for stop in self.options.until]
         return text[: min((cut for cut in cuts if cut >= 0), default=len(text))]
 
-    def _written(self, tokenizer: WordTokenizer) -> str:
-        return tokenizer.decode(self.ids)[len(tokenizer.decode(self.context)) :]
+    def _written(self, encoder: Encoder) -> str:
+        return encoder.decode(self.ids)[len(encoder.decode(self.context)) :]

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import lm_latent_eval
 from lm_latent_eval.durable import appending, only_writer, whole_lines, write_text
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Scored
-from lm_latent_eval.scoring.scorer import Answer, Scorer
+from lm_latent_eval.scoring.scorer import Answer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.settings import differences
 
@@ -31,13 +31,12 @@ _INFINITE = ("inf", "-inf", "nan")
 
 
 def score_file(
-    scorer: Scorer, checkpoint: Checkpoint, texts: Sequence[str], output: Path | None
+    scorer: TextScorer, texts: Sequence[str], output: Path | None
 ) -> list[Scored]:
     """Score texts, keeping each estimate in a file as soon as it is there.
 
     Args:
         scorer: How to score.
-        checkpoint: What it scores with.
         texts: N strings.
         output: The file, new or of an interrupted run; None keeps nothing.
 
@@ -54,7 +53,7 @@ def score_file(
         for answer in scorer.score_texts(_queries(texts, found)):
             found[answer.index] = answer
     else:
-        settings = _settings(scorer, checkpoint, texts)
+        settings = _settings(scorer, texts)
         with only_writer(output, "the estimates so far", lock=_lock(output)):
             found |= _resume(output, settings, len(texts))
             with appending(output) as append:
@@ -77,18 +76,11 @@ def _queries(texts: Sequence[str], found: Container[int]) -> list[Query]:
     ]
 
 
-def _settings(
-    scorer: Scorer, checkpoint: Checkpoint, texts: Sequence[str]
-) -> dict[str, Any]:
-    tuned = checkpoint.model.tuned.get(scorer.options.proposal)
+def _settings(scorer: TextScorer, texts: Sequence[str]) -> dict[str, Any]:
     return {
         "lm_latent_eval": lm_latent_eval.__version__,
-        "model": checkpoint.name,
-        "checkpoint": checkpoint.digest,
-        "dtype": str(checkpoint.model.dtype),
-        "tuned_on": tuned.data if tuned else None,
         "texts": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()[:16],
-        **asdict(scorer.options),
+        **scorer.fingerprint,
     }
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
+from lm_latent_eval.scoring.interface import (
+    TextModel,
+    TextScorer,
+    open_model,
+    scorer_of,
+)
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
-from lm_latent_eval.scoring.scorer import Scorer, telling
+from lm_latent_eval.scoring.scorer import telling
 from lm_latent_eval.scoring.texts import Query
 
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
@@ -37,7 +43,19 @@ class LatentModel:
         True
     """
 
-    checkpoint: Checkpoint
+    opened: Checkpoint | TextModel
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Model, vocabulary and digest of a model that is scored by latents.
+
+        Raises:
+            ValueError: If it is a model that scores strings its own way.
+        """
+        if not isinstance(self.opened, Checkpoint):
+            kind = type(self.opened).__name__
+            raise ValueError(f"a {kind} scores strings its own way, without latents")
+        return self.opened
 
     def log_likelihood(
         self,
@@ -54,6 +72,7 @@ class LatentModel:
         max_samples: int = 100_000,
         batch_size: int | str | None = None,
         progress: bool = False,
+        **more: Any,
     ) -> list[Estimate]:
         """Estimate log p of texts, their ends included, or of continuations.
 
@@ -73,6 +92,7 @@ class LatentModel:
             batch_size: Texts scored together, which moves no number; None or ``auto``:
                 as many as memory allows.
             progress: Show a progress bar.
+            **more: Options of a model that scores strings its own way.
 
         Returns:
             N estimates, in nats, in the order of the texts.
@@ -87,19 +107,18 @@ class LatentModel:
             raise ValueError("target_stderr is for whole texts: give num_samples")
         if contexts is not None and len(contexts) != len(texts):
             raise ValueError(f"{len(texts)} texts, but {len(contexts)} contexts")
-        options = ScoringOptions.parse(
-            num_samples=num_samples,
-            estimator=estimator,
-            proposal=proposal,
-            temperature=temperature,
-            seed=seed,
-            unk=unk,
-            target_stderr=target_stderr,
-            max_samples=max_samples,
-        )
-        scorer = Scorer(
-            self.checkpoint, options, batch_size=batch_size, quiet=not progress
-        )
+        options = {
+            "num_samples": num_samples,
+            "estimator": estimator,
+            "proposal": proposal,
+            "temperature": temperature,
+            "seed": seed,
+            "unk": unk,
+            "target_stderr": target_stderr,
+            "max_samples": max_samples,
+            **more,
+        }
+        scorer = self._scorer(options, batch_size=batch_size, quiet=not progress)
         if contexts is None:
             queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
             answers = scorer.score_texts(queries)
@@ -146,23 +165,32 @@ class LatentModel:
         """
         if isinstance(contexts, str) or isinstance(until, str):
             raise TypeError("expected a list of strings, not one string")
-        options = ScoringOptions.parse(
-            num_samples=num_samples, proposal=proposal, seed=seed
-        )
+        options = {"num_samples": num_samples, "proposal": proposal, "seed": seed}
         how = GenerationOptions(
             tuple(until),
             whole("max_tokens", max_tokens, 1),
             at_least_0("sampling_temperature", sampling_temperature),
         )
-        scorer = Scorer(self.checkpoint, options, quiet=True)
+        scorer = self._scorer(options, quiet=True)
         queries = [(Query(n, f"text/{n}", "", c), how) for n, c in enumerate(contexts)]
         texts = dict(scorer.generate(queries))
         return [texts[n] for n in range(len(contexts))]
+
+    def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
+        """Tell the model of the options that were given, not of our defaults."""
+        given = {
+            name: value
+            for name, value in options.items()
+            if value != getattr(ScoringOptions, name, None)
+        }
+        return scorer_of(self.opened, given, **how)
 
 
 def load(
     path: str | Path,
     *,
+    model: str | None = None,
+    revision: str | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
 ) -> LatentModel:
@@ -170,6 +198,8 @@ def load(
 
     Args:
         path: Where it is.
+        model: The model's name or ``package.module:Class``; None is what is there.
+        revision: Of the repository: a commit, tag or branch.
         device: Where to compute; None is a GPU if there is one.
         dtype: ``float32`` or ``float64``; None is that of the file.
 
@@ -177,5 +207,11 @@ def load(
         ValueError: If there is no checkpoint, or it is incomplete or damaged.
     """
     return LatentModel(
-        checkpoint.load(path, dtype=parse_dtype(dtype), device=parse_device(device))
+        open_model(
+            path,
+            model=model,
+            revision=revision,
+            dtype=parse_dtype(dtype),
+            device=parse_device(device),
+        )
     )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.arguments import one_of, positive, whole
-from lm_latent_eval.inference import ESTIMATORS
+from lm_latent_eval.inference import REGISTRY
 from lm_latent_eval.models.proposals import check_temperature
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,14 @@ def _name(name: str, value: Any) -> str | None:
     return None if value in (None, "") else str(value)
 
 
+def _estimator(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if str(value) in REGISTRY:
+        return str(value)
+    return one_of(name, value, ["auto", *REGISTRY.names()])
+
+
 def _temperature(name: str, value: Any) -> float:
     temperature = positive(name, value)
     check_temperature(temperature)
@@ -82,9 +90,7 @@ def _temperature(name: str, value: Any) -> float:
 
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
-    "estimator": lambda name, value: (
-        None if value is None else one_of(name, value, ["auto", *ESTIMATORS])
-    ),
+    "estimator": _estimator,
     "num_samples": partial(whole, least=1),
     "proposal": _name,
     "temperature": _temperature,

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -20,12 +20,14 @@ from tqdm import tqdm
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference import ESTIMATORS, ImportanceSampling, Mixed
+from lm_latent_eval.inference import ImportanceSampling, Mixed, estimator_named
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.proposals import proposal_named
+from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.budget import Auto, Fixed, Target
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
@@ -34,13 +36,17 @@ from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.digests import digest
 from lm_latent_eval.text.reading import UnknownWords
-from lm_latent_eval.text.words import START, UNKNOWN
 
 logger = logging.getLogger(__name__)
 
 MOST_TEXTS = 64
 TABLE = 1 << 25
 """Scores (texts x tokens x words) held at a time."""
+UNITS = {
+    Mass.UNNORMALISED: "nats, up to one unknown constant a text",
+    Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
+}
+"""What a log-likelihood is where it is not that of a whole text, its end included."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,9 @@ class Answer:
     estimate: Estimate
     stream: str
     """Which random numbers were used: equal streams mean shared draws."""
-    unspelled: int
+    unspelled: int = 0
     """Unknown words charged as a class: what was scored is more than this string."""
-    respaced: int
+    respaced: int = 0
     """Gaps of unusual white space that were not charged."""
     sentences: int = 1
     """Sentences whose probabilities were multiplied."""
@@ -120,9 +126,11 @@ class Scorer:
             ValueError: If the model has no such estimator, proposal or policy, or a
                 batch size is none.
         """
-        self.model, self.tokenizer = checkpoint.model, checkpoint.tokenizer
-        self.proposal = self.model.proposal(options.proposal, options.temperature)
-        self.reader = checkpoint.reader(options.unk)
+        self.checkpoint, self.model = checkpoint, checkpoint.model
+        self.proposal = proposal_named(
+            self.model, options.proposal, options.temperature
+        )
+        self.reader = checkpoint.encoder(options.unk)
         self.cut = Cutter(
             self.reader,
             self.model.sentence_starts
@@ -131,11 +139,13 @@ class Scorer:
             ends=self.model.mass in (Mass.ONE, Mass.LESS),
         )
         estimators = self.model.estimators
-        name = one_of("estimator", options.estimator or estimators[0], estimators)
+        name = options.estimator or estimators[0]
+        if name == "auto":
+            one_of("estimator", name, estimators)
         self.options = replace(
             options,
             estimator=name,
-            proposal=self.proposal.name,
+            proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
         self.budget = self._budget(name)
@@ -159,7 +169,9 @@ class Scorer:
             self.proposal, WholeText
         )
         auto = Auto(number, filters)
-        method = auto.method if name == "auto" else ESTIMATORS[name](number)
+        method: Any = auto.method
+        if name != "auto":
+            method = estimator_named(name, self.model.estimators)(number)
         if target is None:
             return auto if name == "auto" else Fixed(method)
         if not isinstance(method, ImportanceSampling | Mixed):
@@ -168,6 +180,47 @@ class Scorer:
                 "Monte Carlo error to aim at"
             )
         return Target(method, target, self.options.max_samples)
+
+    @property
+    def mass(self) -> Mass:
+        """What the probabilities of all texts total."""
+        mass: Mass = self.model.mass
+        return mass
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """All that a number depends on but the query, as JSON."""
+        return {
+            "model": self.checkpoint.name,
+            "checkpoint": self.checkpoint.digest,
+            "dtype": str(self.model.dtype),
+            "tuned_on": self._tuned.data if self._tuned else None,
+            **asdict(self.options),
+        }
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of model and numbers, as JSON."""
+        config = self.model.config
+        return {
+            "checkpoint_digest": self.checkpoint.digest,
+            "model_num_parameters": sum(p.numel() for p in self.model.parameters()),
+            "model_dtype": str(self.model.dtype),
+            "model_device": str(self.model.device),
+            "latent_eval": {
+                **asdict(self.options),
+                "tuned_on": f"{len(self._tuned.texts)} texts, digest {self._tuned.data}"
+                if self._tuned
+                else None,
+                "mass": str(self.mass),
+                "scored_as": "sentences" if self.cut.sentence_starts else "documents",
+                "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "
+                f"{config.num_words - config.vocab_size} more to copy",
+                "units": UNITS.get(
+                    self.mass, "nats; sentence ends counted in rolling log-likelihoods"
+                ),
+            },
+        }
 
     # -- whole texts ------------------------------------------------------------------
 
@@ -268,6 +321,11 @@ class Scorer:
             ValueError: If the model is unnormalised, or a text cannot be scored.
         """
         self._refuse_unnormalised("a continuation after its context")
+        if self.options.target_stderr is not None:
+            logger.warning(
+                "target_stderr is for whole texts: continuations take num_samples=%d",
+                self.options.num_samples,
+            )
         texts = [text for query in queries for text in self.cut.continuation(query)]
         yield from self._whole_queries(self._score_after_contexts(texts), texts)
 
@@ -349,7 +407,9 @@ class Scorer:
         for t in range(int(batch.length.max())):
             target = batch.targets[rows, t]
             # The unknown word is many words: its probability is no argument for one.
-            greedy[rows] = (target == likely) & (target != UNKNOWN)
+            greedy[rows] = target == likely
+            if self.reader.unknown is not None:
+                greedy[rows] &= target != self.reader.unknown
             (on,) = (greedy[rows] & (batch.length[rows] > t + 1)).nonzero(as_tuple=True)
             if not len(on):
                 break
@@ -406,13 +466,14 @@ class Scorer:
         read = 0
         while not all(u.finished for u in utterances):
             last = torch.tensor(
-                [(u.ids or [START])[-1] for u in utterances], device=self.model.device
+                [(u.ids or [self.reader.start])[-1] for u in utterances],
+                device=self.model.device,
             )
             log_p = particles.next_token(self.model, last)
             rows = zip(texts, log_p, utterances, chance(read), strict=True)
             for text, row, utterance, u in rows:
                 with naming(text.query):
-                    utterance.extend(row, float(u[0, 0]), self.tokenizer)
+                    utterance.extend(row, float(u[0, 0]), self.reader)
             batch = TokenBatch.collate(
                 [u.ids[-1:] for u in utterances],
                 [self.reader.price(u.ids[-1:]) for u in utterances],
@@ -429,13 +490,18 @@ class Scorer:
                 particles,
             )
             read += 1
-        return [u.text(self.tokenizer) for u in utterances]
+        return [u.text(self.reader) for u in utterances]
 
     # -- shared -----------------------------------------------------------------------
 
+    @property
+    def _tuned(self) -> Tuned | None:
+        """What the proposal was tuned on, if it was."""
+        tuned: Tuned | None = self.model.tuned.get(self.proposal.name)
+        return tuned
+
     def _warn_of_tuning(self, queries: Sequence[Query]) -> None:
-        tuned = self.model.tuned.get(self.proposal.name)
-        known = {*tuned.texts} if tuned else set()
+        known = {*self._tuned.texts} if self._tuned else set()
         found = sum(digest(query.text) in known for query in queries) if known else 0
         if found:
             logger.warning(
@@ -469,15 +535,16 @@ class Scorer:
         return TokenBatch.collate(
             [text.context if contexts else text.words for text in texts],
             [text.context_costs if contexts else text.word_costs for text in texts],
-            first=[START if contexts else self._last(text) for text in texts],
+            first=[
+                self.reader.start if contexts else self._last(text) for text in texts
+            ],
             spelled=self._spelled,
             device=self.model.device,
         )
 
-    @staticmethod
-    def _last(text: Text) -> int:
+    def _last(self, text: Text) -> int:
         """Return the word before a continuation."""
-        return text.context[-1] if text.context else START
+        return text.context[-1] if text.context else self.reader.start
 
     @property
     def _spelled(self) -> bool:

@@ -26,7 +26,7 @@ from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.distortion.texts import TextNoise
 from lm_latent_eval.distortion.units import WhiteSpaceWords
 from lm_latent_eval.distortion.vocabulary import distinct_words
-from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.models import name_of
 from lm_latent_eval.scoring.model import LatentModel, load
 
 TextScorer: TypeAlias = Callable[[list[str]], Sequence[float]]
@@ -248,5 +248,4 @@ def is_latent(path: str | Path) -> bool:
         raise ValueError(f"{path} holds no model: it is nested too deeply") from err
     if "model_type" not in config:
         raise ValueError(f"{path} holds no model: its config.json is missing")
-    ours = {model_class(name).config_class.model_type for name in MODELS}
-    return config.get("model_type") in ours
+    return name_of(config.get("model_type")) is not None

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lm_latent_eval.text.reading import Reader, Reading, UnknownWords
-from lm_latent_eval.text.words import END, LITERAL_UNKNOWN
+from lm_latent_eval.text.encoder import Encoder
+from lm_latent_eval.text.reading import Reading, UnknownWords
+from lm_latent_eval.text.words import LITERAL_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Text:
 class Cutter:
     """Cuts queries into texts of words."""
 
-    reader: Reader
+    reader: Encoder
     sentence_starts: Callable[[str], list[int]] | None = None
     """Where the sentences of a string begin; None if documents are not cut."""
     ends: bool = True
@@ -167,7 +168,7 @@ class Cutter:
             sentence,
             reading.ids[start:border],
             reading.log_unknown[start:border],
-            reading.ids[border:end] + [END] * ended,
+            reading.ids[border:end] + [self.reader.end] * ended,
             reading.log_unknown[border:end] + [0.0] * ended,
             sum(reading.log_spacing[border:after]),
             lost,

@@ -16,7 +16,6 @@ from lm_latent_eval.models.tuning import FILE_NAME, Tuned, dumps, grouped, space
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.reading import UnknownWords
-from lm_latent_eval.text.words import START
 from lm_latent_eval.training.fitting import Fit, fit
 from lm_latent_eval.training.options import Budget
 
@@ -75,7 +74,7 @@ def _cut(
     """Return some of the texts, and their words, by sentence if the model wants it."""
     model = checkpoint.model
     cut = Cutter(
-        checkpoint.reader(),
+        checkpoint.encoder(),
         model.sentence_starts if isinstance(model, SentenceModel) else None,
         ends=model.mass in (Mass.ONE, Mass.LESS),
     )
@@ -101,7 +100,7 @@ def _collate(
     return TokenBatch.collate(
         [text.words for text in texts],
         [text.word_costs for text in texts],
-        first=START,
-        spelled=checkpoint.reader().policy is UnknownWords.SPELLED,
+        first=checkpoint.encoder().start,
+        spelled=checkpoint.encoder().policy is UnknownWords.SPELLED,
         device=device,
     )

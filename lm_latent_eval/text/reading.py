@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import compress, pairwise
-from typing import Protocol
+from typing import Self
 
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.words import (
+    END,
     LITERAL_UNKNOWN,
+    START,
+    UNKNOWN,
     Words,
     WordTokenizer,
     encodable,
@@ -55,7 +58,7 @@ class UnknownWords(StrEnum):
 
 @dataclass(frozen=True)
 class Reading:
-    """A text of T words, with what its string costs beside them."""
+    """A text of T words or other units, with what its string costs beside them."""
 
     ids: list[int]
     """Extended ids of the words, T."""
@@ -71,29 +74,30 @@ class Reading:
     """Which gaps of white space are neither charged nor what one would write between
     those words, T + 1: what the words cannot restore."""
 
-
-class Reader(Protocol):
-    """Cuts strings into words and prices them under one policy."""
-
-    @property
-    def policy(self) -> UnknownWords:
-        """What an unknown word costs."""
-        ...
-
-    def __call__(self, text: str) -> Reading:
-        """Read a string."""
-        ...
-
-    def price(self, ids: Sequence[int]) -> list[float]:
-        """Return what words of the tokenizer cost as unknown ones; 0 if known."""
-        ...
+    @classmethod
+    def of_all(cls, ids: list[int], ends: list[int]) -> Self:
+        """Return what units say that restore their string: nothing costs extra."""
+        none, gaps = [0.0] * len(ids), [0.0] * (len(ids) + 1)
+        return cls(ids, ends, none, gaps, [False] * len(ids), [False] * len(gaps))
 
 
 @dataclass(frozen=True)
-class ClassReader:
-    """Charges unknown words as one class: closed or penalized."""
+class _WordReader:
+    """What readers of words share."""
 
     tokenizer: WordTokenizer
+    units = "words"
+    start, end, unknown = START, END, UNKNOWN
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Write words as a string, punctuation attached the usual way."""
+        return self.tokenizer.decode(ids)
+
+
+@dataclass(frozen=True)
+class ClassReader(_WordReader):
+    """Charges unknown words as one class: closed or penalized."""
+
     policy: UnknownWords
     log_unknown: float
     """What any unknown word costs, nats."""
@@ -131,10 +135,9 @@ def _usual_gap(left: str, right: str) -> str:
 
 
 @dataclass(frozen=True)
-class StringReader:
+class StringReader(_WordReader):
     """Charges the spelling of unknown words and all white space."""
 
-    tokenizer: WordTokenizer
     orthography: Orthography
     policy: UnknownWords = UnknownWords.SPELLED
 
@@ -172,7 +175,7 @@ def reader(
     *,
     num_unknown_types: int = 0,
     orthography: Orthography | None = None,
-) -> Reader:
+) -> ClassReader | StringReader:
     """Return the reader of a policy.
 
     Args:

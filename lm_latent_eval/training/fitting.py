@@ -285,8 +285,9 @@ def _nearest(
 def _inverse(curvature: Tensor) -> Tensor:
     """Invert a symmetric matrix, whose eigenvalues are at least those of INERTIA."""
     bend, direction = torch.linalg.eigh(curvature)
-    inverse: Tensor = direction @ torch.diag(1 / bend.clamp_min(2 * INERTIA))
-    return inverse @ direction.T
+    stretch = torch.diag(1 / bend.clamp_min(2 * INERTIA))
+    inverse: Tensor = direction @ stretch @ direction.T
+    return inverse
 
 
 def _worth(drawn: Sequence[Drawn], source: int) -> Worth:

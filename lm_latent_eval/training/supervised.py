@@ -13,6 +13,7 @@ import math
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,11 +22,26 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from lm_latent_eval.durable import replacing
+from lm_latent_eval.durable import only_writer, replacing
 from lm_latent_eval.training.options import Options
 
 ItemT = TypeVar("ItemT")
-STATE_FILE = "training_state.pt"
+
+
+def state_file(directory: Path) -> Path:
+    """Return where a run keeps its state: beside the directory, which is published."""
+    return _beside(directory, "training_state.pt")
+
+
+def only_trainer(directory: Path) -> AbstractContextManager[None]:
+    """Let no other run train into a directory; the lock is beside it as well."""
+    lock = _beside(directory, "training.lock")
+    return only_writer(directory, "the finished epochs", lock=lock)
+
+
+def _beside(directory: Path, name: str) -> Path:
+    directory = directory.resolve()
+    return directory.with_name(f"{directory.name}.{name}")
 
 
 @dataclass(frozen=True)
@@ -54,10 +70,10 @@ class Trainer(Generic[ItemT]):
             parts: Name -> part; their modules share no parameters.
             size: Predicted tokens of an item, the unit of the losses shown.
             options: How to train; an interrupted run is only resumed with its own.
-            directory: Where the state is kept while training.
+            directory: Of the checkpoint; the state is kept beside it.
         """
         self.parts, self.size, self.options = parts, size, options
-        self.path = directory / STATE_FILE
+        self.path = state_file(directory)
         self.optimizers = {
             name: torch.optim.Adam(part.module.parameters(), lr=options.learning_rate)
             for name, part in parts.items()

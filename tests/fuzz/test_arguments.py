@@ -64,9 +64,9 @@ NAMES = (
 def scored(build) -> float:
     """Score a text with a backend, if that takes no longer than a moment."""
     lm = build()
-    options = lm.options
-    most = options.max_samples if options.target_stderr else options.num_samples
-    if max(most, options.num_samples) > FEW:
+    options = lm.fingerprint
+    most = options["max_samples" if options["target_stderr"] else "num_samples"]
+    if max(most, options["num_samples"]) > FEW:
         return -1.0
     return float(lm.loglikelihood_rolling(rolling(TEXT))[0])
 

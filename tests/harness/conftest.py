@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from tests import stock_tasks, tiny_checkpoint
+from tests.conftest import PROJECT
+from tests.environment import Environment, pip
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,3 +79,21 @@ def evaluate_stock(tiny, stock_data):
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """Return the package as a wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", str(PROJECT), "--no-build-isolation", "-w", str(folder))
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="session")
+def wheel_install(wheel, tmp_path_factory):
+    """Return a clean environment with the wheel."""
+    environment = Environment(tmp_path_factory.mktemp("wheel_env"))
+    environment.install(str(wheel))
+    assert environment.imported_from().is_relative_to(environment.root)
+    return environment

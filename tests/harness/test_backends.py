@@ -136,7 +136,7 @@ def test_a_model_without_latents_is_exact(tiny_lstm):
         (answer,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
         assert answer == pytest.approx(expected, abs=1e-10)
         assert answer.estimate.stderr == pytest.approx(0, abs=1e-12)
-    assert LatentLSTM(pretrained=tiny_lstm).options.estimator == "exact"
+    assert LatentLSTM(pretrained=tiny_lstm).fingerprint["estimator"] == "exact"
 
 
 # -- continuations -------------------------------------------------------------------

@@ -156,9 +156,9 @@ def test_settings_come_as_strings_from_the_command_line(tiny):
         f"pretrained={tiny},num_samples=3,temperature=1.1,seed=4,unk=closed",
         {"batch_size": "auto:4", "max_batch_size": None, "device": "cpu"},
     )
-    assert lm.options.num_samples == 3
-    assert lm.options.temperature == 1.1
-    assert lm.options.seed == 4
+    assert lm.fingerprint["num_samples"] == 3
+    assert lm.fingerprint["temperature"] == 1.1
+    assert lm.fingerprint["seed"] == 4
 
 
 def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):
@@ -249,7 +249,7 @@ def test_unk_penalized_needs_a_count(tmp_path):
     model = tiny_checkpoint.kglm()
     model.config.num_unknown_types = 0
     folder = str(tiny_checkpoint.write(tmp_path, model))
-    assert LatentKGLM(pretrained=folder).options.unk == "closed"
+    assert LatentKGLM(pretrained=folder).fingerprint["unk"] == "closed"
     with pytest.raises(ValueError, match=r"num_unknown_types .* use unk=closed"):
         LatentKGLM(pretrained=folder, unk="penalized")
 

@@ -1,113 +1,20 @@
-"""The package as users get it: a wheel and an editable install, in clean environments.
-
-Each environment is new and sees the running environment's third-party packages
-through a folder of links that leaves us out, so nothing is downloaded and nothing of
-ours leaks in.
-"""
+"""The package as users get it: a wheel and an editable install, both clean."""
 
 import json
-import os
-import site
 import subprocess
 import sys
-import venv
 import zipfile
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[2]
-OURS = ("lm_latent_eval", "_lm_latent_eval")
+from tests.conftest import PROJECT
+from tests.environment import Environment
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("install"),  # one worker builds each environment once
 ]
-
-
-class Environment:
-    """A virtual environment with every third-party package but ours."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        venv.create(root, symlinks=True)
-        scripts = root / ("Scripts" if os.name == "nt" else "bin")
-        self.python = scripts / "python"
-        links = root / "third_party"
-        links.mkdir()
-        for folder in site.getsitepackages():
-            for entry in Path(folder).iterdir():
-                link = links / entry.name
-                if not entry.name.startswith(OURS) and not link.exists():
-                    link.symlink_to(entry)
-        (self.site_packages / "third_party.pth").write_text(f"{links}\n")
-
-        # What pip makes of lm-eval's own console script, for this environment.
-        (command,) = entry_points(group="console_scripts", name="lm_eval")
-        self.lm_eval = scripts / "lm_eval"
-        self.lm_eval.write_text(
-            f"import sys\nfrom {command.module} import {command.attr}\n"
-            f"sys.exit({command.attr}())\n"
-        )
-
-    @property
-    def site_packages(self) -> Path:
-        code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-        return Path(self.run("-c", code).strip())
-
-    def install(self, *arguments: str) -> None:
-        pip("--python", str(self.python), "install", "--no-build-isolation", *arguments)
-
-    def run(self, *arguments: str, cwd: Path = PROJECT) -> str:
-        """Run this environment's Python; its standard output."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        done = subprocess.run(
-            [str(self.python), *arguments],
-            env={
-                **kept,
-                "HF_HUB_OFFLINE": "1",
-                "HF_HOME": str(self.root / "huggingface"),
-            },
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def imported_from(self) -> Path:
-        code = "import lm_latent_eval; print(lm_latent_eval.__file__)"
-        return Path(self.run("-c", code, cwd=self.root).strip()).parent
-
-
-def pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "--disable-pip-version-check"),
-            *arguments,
-            *("--no-deps", "--no-index"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", str(PROJECT), "--no-build-isolation", "-w", str(folder))
-    (built,) = folder.iterdir()
-    return built
-
-
-@pytest.fixture(scope="module")
-def wheel_install(wheel, tmp_path_factory):
-    environment = Environment(tmp_path_factory.mktemp("wheel_env"))
-    environment.install(str(wheel))
-    assert environment.imported_from().is_relative_to(environment.root)
-    return environment
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +50,14 @@ def test_wheel_holds_what_it_should(wheel):
         if path.suffix in {".py", ".json", ".safetensors"}
     } - {"lm_latent_eval/harness/bridge.py"}  # beside the package
     assert source <= names, "package data is missing"
-    metrics = {
-        f"lm_latent_eval/{path.relative_to(PROJECT)}"
-        for path in (PROJECT / "metrics").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert metrics == {n for n in names if n.startswith("lm_latent_eval/metrics/")}
-    assert len(metrics) == 4 * 5
+    for folder, least in (("metrics", 4 * 5), ("tasks", 12)):
+        listed = {
+            f"lm_latent_eval/{path.relative_to(PROJECT)}"
+            for path in (PROJECT / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert listed == {n for n in names if n.startswith(f"lm_latent_eval/{folder}/")}
+        assert len(listed) >= least
 
 
 def test_get_model_resolves_every_entry_point(install):
@@ -201,15 +109,34 @@ assert not [name for name in model_registry if name.startswith("latent_")]
     install.run("-c", code)
 
 
-def test_stock_command_runs_the_demo(wheel_install, tmp_path):
+def test_every_installation_knows_its_task_files(install, tmp_path):
+    code = """
+from importlib.metadata import distribution
+import lm_latent_eval
+[tasks] = distribution("lm-latent-eval").entry_points.select(group="lm_eval.tasks")
+assert tasks.load()() == lm_latent_eval.task_path()
+from lm_latent_eval.cli import main
+main(["tasks"])
+"""
+    folder = Path(install.run("-c", code, cwd=tmp_path).strip())
+    assert folder.parent in (install.imported_from(), PROJECT)
+    assert (folder / "demo" / "latent_demo.yaml").is_file()
+
+
+def test_stock_command_runs_the_demo_in_an_empty_directory(wheel_install, tmp_path):
+    """As README has it for who installed with pip."""
+    code = "from lm_latent_eval.cli import main; main(['tasks'])"
+    tasks = wheel_install.run("-c", code, cwd=tmp_path).strip()
     wheel_install.run(
         str(wheel_install.lm_eval),
         *("--model", "latent_kglm"),
         *("--tasks", "latent_demo"),
-        *("--include_path", "tasks"),
+        *("--include_path", tasks),
         *("--limit", "2"),
-        *("--output_path", str(tmp_path)),
+        *("--output_path", "results"),
+        cwd=tmp_path,
     )
+    assert {path.name for path in tmp_path.iterdir()} == {"results"}
     (written,) = tmp_path.rglob("results_*.json")
     results = json.loads(written.read_text())
     assert results["config"]["model"] == "latent_kglm"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel
 
 import lm_latent_eval
 from lm_latent_eval import manifest
@@ -17,7 +19,7 @@ from lm_latent_eval.distortion.vocabulary import read_vocabulary
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models import MODELS as REGISTERED
-from lm_latent_eval.models import checkpoint, model_class
+from lm_latent_eval.models import checkpoint, known_types, model_class
 from lm_latent_eval.models.checkpoint import (
     CheckpointError,
     load,
@@ -241,9 +243,15 @@ def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch, name):
 
     torch.testing.assert_close(log_p(read()), log_p(model), rtol=1e-9, atol=1e-9)
     monkeypatch.setattr(
-        checkpoint, "local", lambda path: checkpoint_local(path, cache_dir=cache)
+        checkpoint,
+        "local",
+        lambda path, **hub: checkpoint_local(path, cache_dir=cache, **hub),
     )
     assert torch.equal(log_p(load("who/model").model), log_p(model))
+    pinned = load("who/model", revision=commit)
+    assert pinned.directory == snapshot
+    with pytest.raises(CheckpointError, match="not a repository that the hub serves"):
+        load("who/model", revision="1" * 40)
 
     (snapshot / TOKENIZER).resolve().write_text("{}")
     with pytest.raises(ManifestError, match=r"tokenizer\.json has 2 bytes, but"):
@@ -325,6 +333,35 @@ def test_another_model(saved):
 def test_missing_weights(saved):
     (saved[1] / "model.safetensors").unlink()
     refused(saved[1], r"model\.safetensors is missing: .* interrupted")
+
+
+def test_auto_classes_know_it(saved):
+    name, directory = saved
+    model = AutoModel.from_pretrained(directory, dtype=torch.float64).eval()
+    assert type(model) is model_class(name)
+    torch.testing.assert_close(log_p(model), log_p(MODELS[name]()))
+
+
+def test_auto_classes_know_every_model_that_has_a_name():
+    import_module("lm_latent_eval.models.auto")
+    for model_type in known_types():
+        assert AutoConfig.for_model(model_type).model_type == model_type
+
+
+def test_only_repositories_have_revisions(saved):
+    with pytest.raises(CheckpointError, match="revision=v1: "):
+        load(saved[1], revision="v1")
+
+
+def test_weights_are_as_readable_as_any_file(saved, tmp_path):
+    """Some versions of safetensors write for their user alone."""
+    name, directory = saved
+    MODELS[name]().save_pretrained(tmp_path / "again")
+    (tmp_path / "usual").touch()
+    usual = (tmp_path / "usual").stat().st_mode
+    for folder in (directory, tmp_path / "again"):
+        modes = {path.name: path.stat().st_mode for path in folder.iterdir()}
+        assert set(modes.values()) == {usual}, modes
 
 
 def test_an_interrupted_save_leaves_no_weights(saved, monkeypatch):

@@ -37,7 +37,7 @@ def text_file(tmp_path_factory):
 def scored(checkpoint, output, *, texts=TEXTS, **options):
     loaded = load(checkpoint, device="cpu").checkpoint
     scorer = Scorer(loaded, ScoringOptions(**options), batch_size=1, quiet=True)
-    return files.score_file(scorer, loaded, texts, output)
+    return files.score_file(scorer, texts, output)
 
 
 def test_estimates_are_those_of_the_model(checkpoint, tmp_path):

@@ -17,7 +17,7 @@ from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.kglm.training import train as train_kglm
 from lm_latent_eval.models.lstm.training import train as train_lstm
 from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options
-from lm_latent_eval.training.supervised import STATE_FILE, Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models
 
 OPTIONS = Options(epochs=5, batch_size=4, learning_rate=0.05, patience=2)
@@ -188,7 +188,7 @@ def test_a_run_with_other_options_is_refused(tmp_path, change):
         ValueError, match=r"other options .* repeat them .* remove"
     ) as e:
         trainer(tmp_path, replace(OPTIONS, **change))
-    assert str(tmp_path / STATE_FILE) in str(e.value)
+    assert str(state_file(tmp_path)) in str(e.value)
 
 
 @pytest.mark.parametrize(("train", "dev"), [(TRAIN[1:], DEV), (TRAIN, DEV[1:])])
@@ -196,7 +196,7 @@ def test_a_run_on_other_data_is_refused(tmp_path, train, dev):
     trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
     with pytest.raises(ValueError, match=r"other texts.* remove the file") as caught:
         trainer(tmp_path).run(train, dev)
-    assert str(tmp_path / STATE_FILE) in str(caught.value)
+    assert str(state_file(tmp_path)) in str(caught.value)
 
 
 def test_a_run_of_another_model_is_refused(tmp_path):
@@ -212,9 +212,9 @@ def test_a_run_of_another_model_is_refused(tmp_path):
 def test_a_damaged_state_says_what_to_do(tmp_path, content):
     trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
     if content is None:
-        tiny_models.damage(tmp_path / STATE_FILE)
+        tiny_models.damage(state_file(tmp_path))
     else:
-        (tmp_path / STATE_FILE).write_bytes(content)
+        (state_file(tmp_path)).write_bytes(content)
     with pytest.raises(ValueError, match=r"is damaged .* remove the file"):
         trainer(tmp_path)
 
@@ -222,9 +222,9 @@ def test_a_damaged_state_says_what_to_do(tmp_path, content):
 def test_torchs_advice_is_not_passed_on(tmp_path, capfd):
     """It is to read again what is no data, and to run what is in it."""
     trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    torch.save({"options": Path}, tmp_path / STATE_FILE)
+    torch.save({"options": Path}, state_file(tmp_path))
     with pytest.raises(pickle.UnpicklingError, match="weights_only"):
-        torch.load(tmp_path / STATE_FILE, weights_only=True)
+        torch.load(state_file(tmp_path), weights_only=True)
     with pytest.raises(ValueError, match=r"is damaged .* remove the file") as caught:
         trainer(tmp_path)
     assert "weights_only" not in "".join(traceback.format_exception(caught.value))
@@ -293,11 +293,13 @@ def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(collate, interrupted)
         train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
-    assert (tmp_path / "cut" / STATE_FILE).exists()
+    assert (state_file(tmp_path / "cut")).exists()
     assert not (tmp_path / "cut" / "config.json").exists()
     resumed = train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
     assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
 
+    names = {path.name for path in (tmp_path / "cut").iterdir()}
+    assert {name for name in names if "train" in name or name.startswith(".")} == set()
     loaded = load(tmp_path / "cut", expected="kglm").model
     assert same(dict(loaded.state_dict()), dict(whole.state_dict()))
     assert loaded.tuned == resumed.tuned == whole.tuned
@@ -309,7 +311,7 @@ def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch):
 
 def trainer_history(directory: Path) -> list[dict]:
 
-    return json.loads(torch.load(directory / STATE_FILE, weights_only=True)["history"])
+    return json.loads(torch.load(state_file(directory), weights_only=True)["history"])
 
 
 def test_an_lstm_learns_with_a_vocabulary_of_its_own_or_another(tmp_path):

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.entitynlm.chain import Chains
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
@@ -21,7 +20,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer, split
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import EntityNLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 Item = tuple[list[int], list[int], list[int]]
 """Word ids, entities and remaining words of one text."""
@@ -62,7 +61,7 @@ def train(
     torch.manual_seed(options.seed)
     model = EntityNLM(config)
     annotate = Annotator(tokenizer, size.max_mention_length)
-    with only_writer(directory, "the finished epochs"):
+    with only_trainer(directory):
         trainer = Trainer(
             parts(model),
             size=lambda item: len(item[0]),

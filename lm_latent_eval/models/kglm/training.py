@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.data import (
@@ -26,7 +25,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import KGLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 Item = tuple[list[int], list[int], list[int]]
 """Word ids, mention types and nodes of one text."""
@@ -60,7 +59,7 @@ def train(
     tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
     model = new_model(texts, knowledge, tokenizer, num_unknown, size, options.seed)
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    with only_writer(directory, "the finished epochs"):
+    with only_trainer(directory):
         trainer = Trainer(
             parts(model),
             size=lambda item: len(item[0]),

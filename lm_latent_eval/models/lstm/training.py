@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
@@ -17,7 +16,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import LSTMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 
 def train(
@@ -77,7 +76,7 @@ def fit(
         batch = TokenBatch.collate(items, first=START)
         return -model.log_joint(model.encode(batch), NO_LATENT).sum()
 
-    with only_writer(directory, "the finished epochs"):
+    with only_trainer(directory):
         trainer = Trainer(
             {"p": Part(model, loss)}, size=len, options=options, directory=directory
         )

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.arguments import whole
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import Checkpoint, save
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
@@ -33,7 +32,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer, split
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import Options, RNNGSize
-from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 Objective = Literal["supervised", "unsupervised"]
 
@@ -80,7 +79,7 @@ def train(
     longest = model.config.max_words
     learnt = items(sentences, tokenizer, longest, objective)
     held_out = items(dev, tokenizer, longest, objective)
-    with only_writer(directory, "the finished epochs"):
+    with only_trainer(directory):
         trainer = Trainer(
             parts(model, objective, num_samples),
             size=lambda item: len(item[0]),

@@ -22,14 +22,13 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.noise import NoiseChannel
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import Margin, Options, SRNNSize
-from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 Sentence = tuple[int, list[int]]
 """Its number in the text, which its noise follows from, and its words."""
@@ -84,7 +83,7 @@ def train(
         norm = sum(theta.square().sum() for theta in model.parameters())
         return hinge + len(items) * margin.l2 / 2 * norm
 
-    with only_writer(directory, "the finished epochs"):
+    with only_trainer(directory):
         trainer = Trainer(
             {"s": Part(model, loss)},
             size=lambda sentence: len(sentence[1]),

@@ -1,0 +1,84 @@
+"""What scoring asks of an estimator."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+from torch import Tensor
+
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.text.batch import TokenBatch
+
+
+class Weighted(Protocol):
+    """Weighted latents of B texts that can be gone on with, such as ``Particles``."""
+
+    @property
+    def log_w(self) -> Tensor:
+        """Log-weights so far in nats, (B, number of latents) float64."""
+        ...
+
+    def select(self, index: Tensor, /) -> Self:
+        """Pick texts."""
+        ...
+
+    def next_token(self, model: Any, inputs: Tensor, /) -> Tensor:
+        """Predict the next token of each text, whose last one is given, (B, words)."""
+        ...
+
+
+class Estimator(Protocol):
+    """A way to estimate log p(x), built with its number of samples or width."""
+
+    @property
+    def num_samples(self) -> int:
+        """How many latents of a text are held."""
+        ...
+
+    def log_weights(
+        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int], /
+    ) -> Tensor:
+        """Weigh latents of whole texts.
+
+        Args:
+            model: A latent LM.
+            proposal: Its proposal.
+            batch: B whole texts.
+            keys: The key of each text's random numbers.
+
+        Returns:
+            Nats of shape (B, number of latents), float64, as ``estimate`` reads them.
+        """
+        ...
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Any,
+        /,
+    ) -> Weighted:
+        """Read on: weigh latents of some more tokens.
+
+        Args:
+            model: A left-to-right latent LM.
+            proposal: Its left-to-right proposal.
+            batch: The tokens that follow.
+            keys: The key of each text's random numbers.
+            starts: How many tokens each text had so far.
+            after: The texts so far: ``Particles.begin``, or what this has returned.
+        """
+        ...
+
+    def estimate(self, log_w: Tensor, num_tokens: int, /) -> Estimate:
+        """Estimate log p of one text from its row of weights."""
+        ...
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int, /
+    ) -> Estimate:
+        """Estimate log p(continuation | prefix) from both under the same latents."""
+        ...

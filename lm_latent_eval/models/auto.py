@@ -1,0 +1,15 @@
+"""Imports every model that has a name, so that transformers' Auto classes know it.
+
+    import lm_latent_eval.models.auto
+    from transformers import AutoModel
+
+    AutoModel.from_pretrained(DIR)
+
+A model makes itself known when its module is imported (``Pretrained``); importing this
+module is only worth it where nobody knows beforehand which one a directory holds.
+"""
+
+from lm_latent_eval.models import REGISTRY, model_class
+
+for _name in REGISTRY.names():
+    model_class(_name)

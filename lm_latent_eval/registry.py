@@ -1,0 +1,75 @@
+"""Names of models, proposals and estimators: ours, and those of other packages.
+
+A name is one of this package's own; or one that an installed package declares as an
+entry point; or, wherever a name is taken, ``package.module:Name`` itself. Nothing is
+imported before it is asked for.
+
+    [project.entry-points."lm_latent_eval.models"]    # in the other's pyproject.toml
+    hmm = "lm_latent_eval_hmm:HMM"                    # model_type = "lm_package:Class"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What names of one kind stand for."""
+
+    group: str
+    """Of entry points."""
+    what: str
+    """What is named, for errors."""
+    ours: Mapping[str, Any]
+    """Name -> what it stands for, or where that is: ``module:Name``."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a name is known; a place always is, whatever may be there."""
+        return ":" in name or name in self.ours or bool(self._places(name))
+
+    def __getitem__(self, name: str) -> Any:
+        """Import what a name stands for.
+
+        Raises:
+            ValueError: If there is none, the nearest names are listed; or several
+                packages offer it; or it cannot be imported.
+        """
+        if name in self.ours:
+            found = self.ours[name]
+            return self._imported(name, found) if isinstance(found, str) else found
+        places = {name} if ":" in name else self._places(name)
+        if not places:
+            names = self.names()
+            near = difflib.get_close_matches(name, names) or names
+            raise ValueError(f"no {self.what} {name!r}; there is {', '.join(near)}")
+        if len(places) > 1:
+            raise ValueError(
+                f"several packages offer a {self.what} {name!r}: name one of "
+                f"{', '.join(sorted(places))}"
+            )
+        return self._imported(name, places.pop())
+
+    def names(self) -> list[str]:
+        """List every name, in alphabetical order."""
+        others = (entry.name for entry in entry_points(group=self.group))
+        return sorted({*self.ours, *others})
+
+    def _places(self, name: str) -> set[str]:
+        return {entry.value for entry in entry_points(group=self.group, name=name)}
+
+    def _imported(self, name: str, place: str) -> Any:
+        module, _, path = place.partition(":")
+        try:
+            return reduce(getattr, path.split("."), import_module(module))
+        except (ImportError, AttributeError, ValueError) as err:
+            raise ValueError(
+                f"the {self.what} {name!r} cannot be imported from {place} ({err}): "
+                "is its package installed, and is this package.module:Name?"
+            ) from err

@@ -1,0 +1,177 @@
+"""The two doors by which a model comes to strings.
+
+The low one is the seam (``latent.py``): a model that offers p(x, z) and a proposal is
+scored by ``Scorer``, with every estimator. The high one is for models that score
+strings their own way, whatever is inside them: a ``TextModel`` opens a directory, and
+its ``TextScorer`` answers queries with estimates. ``Scorer`` is one as well, and
+lm-eval's backend knows nothing else.
+
+Either kind of class joins under the ``model_type`` of its ``config.json`` as an entry
+point of the group ``lm_latent_eval.models``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
+
+import torch
+
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models import checkpoint, model_class
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Answer, Scorer
+from lm_latent_eval.scoring.texts import Query
+
+__all__ = ["Answer", "GenerationOptions", "Query", "TextModel", "TextScorer"]
+
+
+class TextScorer(Protocol):
+    """Answers queries about strings under one choice of settings."""
+
+    @property
+    def mass(self) -> Mass:
+        """What the probabilities of all texts total."""
+        ...
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """All that a number depends on but the query, as JSON.
+
+        ``model`` and ``checkpoint``, a name and a digest of its files, are among it.
+        """
+        ...
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of model and numbers, as JSON.
+
+        What is under ``latent_eval`` is read by ``lm-latent-eval explain``.
+        """
+        ...
+
+    def score_texts(self, queries: Sequence[Query], /) -> Iterator[Answer]:
+        """Yield log p of whole texts, in any order, as they are found."""
+        ...
+
+    def score_continuations(self, queries: Sequence[Query], /) -> Iterator[Answer]:
+        """Yield log p of texts given their contexts, in any order."""
+        ...
+
+    def generate(
+        self, queries: Sequence[tuple[Query, GenerationOptions]], /
+    ) -> Iterator[tuple[int, str]]:
+        """Yield index and continuation of every query's context."""
+        ...
+
+
+@runtime_checkable
+class TextModel(Protocol):
+    """A model of the high door: a class that opens directories."""
+
+    @classmethod
+    def open_directory(
+        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
+    ) -> Self:
+        """Open a directory, ready to evaluate.
+
+        Args:
+            directory: Where ``config.json`` is.
+            dtype: Floating type to compute in; None is that of the files.
+            device: Where to compute.
+
+        Raises:
+            ValueError: If it is not such a model, or incomplete.
+        """
+        ...
+
+    def scorer(
+        self,
+        options: Mapping[str, Any],
+        /,
+        *,
+        batch_size: int | str | None,
+        max_batch_size: int | str | None,
+        quiet: bool,
+    ) -> TextScorer:
+        """Choose settings.
+
+        Args:
+            options: As a command line has them: strings or numbers, by name.
+            batch_size: Texts scored together; None and ``auto`` are as many as memory
+                allows.
+            max_batch_size: The most that they take.
+            quiet: Show no progress.
+
+        Raises:
+            ValueError: If there is no such option, or a value is impossible.
+        """
+        ...
+
+
+def open_model(
+    path: str | Path,
+    *,
+    model: str | None = None,
+    revision: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Checkpoint | TextModel:
+    """Open a directory, or a repository of the hub, by whichever door it is for.
+
+    Args:
+        path: The directory or repository.
+        model: The model's name or ``package.module:Class``; None is what is there.
+        revision: Of the repository: a commit, tag or branch.
+        options: What ``scorer_of`` will be given: what is wrong with those of ours is
+            said before anything is loaded.
+        dtype: Floating type to compute in; None is that of the file.
+        device: Where to compute.
+
+    Raises:
+        ValueError: If there is no model, no such model, or it is incomplete.
+    """
+    directory = checkpoint.directory_of(path, revision)
+    name = model or checkpoint.name_in(directory)
+    found = model_class(name) if name else None
+    if isinstance(found, type) and issubclass(found, TextModel):
+        return found.open_directory(directory, dtype=dtype, device=torch.device(device))
+    _parsed(options or {}, name)
+    return checkpoint.load(directory, expected=model, dtype=dtype, device=device)
+
+
+def scorer_of(
+    opened: Checkpoint | TextModel,
+    options: Mapping[str, Any],
+    *,
+    batch_size: int | str | None = None,
+    max_batch_size: int | str | None = None,
+    quiet: bool = False,
+) -> TextScorer:
+    """Choose settings of an opened model: see ``TextModel.scorer``."""
+    if not isinstance(opened, Checkpoint):
+        return opened.scorer(
+            options, batch_size=batch_size, max_batch_size=max_batch_size, quiet=quiet
+        )
+    return Scorer(
+        opened,
+        _parsed(options, opened.name),
+        batch_size=batch_size,
+        max_batch_size=max_batch_size,
+        quiet=quiet,
+    )
+
+
+def _parsed(options: Mapping[str, Any], name: str | None) -> ScoringOptions:
+    known = [field.name for field in fields(ScoringOptions)]
+    if unknown := [option for option in options if option not in known]:
+        raise ValueError(
+            f"{unknown[0]!r} is not an argument of latent_{name}; expected pretrained, "
+            f"dtype, device, batch_size, {', '.join(known)}"
+        )
+    return ScoringOptions.parse(**options)

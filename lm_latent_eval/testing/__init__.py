@@ -1,0 +1,17 @@
+"""The laws that every latent language model owes, for tests of packages that join.
+
+    from lm_latent_eval import testing
+
+    case = testing.Case(model, every_latent, words=(4, 5), proposals=("prior",))
+
+    @pytest.mark.parametrize("law", testing.laws(case), ids=str)
+    def test_laws(law):
+        law()
+
+Nothing here needs pytest: a law that is broken raises ``LawError``.
+"""
+
+from lm_latent_eval.testing.model_laws import Case, Law, LawError, laws
+from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
+
+__all__ = ["SIMULATED", "Case", "Law", "LawError", "laws", "simulated_device"]

@@ -1,0 +1,238 @@
+"""An accelerator that is not there: CPU tensors that claim to lie on ``sim:0``.
+
+What would fail on a GPU fails here, on any machine: an operation that is given tensors
+of two devices, a tensor made on the CPU out of habit, a conversion to numpy without a
+copy. As on CUDA, tensors without dimensions and CPU indices are let through. Numbers
+are the CPU's, so whatever differs was computed from something else.
+
+    with simulated_device():
+        model.to("sim:0")(torch.ones(3, device="sim:0"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+SIMULATED = "sim:0"
+
+_INDEXING = {
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+}
+"""Operations whose indices may lie on the CPU."""
+_PACKING = {"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"}
+"""Operations that take and give lengths on the CPU."""
+
+
+@contextlib.contextmanager
+def simulated_device() -> Iterator[None]:
+    """Offer ``sim:0`` to what runs inside.
+
+    Raises:
+        RuntimeError: If this version of torch cannot have such a device.
+    """
+    _register()
+    makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
+    for name, make in makers.items():
+        setattr(torch, name, _placed(make))
+    try:
+        with _Simulation():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        for name, make in makers.items():
+            setattr(torch, name, make)
+
+
+@cache
+def _register() -> None:
+    """Teach torch the name of the device; it can learn one such name a process."""
+    try:
+        from torch.utils.backend_registration import (
+            _setup_privateuseone_for_python_backend as setup,
+        )
+    except ImportError as err:
+        raise RuntimeError(
+            f"torch {torch.__version__} has no devices in Python: the simulated one "
+            "needs 2.9 or later"
+        ) from err
+    setup("sim")
+
+
+def _is_simulated(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "sim"
+
+
+def _placed(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``torch.tensor`` and the like make tensors on the device, by a copy."""
+
+    def made(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if not _is_simulated(device):
+            return make(data, *args, device=device, **kwargs)
+        there = isinstance(data, _Tensor)
+        return (data if there else make(data, *args, **kwargs)).to(device)
+
+    return made
+
+
+class _Tensor(torch.Tensor):
+    """A tensor on the device; ``numbers`` lie on the CPU."""
+
+    numbers: torch.Tensor
+    # Only operations count, not the functions that lead to them.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, numbers: torch.Tensor) -> _Tensor:
+        made: _Tensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            numbers.shape,
+            dtype=numbers.dtype,
+            layout=numbers.layout,
+            device=torch.device("sim", 0),
+            strides=numbers.stride(),
+            storage_offset=numbers.storage_offset(),
+            requires_grad=numbers.requires_grad,
+        )
+        made.numbers = numbers
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _run(func, args, kwargs or {})
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"{self.numbers!r} on {SIMULATED}"
+
+    def __getitem__(self, index: Any) -> Any:
+        # A list is made a tensor where no operation is seen.
+        places = index if isinstance(index, tuple) else (index,)
+        tensors = (torch.tensor(i) if isinstance(i, list) else i for i in places)
+        return super().__getitem__(tuple(tensors))
+
+    def tolist(self) -> Any:
+        return self.numbers.tolist()
+
+    def numpy(self, **_: Any) -> Any:
+        raise TypeError(f"can't convert {SIMULATED} device type tensor to numpy")
+
+    __array__ = numpy  # type: ignore[assignment]
+
+    def new_tensor(  # type: ignore[override]
+        self, data: Any, *, dtype: Any = None, device: Any = None
+    ) -> Any:
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or SIMULATED)
+
+
+class _Simulation(TorchDispatchMode):
+    """Takes over operations that make a tensor on the device or are given one."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = any(isinstance(leaf, _Tensor) for leaf in tree_leaves((args, kwargs)))
+        if given or _is_simulated(kwargs.get("device")):
+            return _run(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Do one operation on the CPU, if a device would have done it."""
+    name = func._schema.name
+    leaves = tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    ours = [tensor for tensor in tensors if isinstance(tensor, _Tensor)]
+    target = kwargs.get("device")
+    there = bool(ours) if target is None else _is_simulated(target)
+    on_cpu, options = tree_map(_numbers, args), tree_map(_numbers, kwargs)
+
+    if name == "aten::copy_":  # between devices, in either direction
+        func(*on_cpu, **options)
+        return args[0]
+    if name == "aten::_to_copy":
+        options.pop("device", None)
+        options.pop("non_blocking", None)
+        copy = func(*on_cpu, **options)
+        return _Tensor(copy) if there else copy
+
+    if ours and name not in _INDEXING | _PACKING:
+        _refuse_mixture(name, tensors)
+    if name in _CELLS:
+        return _CELLS[name](*on_cpu)
+    if name == "aten::_local_scalar_dense":
+        return func(*on_cpu, **options)
+    if target is not None:
+        options["device"] = torch.device("cpu")
+    found = func(*on_cpu, **options)
+    if name in _PACKING:
+        return _Tensor(found[0]), found[1]
+    if not there:
+        return found
+    known = {id(tensor.numbers): tensor for tensor in ours}  # of in-place operations
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return known[id(value)] if id(value) in known else _Tensor(value)
+
+    return tree_map(placed, found)
+
+
+def _numbers(value: Any) -> Any:
+    return value.numbers if isinstance(value, _Tensor) else value
+
+
+def _refuse_mixture(name: str, tensors: list[torch.Tensor]) -> None:
+    if any(t.dim() > 0 and not isinstance(t, _Tensor) for t in tensors):
+        given = ", ".join(f"{tuple(t.shape)} on {t.device}" for t in tensors)
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device: {name} was given {given}"
+        )
+
+
+def _lstm_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    cell: torch.Tensor,
+    *biases: torch.Tensor | None,
+) -> tuple[_Tensor, ...]:
+    gates = from_input + from_hidden
+    for bias in biases:
+        gates = gates if bias is None else gates + bias
+    enter, forget, candidate, leave = gates.chunk(4, -1)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return _Tensor(leave.sigmoid() * cell.tanh()), _Tensor(cell), _Tensor(gates)
+
+
+def _gru_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    hidden: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[_Tensor, ...]:
+    ours = from_input if input_bias is None else from_input + input_bias
+    theirs = from_hidden if hidden_bias is None else from_hidden + hidden_bias
+    reset, keep, candidate = ours.chunk(3, -1)
+    reset_too, keep_too, candidate_too = theirs.chunk(3, -1)
+    new = (candidate + (reset + reset_too).sigmoid() * candidate_too).tanh()
+    going_on = new + (keep + keep_too).sigmoid() * (hidden - new)
+    return _Tensor(going_on), _Tensor(torch.cat([ours, theirs], -1))
+
+
+_CELLS: dict[str, Callable[..., Any]] = {
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+}
+"""Operations that devices have and the CPU does not."""

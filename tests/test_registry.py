@@ -1,0 +1,127 @@
+"""Who offers what: names of ours, entry points of other packages, places."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from textwrap import dedent
+from typing import ClassVar
+
+import pytest
+
+from lm_latent_eval import inference, models
+from lm_latent_eval.inference import ImportanceSampling
+from lm_latent_eval.models import model_class, name_of, proposals
+from lm_latent_eval.models.proposals import proposal_named
+from lm_latent_eval.registry import Registry
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from tests import tiny_checkpoint
+
+REGISTRIES = (models.REGISTRY, proposals.REGISTRY, inference.REGISTRY)
+
+
+@dataclass(frozen=True)
+class Twice(ImportanceSampling):
+    """An estimator of another package."""
+
+    name: ClassVar[str] = "twice"
+
+
+def prior(model, temperature):
+    """A proposal of another package."""
+    return model.proposal("prior", temperature)
+
+
+@pytest.fixture
+def declare(tmp_path, monkeypatch):
+    """Return what installs a package of nothing but entry points."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def declared(entry_points, distribution="theirs"):
+        info = tmp_path / f"{distribution}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(dedent(entry_points))
+
+    return declared
+
+
+def test_a_declared_name_is_found_late(declare, tmp_path):
+    declare(
+        """
+        [lm_latent_eval.models]
+        declared_late = declared_late.inner:Holder.Model
+        """
+    )
+    package = tmp_path / "declared_late"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "inner.py").write_text("class Holder:\n    class Model: ...\n")
+    assert name_of("declared_late") == "declared_late"
+    assert "declared_late" in models.known_types()
+    assert "declared_late" not in sys.modules
+    assert model_class("declared_late").__qualname__ == "Holder.Model"
+    assert model_class("declared_late.inner:Holder").__name__ == "Holder"
+
+
+def test_ours_win(declare):
+    declare("[lm_latent_eval.models]\nkglm = json:JSONDecoder\n")
+    assert model_class("kglm").__name__ == "KGLM"
+
+
+def test_two_packages_of_one_name_are_told_apart(declare):
+    declare("[lm_latent_eval.models]\nhmm = json:JSONDecoder\n", "one")
+    declare("[lm_latent_eval.models]\nhmm = json:JSONEncoder\n", "other")
+    with pytest.raises(ValueError, match="name one of json:JSONDecoder, json:JSONE"):
+        model_class("hmm")
+    assert model_class("json:JSONEncoder").__name__ == "JSONEncoder"
+
+
+@pytest.mark.parametrize("place", ["no_such.module:Class", "json:Nothing", ":x", "x:"])
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda r: r.what)
+def test_what_cannot_be_imported_names_its_place(registry, place):
+    with pytest.raises(ValueError, match=f"{place}.*is its package installed"):
+        registry[place]
+
+
+def test_an_unknown_name_lists_its_neighbours(declare):
+    declare("[lm_latent_eval.models]\nhmm = json:JSONDecoder\n")
+    with pytest.raises(ValueError, match="no latent model 'hm'; there is hmm"):
+        model_class("hm")
+    with pytest.raises(ValueError, match="no thing 'x'; "):
+        Registry("of.nobody", "thing", {})["x"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    from lm_latent_eval.models.checkpoint import load
+
+    folder = tmp_path_factory.mktemp("kglm")
+    return load(tiny_checkpoint.write(folder, tiny_checkpoint.kglm()))
+
+
+@pytest.mark.parametrize("name", ["twice", f"{__name__}:Twice"])
+def test_an_estimator_of_another_package_serves_any_model(checkpoint, declare, name):
+    declare(f"[lm_latent_eval.estimators]\ntwice = {__name__}:Twice\n")
+    options = ScoringOptions.parse(estimator=name, num_samples="5")
+    scorer = Scorer(checkpoint, options)
+    assert isinstance(scorer.budget.method, Twice)
+    assert scorer.fingerprint["estimator"] == name
+    with pytest.raises(ValueError, match=r"estimator='twi': .*did you mean twice"):
+        ScoringOptions.parse(estimator="twi")
+    with pytest.raises(ValueError, match="estimator='exact': expected one of is"):
+        Scorer(checkpoint, ScoringOptions(estimator="exact"))
+
+
+@pytest.mark.parametrize("name", ["mine", f"{__name__}:prior"])
+def test_a_proposal_of_another_package_is_the_model_s(checkpoint, declare, name):
+    declare(f"[lm_latent_eval.proposals]\nmine = {__name__}:prior\n")
+    proposal = proposal_named(checkpoint.model, name, 2.0)
+    assert (proposal.name, proposal.temperature) == ("prior", 2.0)
+    scorer = Scorer(checkpoint, ScoringOptions(proposal=name))
+    assert scorer.fingerprint["proposal"] == name
+    with pytest.raises(ValueError, match="expected a positive number"):
+        proposal_named(checkpoint.model, name, 0.0)
+    with pytest.raises(ValueError, match="proposal='their': this checkpoint has"):
+        proposal_named(checkpoint.model, "their")

@@ -1,0 +1,115 @@
+"""Laws notice what they are for: models and proposals that are wrong in one place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lm_latent_eval import testing
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.testing import LawError
+from lm_latent_eval.text.words import UNKNOWN
+from tests.models.entitynlm import tiny
+from tests.models.entitynlm.space import every_chain
+
+
+def laws() -> dict[str, testing.Law]:
+    """Name -> law of a tiny model and its simplest proposal."""
+    case = testing.Case(
+        tiny.entitynlm(),
+        lambda text: every_chain(len(text), tiny.MAX_LENGTH),
+        (UNKNOWN, 4, 5),
+        ("prior",),
+        length=2,
+    )
+    return {str(law).removesuffix("-prior"): law for law in testing.laws(case)}
+
+
+@pytest.fixture
+def change(monkeypatch):
+    """Return what puts a method around one of the model's, or of its proposal's."""
+    model = tiny.entitynlm()
+    kinds = {"p": type(model), "q": type(model.proposal("prior"))}
+
+    def changed(kind, name, around):
+        right = getattr(kinds[kind], name)
+        monkeypatch.setattr(
+            kinds[kind], name, lambda self, *given: around(right, self, *given)
+        )
+
+    return changed
+
+
+def test_a_total_that_is_not_one(change, monkeypatch):
+    change("p", "log_joint", lambda right, *given: right(*given) + 0.01)
+    law = laws()["total_is_that_of_its_mass"]
+    with pytest.raises(LawError, match=r"that is normalised totals 1\.01"):
+        law()
+    monkeypatch.setattr(type(tiny.entitynlm()), "mass", Mass.LESS)
+    with pytest.raises(LawError, match=r"that is sub-normalised totals 1\.01"):
+        law()
+
+
+def test_predictions_of_something_else(change):
+    change("p", "next_token", lambda right, *given: right(*given).roll(1, -1))
+    with pytest.raises(LawError, match=r"log p\(\d \| \[\]\) is .* expected"):
+        laws()["predictions_are_ratios_of_prefixes"]()
+
+
+def _too_probable(right, *given):
+    draws = right(*given)
+    return replace(draws, log_q=draws.log_q - 0.5)
+
+
+def _without_the_first(right, *given):
+    beam = right(*given)
+    return replace(beam, score=beam.score.index_fill(1, torch.tensor([0]), -torch.inf))
+
+
+def _forgets(right, self, encoded, width, score=None):
+    return right(self, encoded, width)
+
+
+def _flipped(axis):
+    def sample(right, self, encoded, uniforms, number):
+        return right(self, encoded, lambda step: uniforms(step).flip(axis), number)
+
+    return sample
+
+
+def _one_number(right, self, encoded, uniforms, number):
+    return right(self, encoded, lambda step: uniforms(0), number)
+
+
+def _left_on_the_host(right, *given):
+    draws = right(*given)
+    return replace(draws, log_q=draws.log_q.cpu())
+
+
+CHANGES = {
+    "total_is_one_and_covers_the_model": ("log_prob", lambda f, *x: f(*x) - 0.01),
+    "importance_sampling_is_unbiased": ("sample", _too_probable),
+    "filters_are_unbiased": ("sample", _too_probable),
+    "beams_are_bounds_and_become_exact": ("beam", _without_the_first),
+    "company_moves_no_weight": ("sample", _flipped(0)),
+    "first_samples_are_those_of_fewer": ("sample", _flipped(1)),
+    "pieces_are_scored_as_the_whole": ("sample", _one_number),
+    "beams_go_on_where_they_were_cut": ("beam", _forgets),
+    "device_moves_no_number": ("sample", _left_on_the_host),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_proposal_that_is_wrong_in_one_place(name, change):
+    law = laws()[name]
+    law()
+    change("q", *CHANGES[name])
+    with pytest.raises((LawError, RuntimeError)):
+        law()
+
+
+def test_there_is_a_change_for_every_law_of_proposals():
+    of_models = {"total_is_that_of_its_mass", "predictions_are_ratios_of_prefixes"}
+    assert laws().keys() - of_models == CHANGES.keys()

@@ -1,0 +1,56 @@
+"""An accelerator that is not there fails where one that is there does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lm_latent_eval.testing import SIMULATED, simulated_device
+
+
+def test_devices_do_not_mix():
+    with simulated_device():
+        there = torch.ones(3, device=SIMULATED)
+        assert there.device == torch.device(SIMULATED)
+        assert (there + torch.tensor(1.0)).cpu().tolist() == [2.0] * 3  # as CUDA does
+        with pytest.raises(RuntimeError, match=r"add.*\(3,\) on sim:0, \(3,\) on cpu"):
+            there + torch.ones(3)
+        with pytest.raises(TypeError, match="can't convert sim:0"):
+            there.numpy()
+
+
+@pytest.mark.parametrize("name", ["tensor", "as_tensor"])
+def test_what_is_made_of_data_lies_where_it_is_asked_to(name):
+    before = getattr(torch, name)
+    with simulated_device():
+        make = getattr(torch, name)
+        assert make([1, 2], device=SIMULATED).device.type == "sim"
+        assert make([1, 2]).device.type == "cpu"
+        assert torch.ones(1, device=SIMULATED).new_tensor([4]).device.type == "sim"
+    assert getattr(torch, name) is before, "torch is as it was"
+
+
+def test_indices_may_lie_on_the_host():
+    with simulated_device():
+        there = torch.arange(5, device=SIMULATED)
+        assert there[torch.tensor([1, 3])].tolist() == [1, 3]
+        assert there[[0, 4]].tolist() == [0, 4]
+        there[1:3] = 9
+        assert there.tolist() == [0, 9, 9, 3, 4]
+
+
+def test_modules_compute_what_the_cpu_does():
+    torch.manual_seed(0)
+    for module in (nn.Linear(3, 2), nn.LSTM(3, 2, batch_first=True), nn.GRUCell(3, 2)):
+        given = (
+            torch.randn(2, 4, 3) if isinstance(module, nn.LSTM) else torch.randn(2, 3)
+        )
+        with torch.no_grad():
+            here = module(given)
+            with simulated_device():
+                there = module.to(SIMULATED)(given.to(SIMULATED))
+                first = there[0] if isinstance(there, tuple) else there
+                found = first.cpu()
+        wanted = here[0] if isinstance(here, tuple) else here
+        torch.testing.assert_close(found, wanted)
