@@ -34,6 +34,7 @@ from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny as tiny_entitynlm
 from tests.models.entitynlm.space import every_chain
+from tests.models.lrlm import tiny as tiny_lrlm
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.space import every_prefix
 
@@ -102,6 +103,13 @@ TINY_MODELS = {
         ("adapted", "smoothing", "peeking", "nonpeeking", "prior"),
         copied=tiny_models.COPIED,
     ),
+    "lrlm": Tiny(
+        tiny_lrlm.lrlm,
+        lambda model, text: tiny_lrlm.every_reading(model, len(text)),
+        (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
+        ("posterior", "adapted"),
+        copied=tiny_models.COPIED,
+    ),
     "lstm": Tiny(
         tiny_models.lstm,
         lambda model, text: 1,
@@ -137,7 +145,13 @@ PAIRS = [
 ]
 
 
-READ_ON = (("kglm", "adapted"), ("kglm", "smoothing"), ("rnng", "crf"))
+READ_ON = (
+    ("kglm", "adapted"),
+    ("kglm", "smoothing"),
+    ("lrlm", "posterior"),
+    ("lrlm", "adapted"),
+    ("rnng", "crf"),
+)
 """Proposals that read to the end of a text, or of the piece of it at hand."""
 
 
@@ -240,10 +254,10 @@ def test_importance_sampling_is_unbiased(name, which):
     assert abs(ratio.mean().item() - 1) <= 5 * error + 1e-10
 
 
-@proposals("crf")
+@proposals("crf", "posterior")
 def test_filters_are_unbiased(name, which):
     tiny, model, proposal = opened(name, which)
-    text = [4, 4, 4] if name != "kglm" else [4, 5, 4]
+    text = [4, 4, 4] if name not in ("kglm", "lrlm") else [4, 5, 4]
     copies = 400
     log_w = ParticleFilter(4).log_weights(
         model, proposal, tiny.batch([text] * copies), keys(copies)

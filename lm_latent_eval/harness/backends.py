@@ -375,6 +375,12 @@ class LatentEntityNLM(LatentLMBackend):
     model_name = "entitynlm"
 
 
+class LatentLRLM(LatentLMBackend):
+    """``latent_lrlm``: a latent relation LM, whose log-likelihoods are exact sums."""
+
+    model_name = "lrlm"
+
+
 class LatentLSTM(LatentLMBackend):
     """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
 
@@ -403,6 +409,7 @@ __all__ = [
     "LatentEntityNLM",
     "LatentKGLM",
     "LatentLMBackend",
+    "LatentLRLM",
     "LatentLSTM",
     "LatentRNN",
     "LatentRNNG",

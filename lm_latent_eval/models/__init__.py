@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 MODELS = {
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
+    "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
     "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
