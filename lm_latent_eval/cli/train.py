@@ -10,6 +10,7 @@ from lm_latent_eval.cli.arguments import Commands, add_fields, fields
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
+    LRLMSize,
     LSTMSize,
     Margin,
     Options,
@@ -32,6 +33,15 @@ def add_to(commands: Commands) -> None:
     add_fields(kglm, KGLMSize)
     add_fields(kglm, Options)
     kglm.set_defaults(run=_kglm)
+
+    lrlm = models.add_parser("lrlm", help="a latent relation LM, whose sum is exact")
+    _add_data(lrlm, "annotated texts, JSON lines, as for kglm")
+    lrlm.add_argument(
+        "--knowledge", type=Path, help="JSON of further triples and names"
+    )
+    add_fields(lrlm, LRLMSize)
+    add_fields(lrlm, Options)
+    lrlm.set_defaults(run=_lrlm)
 
     entitynlm = models.add_parser("entitynlm", help="an entity LM and its proposals")
     _add_data(entitynlm, "documents with coreference, a CoNLL file or a folder of them")
@@ -113,19 +123,34 @@ def _add_data(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _kglm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.kglm.data import Knowledge, read_annotated
     from lm_latent_eval.models.kglm.training import train
 
     train(
-        read_annotated(args.data),
-        read_annotated(args.dev),
-        args.output,
-        knowledge=Knowledge.read(args.knowledge) if args.knowledge else None,
-        min_count=args.min_count,
-        size=fields(KGLMSize, args),
-        options=fields(Options, args),
+        **_annotated(args), size=fields(KGLMSize, args), options=fields(Options, args)
     )
     print(f"wrote {args.output}")
+
+
+def _lrlm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.lrlm.training import train
+
+    train(
+        **_annotated(args), size=fields(LRLMSize, args), options=fields(Options, args)
+    )
+    print(f"wrote {args.output}")
+
+
+def _annotated(args: argparse.Namespace) -> dict[str, Any]:
+    """Read what every model of annotated texts is trained on."""
+    from lm_latent_eval.models.kglm.data import Knowledge, read_annotated
+
+    return {
+        "texts": read_annotated(args.data),
+        "dev": read_annotated(args.dev),
+        "directory": args.output,
+        "knowledge": Knowledge.read(args.knowledge) if args.knowledge else None,
+        "min_count": args.min_count,
+    }
 
 
 def _entitynlm(args: argparse.Namespace) -> None:

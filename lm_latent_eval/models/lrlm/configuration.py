@@ -59,7 +59,7 @@ class RelationConfig(CheckedConfig):
         fact_dim: Of relations and of objects; a fact has both.
         fact_hidden: Inner size of the map from states to facts; 0 is a linear map.
         alias_dim: Of alias vectors.
-        knowledge_vector: Predict from the mean of the topic's facts as well (originals).
+        knowledge_vector: Predict from the mean of a topic's facts as well (originals).
         oracle: Charge nothing for which alias of a fact is used (originals).
         never_uttered: Words excluded from prediction (padding and start).
         dropout: Training only.

@@ -1,7 +1,7 @@
 """The original implementation's models in this package's terms.
 
-Words 0 and 1 change places (unknown and padding), relations with a number below 0 follow
-those with one, and the vector of unknown objects follows those of the known ones.
+Words 0 and 1 change places (unknown and padding), relations with a number below 0
+follow the others, and the vector of unknown objects follows those of the known ones.
 Source: the code of Hayashi et al. (2020).
 """
 
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SPECIALS = ("unk_entity_vec", "entity_vec", "relation_vec", "alias_vec")
 ROWS = (
     ("word_embed.weight", "words.embedding.weight"),
     ("word_embed.embed_layers.0.weight", "words.embedding.weight"),

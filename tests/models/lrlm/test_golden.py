@@ -20,7 +20,7 @@ every_case = pytest.mark.parametrize(("name", "which"), CASES)
 
 
 def opened(name: str, which: str, variant: str = "none"):
-    """Return a model, its golden numbers and a document that it is told the topic of."""
+    """Return a model, golden numbers and a document whose topic it is told."""
     (case,) = (c for c in numbers(name)["lrlm"] if c["id"] == which)
     model = lrlm(name, oracle=variant == "oracle")
     texts = batch(name, [whole(name, which)], variant)
