@@ -35,6 +35,7 @@ from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny as tiny_entitynlm
 from tests.models.entitynlm.space import every_chain
 from tests.models.lrlm import tiny as tiny_lrlm
+from tests.models.nklm import tiny as tiny_nklm
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.space import every_prefix
 
@@ -116,6 +117,13 @@ TINY_MODELS = {
         (UNKNOWN, tiny_models.KNOWN),
         ("none",),
     ),
+    "nklm": Tiny(
+        tiny_nklm.nklm,
+        tiny_nklm.every_copy,
+        (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
+        ("adapted", "peeking"),
+        copied=tiny_models.COPIED,
+    ),
     "rnn": Tiny(
         tiny_models.rnn,
         lambda model, text: 1,
@@ -150,6 +158,7 @@ READ_ON = (
     ("kglm", "smoothing"),
     ("lrlm", "posterior"),
     ("lrlm", "adapted"),
+    ("nklm", "adapted"),
     ("rnng", "crf"),
 )
 """Proposals that read to the end of a text, or of the piece of it at hand."""
@@ -257,7 +266,7 @@ def test_importance_sampling_is_unbiased(name, which):
 @proposals("crf", "posterior")
 def test_filters_are_unbiased(name, which):
     tiny, model, proposal = opened(name, which)
-    text = [4, 4, 4] if name not in ("kglm", "lrlm") else [4, 5, 4]
+    text = [4, 4, 4] if name not in ("kglm", "lrlm", "nklm") else [4, 5, 4]
     copies = 400
     log_w = ParticleFilter(4).log_weights(
         model, proposal, tiny.batch([text] * copies), keys(copies)

@@ -387,6 +387,12 @@ class LatentLSTM(LatentLMBackend):
     model_name = "lstm"
 
 
+class LatentNKLM(LatentLMBackend):
+    """``latent_nklm``: a neural knowledge LM, which copies words out of facts."""
+
+    model_name = "nklm"
+
+
 class LatentRNN(LatentLMBackend):
     """``latent_rnn``: a simple recurrent network, whose log-likelihoods are exact."""
 
@@ -411,6 +417,7 @@ __all__ = [
     "LatentLMBackend",
     "LatentLRLM",
     "LatentLSTM",
+    "LatentNKLM",
     "LatentRNN",
     "LatentRNNG",
     "LatentSRNN",

@@ -106,7 +106,7 @@ class LRLM(Pretrained):
         self.words = Words(config, size)
         self.facts = Facts(config)
         self.selector = nn.Linear(size, 2)
-        self.to_fact = _to_facts(size, config.fact_hidden, config.full_fact_dim)
+        self.to_fact = to_facts(size, config.fact_hidden, config.full_fact_dim)
         if not config.oracle:
             self.to_alias = nn.Linear(size, config.alias_dim)
         self.topics = topics
@@ -146,7 +146,9 @@ class LRLM(Pretrained):
     def mass(self) -> Mass:
         """What its probabilities of all texts total."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if excluded and not self.config.oracle else Mass.LESS
+        if self.config.oracle:  # every alias of a fact has all of its probability
+            return Mass.UNNORMALISED
+        return Mass.ONE if excluded else Mass.LESS
 
     # -- p(x, z) --------------------------------------------------------------------
 
@@ -618,7 +620,7 @@ def _keys(state: RelationState, num_topics: int) -> Tensor:
     return (text * (num_topics + 1) + state.topic[known]).unique()
 
 
-def _to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
+def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
     """Build the map from what is predicted from to fact vectors."""
     if not hidden:
         return nn.Linear(inner, outer)

@@ -51,17 +51,7 @@ def object_number(obj_id: int, num_objects: int) -> int:
 
 
 def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
-    """Rename an LRLM's tensors, constants among them."""
-    renamed = shared_weights(original, tied=tied)
-    for name, tensor in original.items():
-        if name.startswith("rnn.lstm."):
-            kind, _, layer = name.removeprefix("rnn.lstm.").rpartition("_l")
-            renamed[f"rnn.layers.{layer}.{kind}_l0"] = tensor
-    return renamed
-
-
-def shared_weights(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
-    """Rename what all of the original's models have."""
+    """Rename the tensors that an LRLM has, constants among them."""
     renamed = {
         new + name.removeprefix(old): tensor
         for name, tensor in original.items()
@@ -72,6 +62,10 @@ def shared_weights(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, T
         if old in original and not (tied and new == "words.weight"):
             renamed[new] = words_in_order(original[old])
     renamed |= {n: original[n] for n in original if n.startswith("selector.")}
+    for name, tensor in original.items():
+        if name.startswith("rnn.lstm."):
+            kind, _, layer = name.removeprefix("rnn.lstm.").rpartition("_l")
+            renamed[f"rnn.layers.{layer}.{kind}_l0"] = tensor
     return renamed | _fact_tables(original)
 
 
