@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent / "lrlm"
-MODELS = ("lrlm", "nklm")
+MODELS = ("lrlm", "lrlm_txl", "nklm")
 LRLM = (
     *("id", "selector", "word", "relation", "alias", "spans"),
     *("unk_term_char", "unk_term_upp"),
@@ -29,7 +29,12 @@ NKLM = (
     *("id", "annotation", "rel", "pos", "surface", "logp_none", "logp_char"),
     *("fact", "copy_prob", "word", "position", "alias"),
 )
-KEPT = ("long0", "long1", "long3", "short0", "short1", "short2", "short3")
+TXL = (
+    *("id", "states", "selector", "word", "alpha_none", "alpha_char"),
+    *("chunks_bptt6", "chunks_bptt6_clean_memory"),
+)
+KEPT = ("long0", "long1", "long3", "short0", "short2", "short3")
+SCORED = ("long0", "short0", "short2")
 
 
 def extract(folder: Path) -> dict[str, Any]:
@@ -82,7 +87,12 @@ def extract(folder: Path) -> dict[str, Any]:
             number[w]: p for w, p in unknown["unk_probs_char"].items() if w in number
         },
         "upp": unknown["upp"],
-        "lrlm": [case(c, LRLM) for c in tables if c["id"] in KEPT],
+        "lrlm": [case(c, LRLM) for c in tables if c["id"] in SCORED],
+        "lrlm_txl": [
+            case(c, TXL)
+            for c in read("lrlm_txl_cases")
+            if c["id"] in ("long1", "short2")
+        ],
         "lrlm_exact": [
             c for c in read("lrlm_exact") if c["id"] in ("short0", "short2")
         ],

@@ -131,11 +131,53 @@ class RelationConfig(CheckedConfig):
 
 
 class LRLMConfig(RelationConfig):
-    """Configuration of a latent relation language model; see ``RelationConfig``."""
+    """Configuration of a latent relation language model.
+
+    Args:
+        trunk: ``lstm``, or ``transformer_xl``, of which the rest speaks.
+        num_heads: Of attention.
+        head_dim: Of a head.
+        inner_dim: Of the feed-forward parts.
+        chunk_size: Words that are read at a time.
+        memory_size: Words before them that are remembered.
+        pre_norm: Norms stand before each part, not after it.
+        memory_rule: ``clean``, or ``published`` as original checkpoints need.
+        fields: Those of ``RelationConfig``.
+    """
 
     model_type = "lrlm"
+    rules: ClassVar[Rules] = {
+        **RULES,
+        "trunk": OneOf("lstm", "transformer_xl"),
+        "num_heads": Whole(1),
+        "head_dim": Whole(1),
+        "inner_dim": Whole(1),
+        "chunk_size": Whole(1),
+        "memory_size": Whole(0),
+        "pre_norm": Flag(),
+        "memory_rule": OneOf("clean", "published"),
+    }
 
-    # transformers gives a class without one of its own that of a dataclass.
-    def __init__(self, **fields: Any) -> None:
+    def __init__(
+        self,
+        *,
+        trunk: str = "lstm",
+        num_heads: int = 4,
+        head_dim: int = 32,
+        inner_dim: int = 256,
+        chunk_size: int = 150,
+        memory_size: int = 150,
+        pre_norm: bool = False,
+        memory_rule: str = "clean",
+        **fields: Any,
+    ) -> None:
         """Store the fields."""
+        self.trunk = trunk
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.inner_dim = inner_dim
+        self.chunk_size = chunk_size
+        self.memory_size = memory_size
+        self.pre_norm = pre_norm
+        self.memory_rule = memory_rule
         super().__init__(**fields)

@@ -66,7 +66,7 @@ def build_topics(
 
 
 def topic_of(text: AnnotatedText, topics: Mapping[str, object]) -> str | None:
-    """Return what a text is about: the subject of most triples, the first of several."""
+    """Return what a text is about: the subject of most triples, the first of such."""
     subjects = Counter(s for s, _, _ in text.triples if s in topics)
     return subjects.most_common(1)[0][0] if subjects else None
 

@@ -49,6 +49,7 @@ from lm_latent_eval.models.lrlm.state import (
     after_last,
 )
 from lm_latent_eval.models.lrlm.topics import FILE_NAME, PAD, Topics, TopicsError
+from lm_latent_eval.models.lrlm.transformer_xl import TransformerXL
 from lm_latent_eval.models.lrlm.words import Words
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
@@ -99,7 +100,11 @@ class LRLM(Pretrained):
         """Build p; ``topics`` come from the checkpoint if None."""
         super().__init__(config)
         inner = [config.hidden_size] * config.num_layers
-        self.rnn = RecurrentStack([config.embedding_dim, *inner], config.dropout)
+        self.trunk = (
+            RecurrentStack([config.embedding_dim, *inner], config.dropout)
+            if config.trunk == "lstm"
+            else TransformerXL(config)
+        )
         size = config.hidden_size
         if config.knowledge_vector:
             size += config.full_fact_dim
@@ -161,7 +166,7 @@ class LRLM(Pretrained):
         """Read the tokens before each target and score all that a reading can do."""
         state = after or RelationState.begin(torch.zeros_like(batch.length))
         embedded = self.words.embed(batch.inputs)
-        hidden, carry = self.rnn(embedded, batch.length, state.carry)
+        hidden, carry = self.trunk(embedded, batch.length, state.carry)
         value = self._informed(hidden, state)
         # By place: the first word of every text, then the second, ...
         by_place = value.transpose(0, 1).flatten(0, 1)

@@ -30,7 +30,18 @@ PREFIXES = (
     ("hid_to_fact.layer2.", "to_fact.2."),
     ("hid_to_fact.", "to_fact."),
     ("hid_to_alias.", "to_alias."),
+    ("rnn.proj_input.", "trunk.project."),
 )
+LAYER = (
+    ("dec_attn.qkv_net.", "attending."),
+    ("dec_attn.r_net.", "relative."),
+    ("dec_attn.o_net.", "attended."),
+    ("dec_attn.layer_norm.", "attention_norm."),
+    ("pos_ff.core_net.0.", "inner."),
+    ("pos_ff.core_net.3.", "outer."),
+    ("pos_ff.layer_norm.", "feed_norm."),
+)
+"""Parts of a layer of the original's Transformer-XL."""
 
 
 def words_in_order(column: Tensor) -> Tensor:
@@ -65,7 +76,17 @@ def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tenso
     for name, tensor in original.items():
         if name.startswith("rnn.lstm."):
             kind, _, layer = name.removeprefix("rnn.lstm.").rpartition("_l")
-            renamed[f"rnn.layers.{layer}.{kind}_l0"] = tensor
+            renamed[f"trunk.layers.{layer}.{kind}_l0"] = tensor
+        if name.startswith("rnn.layers."):
+            layer, _, part = name.removeprefix("rnn.layers.").partition(".")
+            for old, new in LAYER:
+                if part.startswith(old):
+                    end = part.removeprefix(old)
+                    renamed[f"trunk.layers.{layer}.{new}{end}"] = tensor
+    if "rnn.r_w_bias" in original:
+        biases = [original["rnn.r_w_bias"], original["rnn.r_r_bias"]]
+        renamed["trunk.biases"] = torch.stack(biases)
+        renamed["trunk.frequencies"] = original["rnn.pos_embed.inv_freq"]
     return renamed | _fact_tables(original)
 
 
@@ -121,6 +142,25 @@ def config_of(
         "knowledge_vector": options["use_knowledge_embed"],
         "oracle": options["alias_disamb"] == "oracle",
         "never_uttered": [],
+    }
+
+
+def lrlm_config_of(
+    options: Mapping[str, Any], original: Mapping[str, Tensor], vocab_size: int
+) -> dict[str, Any]:
+    """Return what the original's options say of an LRLM; see ``config_of``."""
+    config = config_of(options, original, vocab_size)
+    config["fact_hidden"] = inner_size(options) if options["use_rel_mlp"] else 0
+    if "rnn.r_w_bias" not in original:
+        return config
+    return config | {
+        "trunk": "transformer_xl",
+        "num_heads": options["num_heads"],
+        "head_dim": options["head_dim"],
+        "inner_dim": options["ffn_inner_dim"],
+        "memory_size": options["memory_size"],
+        "pre_norm": options["pre_lnorm"],
+        "memory_rule": "published",
     }
 
 

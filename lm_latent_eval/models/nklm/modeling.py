@@ -108,7 +108,7 @@ class NKLM(Pretrained):
         both = hidden + facts
         sizes = [hidden] * config.num_layers
         first = facts + config.embedding_dim + config.position_dim
-        self.rnn = RecurrentStack([first, *sizes], config.dropout)
+        self.trunk = RecurrentStack([first, *sizes], config.dropout)
         self.words = Words(config, both)
         self.facts = Facts(config)
         self.no_fact = nn.Parameter(torch.zeros(facts))
@@ -171,7 +171,7 @@ class NKLM(Pretrained):
         """Return the state of texts of which nothing has been read, (B,)."""
         like = self.no_fact
         layers = tuple(
-            (like.new_zeros(len(topic), 1, size),) * 2 for size in self.rnn.sizes
+            (like.new_zeros(len(topic), 1, size),) * 2 for size in self.trunk.sizes
         )
         nothing = torch.zeros_like(topic)[:, None]
         return NKLMState(Carry(layers), topic[:, None], nothing, nothing)
@@ -295,7 +295,7 @@ class NKLM(Pretrained):
             state.source.flatten(),
             state.offset.flatten(),
         )
-        hidden, carry = self.rnn(
+        hidden, carry = self.trunk(
             read[:, None], torch.ones_like(state.source.flatten()), flat(state.carry)
         )
         return hidden[:, 0], folded(carry, len(inputs))
@@ -404,7 +404,7 @@ class NKLM(Pretrained):
         words = batch.inputs[:, None].expand_as(source)
         read = self._inputs(encoded.tables, words, source, offset).flatten(0, 1)
         length = batch.length[:, None].expand_as(state.topic).flatten()
-        hidden, carry = self.rnn(read, length, flat(state.carry))
+        hidden, carry = self.trunk(read, length, flat(state.carry))
         size = len(batch.length)
         return hidden.unflatten(0, (size, -1)), folded(carry, size)
 

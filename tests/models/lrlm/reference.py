@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.original import (
-    config_of,
-    inner_size,
+    lrlm_config_of,
     object_number,
     relation_number,
     weights_of,
@@ -65,18 +64,13 @@ def topics(name: str, weights: dict[str, torch.Tensor]) -> Topics:
     return Topics.build(found, rows)
 
 
-def lrlm(name: str, **changes: Any) -> LRLM:
+def lrlm(name: str, kind: str = "lrlm", **changes: Any) -> LRLM:
     """The original LRLM of a configuration in this package's terms, in float64."""
-    weights, options = original(name, "lrlm"), numbers(name)["config"]["lrlm"]
+    weights, options = original(name, kind), numbers(name)["config"][kind]
     known = topics(name, weights)
     config = LRLMConfig(
-        **config_of(options, weights, numbers(name)["config"]["vocab_size"])
-        | {
-            "num_words": numbers(name)["num_words"],
-            "fact_hidden": inner_size(options) if options["use_rel_mlp"] else 0,
-            **known.sizes(),
-            **changes,
-        }
+        **lrlm_config_of(options, weights, numbers(name)["config"]["vocab_size"])
+        | {"num_words": numbers(name)["num_words"], **known.sizes(), **changes}
     )
     model = LRLM(config, known).double()
     renamed = weights_of(weights, tied=config.tie_weights)
