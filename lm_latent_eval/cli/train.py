@@ -13,6 +13,7 @@ from lm_latent_eval.training.options import (
     LRLMSize,
     LSTMSize,
     Margin,
+    NKLMSize,
     Options,
     RNNGSize,
     RNNSize,
@@ -26,22 +27,22 @@ def add_to(commands: Commands) -> None:
     models = train.add_subparsers(required=True, metavar="MODEL")
 
     kglm = models.add_parser("kglm", help="a knowledge graph LM and its proposals")
-    _add_data(kglm, "annotated texts, JSON lines")
-    kglm.add_argument(
-        "--knowledge", type=Path, help="JSON of further triples and names"
-    )
+    _add_annotated(kglm)
     add_fields(kglm, KGLMSize)
     add_fields(kglm, Options)
     kglm.set_defaults(run=_kglm)
 
     lrlm = models.add_parser("lrlm", help="a latent relation LM, whose sum is exact")
-    _add_data(lrlm, "annotated texts, JSON lines, as for kglm")
-    lrlm.add_argument(
-        "--knowledge", type=Path, help="JSON of further triples and names"
-    )
+    _add_annotated(lrlm)
     add_fields(lrlm, LRLMSize)
     add_fields(lrlm, Options)
     lrlm.set_defaults(run=_lrlm)
+
+    nklm = models.add_parser("nklm", help="a neural knowledge LM, which copies words")
+    _add_annotated(nklm)
+    add_fields(nklm, NKLMSize)
+    add_fields(nklm, Options)
+    nklm.set_defaults(run=_nklm)
 
     entitynlm = models.add_parser("entitynlm", help="an entity LM and its proposals")
     _add_data(entitynlm, "documents with coreference, a CoNLL file or a folder of them")
@@ -122,6 +123,13 @@ def _add_data(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def _add_annotated(parser: argparse.ArgumentParser) -> None:
+    _add_data(parser, "annotated texts, JSON lines")
+    parser.add_argument(
+        "--knowledge", type=Path, help="JSON of further triples and names"
+    )
+
+
 def _kglm(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.kglm.training import train
 
@@ -136,6 +144,15 @@ def _lrlm(args: argparse.Namespace) -> None:
 
     train(
         **_annotated(args), size=fields(LRLMSize, args), options=fields(Options, args)
+    )
+    print(f"wrote {args.output}")
+
+
+def _nklm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.nklm.training import train
+
+    train(
+        **_annotated(args), size=fields(NKLMSize, args), options=fields(Options, args)
     )
     print(f"wrote {args.output}")
 

@@ -64,6 +64,11 @@ class LRLMSize:
 
 
 @dataclass(frozen=True)
+class NKLMSize(LRLMSize):
+    """How large an NKLM to build; see ``NKLMConfig``."""
+
+
+@dataclass(frozen=True)
 class LSTMSize:
     """How large an LSTM to build; see ``LSTMConfig``."""
 
