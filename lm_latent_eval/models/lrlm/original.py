@@ -158,6 +158,7 @@ def lrlm_config_of(
         "num_heads": options["num_heads"],
         "head_dim": options["head_dim"],
         "inner_dim": options["ffn_inner_dim"],
+        "chunk_size": options.get("bptt", 150),
         "memory_size": options["memory_size"],
         "pre_norm": options["pre_lnorm"],
         "memory_rule": "published",
