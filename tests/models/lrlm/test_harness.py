@@ -15,7 +15,7 @@ from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.models.lrlm.tiny import every_reading
 from tests.models.nklm.tiny import every_copy
@@ -126,17 +126,17 @@ def test_continuations(opened):
         )
 
 
-def most_probable(built, words) -> int:
-    """The most probable next word, by listing; the unknown one is none."""
+def most_probable(built, words, *but: int) -> int:
+    """The most probable next word, by listing: words of names alone are copied."""
     beyond = built.config.vocab_size
-    every = [w for w in range(built.config.num_words) if w not in (0, 2)]
-    costs = [0.0] * len(words)
-
-    def score(word: int) -> float:
-        only_copied = -math.inf if word >= beyond else 0.0
-        return log_p(built, [*words, word], [*costs, only_copied])
-
-    return max(every, key=score)
+    price = -math.log(UNKNOWN_TYPES)
+    costs = [price if w == UNKNOWN or w >= beyond else 0.0 for w in words]
+    scores = {
+        w: log_p(built, [*words, w], [*costs, -math.inf if w >= beyond else 0.0])
+        for w in range(built.config.num_words)
+        if w not in (PADDING, START, *but)
+    }
+    return max(scores, key=lambda w: scores[w])
 
 
 def test_generation_is_greedy(opened):
@@ -144,14 +144,7 @@ def test_generation_is_greedy(opened):
     [found] = backend().generate_until(generation("the", until=[], max_gen_toks=3))
     words, tokenizer = ids("the"), tiny_checkpoint.tokenizer()
     for _ in range(3):
-        scores = {}
-        for word in range(built.config.num_words):
-            if word in (0, UNKNOWN, 2):
-                continue
-            beyond = word >= built.config.vocab_size
-            costs = [*[0.0] * len(words), -math.inf if beyond else 0.0]
-            scores[word] = log_p(built, [*words, word], costs)
-        best = max(scores, key=lambda w: scores[w])
+        best = most_probable(built, words, UNKNOWN)
         if best == END:
             break
         words.append(best)
