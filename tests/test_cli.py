@@ -119,8 +119,9 @@ def test_train_and_load_relation_models(folder, capsys, model):
     found = load(folder / model, expected=model)
     assert found.model.config.num_topics > 200, "the whole graph"
     assert found.model.config.fact_dim == 4
-    text = json.loads((folder / "train.jsonl").read_text().splitlines()[0])["text"]
-    batch = TokenBatch.collate([[*found.tokenizer(text).ids, END]], first=START)
+    first, *_ = (folder / "train.jsonl").read_text().splitlines()
+    words = found.tokenizer(" ".join(json.loads(first)["tokens"])).ids
+    batch = TokenBatch.collate([[*words, END]], first=START)
     proposal = found.model.proposal()
     beam = proposal.beam(proposal.encode(batch), 3)
     assert found.model.log_joint(found.model.encode(batch), beam.latents).max() > -1e3

@@ -325,7 +325,7 @@ class LRLM(Pretrained):
     @property
     def summation(self) -> Summation:
         """What stands in for a proposal where all readings are summed."""
-        return Summation(self)
+        return Summation()
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
@@ -349,32 +349,47 @@ class LRLM(Pretrained):
 
 @dataclass(frozen=True)
 class Summation:
-    """All readings as one latent: what ``exact`` takes for a proposal."""
+    """All readings as one latent: what ``exact`` takes for a proposal.
 
-    model: LRLM
+    It reads nothing, so that texts are encoded once, by the model.
+    """
+
     name = "sum"
 
-    def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
-        """Read the text as the model does."""
-        return self.model.encode(batch, after)
+    def encode(self, batch: TokenBatch, after: Unmoved | None = None) -> TokenBatch:
+        """Return the piece as it is."""
+        return batch
 
     def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
+        self, batch: TokenBatch, uniforms: Uniforms, num_samples: int
     ) -> Draws[Everything]:
         """Draw everything, K times, with log q = 0."""
-        zeros = encoded.lattice.word.new_zeros(len(encoded.value), num_samples)
+        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), num_samples)
         return Draws(Everything(num_samples), zeros)
 
     def beam(
-        self, encoded: Encoded, width: int, score: Tensor | None = None
+        self, batch: TokenBatch, width: int, score: Tensor | None = None
     ) -> Beam[Everything]:
         """Return the one latent there is."""
-        zeros = encoded.lattice.word.new_zeros(len(encoded.value), 1)
+        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), 1)
         return Beam(Everything(1), zeros, zeros.long())
 
-    def advance(self, encoded: Encoded, latents: Everything) -> RelationState:
-        """Return the state after the encoded piece."""
-        return self.model.advance(encoded, latents)
+    def advance(self, batch: TokenBatch, latents: Everything) -> Unmoved:
+        """Return the state after the piece, which is none."""
+        return Unmoved()
+
+
+@dataclass(frozen=True)
+class Unmoved:
+    """The state of what reads nothing."""
+
+    def select(self, index: Tensor) -> Unmoved:
+        """Pick texts."""
+        return self
+
+    def resample(self, index: Tensor) -> Unmoved:
+        """Pick latents of each text."""
+        return self
 
 
 @dataclass(frozen=True)
