@@ -64,7 +64,8 @@ class Lattice:
     @cached_property
     def _keys(self) -> Tensor:
         key = self.arcs.text * (self.num_topics + 1) + self.arcs.topic
-        return torch.cat([key, self.also]).unique()
+        keys: Tensor = torch.cat([key, self.also]).unique()
+        return keys
 
     @property
     def num_texts(self) -> int:

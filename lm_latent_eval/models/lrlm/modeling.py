@@ -637,7 +637,8 @@ def _keys(state: RelationState, num_topics: int) -> Tensor:
     """Return the texts and topics that readings have got to, as lattices need them."""
     known = state.used & (state.topic != 0)
     text, _, _ = known.nonzero(as_tuple=True)
-    return (text * (num_topics + 1) + state.topic[known]).unique()
+    keys: Tensor = (text * (num_topics + 1) + state.topic[known]).unique()
+    return keys
 
 
 def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
