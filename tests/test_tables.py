@@ -48,6 +48,6 @@ def test_a_model_is_found(name):
 
 def test_an_unknown_model_lists_its_neighbours():
     with pytest.raises(
-        ValueError, match=re.escape("no latent model 'klgm'; there is kg")
+        ValueError, match=re.escape("no latent model 'klgm'; there is nklm, kg")
     ):
         model_class("klgm")
