@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -120,7 +121,7 @@ class Topics(nn.Module):
         """N."""
         return len(self.fact_ends)
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         """What a model's configuration says of its topics."""
         return {
             "num_topics": self.num_topics,

@@ -107,4 +107,5 @@ class Words(nn.Module):
     def _projected(self, value: Tensor, cluster: int) -> Tensor:
         if not len(self.projections):
             return value
-        return value @ self.projections[cluster]
+        projected: Tensor = value @ self.projections[cluster]
+        return projected

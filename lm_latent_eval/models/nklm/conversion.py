@@ -112,7 +112,8 @@ def _model(
     own = {name: tensor.to(kind) for name, tensor in renamed.items()}
     model.load_state_dict(own, assign=True)
     model.topics = topics
-    return model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 def _topics(

@@ -162,7 +162,8 @@ class NKLMProposal:
         batch, topics = encoded.batch, encoded.tables.topics
         prior = topics.log_prior.double().expand(len(batch.length), -1)
         if self.name != "adapted":
-            return (prior / self.temperature).log_softmax(-1)
+            plain: Tensor = (prior / self.temperature).log_softmax(-1)
+            return plain
         many = topics.num_topics + 1
         key, _, _ = encoded.tables.cells
         key = key.unique()  # a word and a topic that has it, once
@@ -178,7 +179,8 @@ class NKLMProposal:
             gain.new_full((len(row),), GAIN),
             accumulate=True,
         )
-        return ((prior + gain[:, 1:]) / self.temperature).log_softmax(-1)
+        fitting: Tensor = (prior + gain[:, 1:]) / self.temperature
+        return fitting.log_softmax(-1)
 
     def _draw_topic(
         self, encoded: Any, before: Tensor, u: Tensor

@@ -75,7 +75,7 @@ def train(
     model = NKLM(config, topics)
     annotate = Annotator(topics, tokenizer, config.num_positions)
     with only_writer(directory, "the finished epochs"):
-        trainer = Trainer(
+        trainer: Trainer[Item] = Trainer(
             {"p": Part(model, lambda items: _loss(model, items))},
             size=lambda item: len(item[0]),
             options=options,
