@@ -185,6 +185,16 @@ class WholeText(Protocol):
 
 
 @runtime_checkable
+class Summable(Protocol):
+    """What a model offers that can sum over all of its latents, exactly."""
+
+    @property
+    def summation(self) -> Any:
+        """A proposal, ``LeftToRight``, of one latent: all of them, summed."""
+        ...
+
+
+@runtime_checkable
 class SentenceModel(Protocol):
     """A model of sentences: the probability of a document is the product of theirs."""
 

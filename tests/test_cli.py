@@ -109,10 +109,30 @@ def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
     assert "distortion=0.7: expected" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("model", ["lrlm", "nklm"])
+def test_train_and_load_relation_models(folder, capsys, model):
+    knowledge = ["--knowledge", str(folder / "graph.json")]
+    assert train(folder, model, model, *knowledge, *LSTM, "--fact-dim", "4") == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"wrote {folder / model}\n"
+    assert shown.err.count("nats a token, train -> dev: p ") == 2
+    found = load(folder / model, expected=model)
+    assert found.model.config.num_topics > 200, "the whole graph"
+    assert found.model.config.fact_dim == 4
+    first, *_ = (folder / "train.jsonl").read_text().splitlines()
+    words = found.tokenizer(" ".join(json.loads(first)["tokens"])).ids
+    batch = TokenBatch.collate([[*words, END]], first=START)
+    proposal = found.model.proposal()
+    beam = proposal.beam(proposal.encode(batch), 3)
+    assert found.model.log_joint(found.model.encode(batch), beam.latents).max() > -1e3
+
+
 READERS = {
     "estimate": ["estimate", str(CHECKPOINT), "--data", "FILE"],
     "study": ["study", "--pretrained", str(CHECKPOINT), "--data", "FILE", *OUT],
     "kglm": ["train", "kglm", "--data", "FILE", "--dev", "FILE", *OUT],
+    "lrlm": ["train", "lrlm", "--data", "FILE", "--dev", "FILE", *OUT],
+    "nklm": ["train", "nklm", "--data", "FILE", "--dev", "FILE", *OUT],
     "entitynlm": ["train", "entitynlm", "--data", "FILE", "--dev", "FILE", *OUT],
     "lstm": ["train", "lstm", "--data", "FILE", "--dev", "FILE", *OUT],
     "rnng": ["train", "rnng", "--data", "FILE", "--dev", "FILE", *OUT],
@@ -181,7 +201,7 @@ def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("model", ["kglm", "lstm", "rnn", "srnn"])
+@pytest.mark.parametrize("model", ["kglm", "lrlm", "lstm", "nklm", "rnn", "srnn"])
 def test_two_do_not_train_into_one_folder(folder, capsys, model):
     size = [*RUN[:4], "--hidden-size", "9"]
     with only_trainer(folder / "locked"):
@@ -191,7 +211,7 @@ def test_two_do_not_train_into_one_folder(folder, capsys, model):
     assert f"another run is writing into {folder / 'locked'}: wait for it" in shown
 
 
-@pytest.mark.parametrize("model", ["kglm", "lstm", "rnn", "srnn"])
+@pytest.mark.parametrize("model", ["kglm", "lrlm", "lstm", "nklm", "rnn", "srnn"])
 def test_help_is_quick(model):
     """It imports nothing heavy."""
     code = (

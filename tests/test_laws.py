@@ -37,6 +37,8 @@ from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny as tiny_entitynlm
 from tests.models.entitynlm.space import every_chain
+from tests.models.lrlm import tiny as tiny_lrlm
+from tests.models.nklm import tiny as tiny_nklm
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.space import every_prefix
 
@@ -82,11 +84,27 @@ TINY_MODELS = {
         reads_on=("adapted", "smoothing"),
         copied=tiny_models.COPIED,
     ),
+    "lrlm": Tiny(
+        tiny_lrlm.lrlm,
+        lambda model, text: tiny_lrlm.every_reading(model, len(text)),
+        (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
+        ("posterior", "adapted"),
+        reads_on=("posterior", "adapted"),
+        copied=tiny_models.COPIED,
+    ),
     "lstm": Tiny(
         tiny_models.lstm,
         lambda model, text: NO_LATENT,
         (UNKNOWN, tiny_models.KNOWN),
         ("none",),
+    ),
+    "nklm": Tiny(
+        tiny_nklm.nklm,
+        tiny_nklm.every_copy,
+        (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
+        ("adapted", "peeking"),
+        reads_on=("adapted",),
+        copied=tiny_models.COPIED,
     ),
     "rnn": Tiny(
         tiny_models.rnn,
@@ -99,6 +117,7 @@ TINY_MODELS = {
         lambda model, text: every_prefix(len(text), end=text[-1] == END),
         (UNKNOWN, 4, 5),
         ("crf", "adapted", "prior"),
+        reads_on=("crf",),
         goes_on=False,
     ),
     "srnn": Tiny(
@@ -117,7 +136,9 @@ PAIRS = [
 ]
 
 
-READ_ON = (("kglm", "adapted"), ("kglm", "smoothing"), ("rnng", "crf"))
+READ_ON = tuple(
+    (name, which) for name, tiny in TINY_MODELS.items() for which in tiny.reads_on
+)
 """Proposals that read to the end of a text, or of the piece of it at hand."""
 
 

@@ -52,6 +52,6 @@ def test_types_of_others_are_not_ours():
 
 def test_an_unknown_model_lists_its_neighbours():
     with pytest.raises(
-        ValueError, match=re.escape("no latent model 'klgm'; there is kg")
+        ValueError, match=re.escape("no latent model 'klgm'; there is nklm, kg")
     ):
         model_class("klgm")

@@ -45,6 +45,51 @@ def add_to(commands: Commands) -> None:
     rnng.add_argument("--output", type=Path, required=True, help="checkpoint directory")
     rnng.set_defaults(run=_rnng)
 
+    lrlm = originals.add_parser("lrlm", help="a checkpoint of the LRLM program")
+    _add_relation_files(lrlm)
+    nklm = originals.add_parser("nklm", help="an NKLM of the same program")
+    _add_relation_files(nklm)
+
+
+_RELATION_FILES = {
+    "model": "the checkpoint, a torch file with 'model'",
+    "options": "JSON of the training command's options",
+    "vocabulary": "JSON list of the words in the order of their ids",
+    "entities": "entity_vec.pt",
+    "relations": "relation_vec.pt",
+    "aliases": "JSON list of alias strings in the order of their vectors",
+    "alias-vectors": "those vectors, a torch file",
+}
+
+
+def _add_relation_files(parser: argparse.ArgumentParser) -> None:
+    for name, what in _RELATION_FILES.items():
+        parser.add_argument(f"--{name}", type=Path, required=True, help=what)
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        action="append",
+        required=True,
+        help="pickle of texts with their relations; may be given again",
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="checkpoint directory"
+    )
+    parser.set_defaults(run=_relations)
+
+
+def _relations(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.nklm.conversion import Files, convert
+
+    names = [name.replace("-", "_") for name in (*_RELATION_FILES, "texts")]
+    model = convert(Files(**{name: getattr(args, name) for name in names}), args.output)
+    config = model.config
+    print(
+        f"wrote {args.output}: {config.vocab_size} words to utter, "
+        f"{config.num_words - config.vocab_size} more to copy; {config.num_topics} "
+        f"topics with {config.num_facts} facts; {model.mass}"
+    )
+
 
 def _add_archives(parser: argparse.ArgumentParser, proposal: str) -> None:
     parser.add_argument(

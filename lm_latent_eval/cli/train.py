@@ -10,8 +10,10 @@ from lm_latent_eval.cli.arguments import Commands, add_fields, fields
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
+    LRLMSize,
     LSTMSize,
     Margin,
+    NKLMSize,
     Options,
     RNNGSize,
     RNNSize,
@@ -25,13 +27,22 @@ def add_to(commands: Commands) -> None:
     models = train.add_subparsers(required=True, metavar="MODEL")
 
     kglm = models.add_parser("kglm", help="a knowledge graph LM and its proposals")
-    _add_data(kglm, "annotated texts, JSON lines")
-    kglm.add_argument(
-        "--knowledge", type=Path, help="JSON of further triples and names"
-    )
+    _add_annotated(kglm)
     add_fields(kglm, KGLMSize)
     add_fields(kglm, Options)
     kglm.set_defaults(run=_kglm)
+
+    lrlm = models.add_parser("lrlm", help="a latent relation LM, whose sum is exact")
+    _add_annotated(lrlm)
+    add_fields(lrlm, LRLMSize)
+    add_fields(lrlm, Options)
+    lrlm.set_defaults(run=_lrlm)
+
+    nklm = models.add_parser("nklm", help="a neural knowledge LM, which copies words")
+    _add_annotated(nklm)
+    add_fields(nklm, NKLMSize)
+    add_fields(nklm, Options)
+    nklm.set_defaults(run=_nklm)
 
     entitynlm = models.add_parser("entitynlm", help="an entity LM and its proposals")
     _add_data(entitynlm, "documents with coreference, a CoNLL file or a folder of them")
@@ -112,20 +123,51 @@ def _add_data(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def _add_annotated(parser: argparse.ArgumentParser) -> None:
+    _add_data(parser, "annotated texts, JSON lines")
+    parser.add_argument(
+        "--knowledge", type=Path, help="JSON of further triples and names"
+    )
+
+
 def _kglm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.kglm.data import Knowledge, read_annotated
     from lm_latent_eval.models.kglm.training import train
 
     train(
-        read_annotated(args.data),
-        read_annotated(args.dev),
-        args.output,
-        knowledge=Knowledge.read(args.knowledge) if args.knowledge else None,
-        min_count=args.min_count,
-        size=fields(KGLMSize, args),
-        options=fields(Options, args),
+        **_annotated(args), size=fields(KGLMSize, args), options=fields(Options, args)
     )
     print(f"wrote {args.output}")
+
+
+def _lrlm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.lrlm.training import train
+
+    train(
+        **_annotated(args), size=fields(LRLMSize, args), options=fields(Options, args)
+    )
+    print(f"wrote {args.output}")
+
+
+def _nklm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.nklm.training import train
+
+    train(
+        **_annotated(args), size=fields(NKLMSize, args), options=fields(Options, args)
+    )
+    print(f"wrote {args.output}")
+
+
+def _annotated(args: argparse.Namespace) -> dict[str, Any]:
+    """Read what every model of annotated texts is trained on."""
+    from lm_latent_eval.models.kglm.data import Knowledge, read_annotated
+
+    return {
+        "texts": read_annotated(args.data),
+        "dev": read_annotated(args.dev),
+        "directory": args.output,
+        "knowledge": Knowledge.read(args.knowledge) if args.knowledge else None,
+        "min_count": args.min_count,
+    }
 
 
 def _entitynlm(args: argparse.Namespace) -> None:

@@ -345,10 +345,22 @@ class LatentEntityNLM(Latent):
     model_name = "entitynlm"
 
 
+class LatentLRLM(Latent):
+    """``latent_lrlm``: a latent relation LM, whose log-likelihoods are exact sums."""
+
+    model_name = "lrlm"
+
+
 class LatentLSTM(Latent):
     """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
 
     model_name = "lstm"
+
+
+class LatentNKLM(Latent):
+    """``latent_nklm``: a neural knowledge LM, which copies words out of facts."""
+
+    model_name = "nklm"
 
 
 class LatentRNN(Latent):
@@ -373,7 +385,9 @@ __all__ = [
     "Latent",
     "LatentEntityNLM",
     "LatentKGLM",
+    "LatentLRLM",
     "LatentLSTM",
+    "LatentNKLM",
     "LatentRNN",
     "LatentRNNG",
     "LatentSRNN",

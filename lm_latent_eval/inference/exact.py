@@ -1,4 +1,8 @@
-"""Models without latents: the one empty latent is all there is to sum over."""
+"""Models whose likelihoods are exact: without latents, or with all of them summed.
+
+One latent is then all there is to sum over: the empty one, or, of a model that can sum
+its latents itself (``Summable``), all of them at once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from torch import Tensor
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.latent import Summable
 from lm_latent_eval.text.batch import TokenBatch
 
 _BEAM = BeamMarginalization(1)
@@ -28,7 +33,7 @@ class Exact:
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
     ) -> Tensor:
         """Return log p(x), (B, 1) float64."""
-        return _BEAM.log_weights(model, proposal, batch, keys)
+        return _BEAM.log_weights(model, _summation(model, proposal), batch, keys)
 
     def extend(
         self,
@@ -40,6 +45,7 @@ class Exact:
         after: Particles,
     ) -> Particles:
         """Read on."""
+        proposal = _summation(model, proposal)
         return _BEAM.extend(model, proposal, batch, keys, starts, after)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
@@ -59,3 +65,8 @@ class Exact:
             bound=Bound.EXACT,
             estimator=self.name,
         )
+
+
+def _summation(model: Any, proposal: Any) -> Any:
+    """Return what finds the one latent of a model."""
+    return model.summation if isinstance(model, Summable) else proposal

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 MODELS = {
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
+    "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
+    "nklm": "lm_latent_eval.models.nklm.modeling:NKLM",
     "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
     "srnn": "lm_latent_eval.models.srnn.modeling:SentenceRNN",

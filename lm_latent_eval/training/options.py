@@ -50,6 +50,25 @@ class KGLMSize:
 
 
 @dataclass(frozen=True)
+class LRLMSize:
+    """How large an LRLM to build; see ``RelationConfig``."""
+
+    embedding_dim: int = 128
+    hidden_size: int = 192
+    num_layers: int = 2
+    fact_dim: int = 64
+    num_pieces: int = 8192
+    max_aliases: int = 4
+    max_alias_words: int = 8
+    dropout: float = 0.4
+
+
+@dataclass(frozen=True)
+class NKLMSize(LRLMSize):
+    """How large an NKLM to build; see ``NKLMConfig``."""
+
+
+@dataclass(frozen=True)
 class LSTMSize:
     """How large an LSTM to build; see ``LSTMConfig``."""
 

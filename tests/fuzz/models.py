@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from tests import tiny_checkpoint
+from tests.models.lrlm.test_harness import model as relation_model
 from tests.tiny_models import randomised
 
 WORDS = {
@@ -56,8 +58,11 @@ WRITE = {
     "entitynlm": _writer(entitynlm),
     "kglm": _writer(tiny_checkpoint.kglm),
     "kglm_spelled": _writer(tiny_checkpoint.kglm, spelled=True),
+    "lrlm": _writer(partial(relation_model, "lrlm")),
+    "lrlm_spelled": _writer(partial(relation_model, "lrlm"), spelled=True),
     "lstm": _writer(tiny_checkpoint.lstm),
     "lstm_spelled": _writer(tiny_checkpoint.lstm, spelled=True),
+    "nklm": _writer(partial(relation_model, "nklm")),
     "rnn": _writer(rnn),
     "rnng": _writer(rnng),
     "srnn": _writer(srnn),

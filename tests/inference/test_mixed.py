@@ -13,27 +13,28 @@ from lm_latent_eval.estimators import Bound, Estimate, log_evidence
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.mixed import LEAST, Population
 from lm_latent_eval.inference.particles import Particles, encode, fingerprint
+from lm_latent_eval.testing.model_laws import keys
 from lm_latent_eval.text.words import END, START, UNKNOWN
-from tests.test_laws import READ_ON, WITHOUT_LATENTS, keys, opened, proposals, readable
+from tests.test_laws import READ_ON, WITHOUT_LATENTS, opened, proposals
 
 EVERYTHING = 6000
-"""More than twice the latents of any tiny text."""
+"""More than twice the latents of any case text."""
 
 
-def example(name: str, tiny: Any, proposal: Any) -> list[int]:
+def example(name: str, case: Any, proposal: Any) -> list[int]:
     """Return a text of several latents; two words have but one tree."""
     if name == "rnng":
         return [4, 5, UNKNOWN, 4, 4, END]
-    return readable(tiny, proposal)[5]
+    return case.readable(proposal)[5]
 
 
 @proposals(*WITHOUT_LATENTS)
 def test_fingerprints_tell_latents_apart(name, which):
     """Those of draws are among those of the list, and none is there twice."""
-    tiny, model, proposal = opened(name, which)
-    text = example(name, tiny, proposal)
-    batch = tiny.batch([text])
-    listed = fingerprint(tiny.latents(model, text))[0]
+    case, model, proposal = opened(name, which)
+    text = example(name, case, proposal)
+    batch = case.batch([text])
+    listed = fingerprint(case.latents(text))[0]
     assert len(listed.unique()) == len(listed) > 1
     q = encode(model, proposal, batch)
     found = BeamMarginalization(3000).search(model, proposal, batch, keys(1), q)
@@ -41,16 +42,16 @@ def test_fingerprints_tell_latents_apart(name, which):
     assert len(used.unique()) == len(used)
     _, drawn = ImportanceSampling(50).draw(model, proposal, batch, keys(1), q)
     assert {*drawn[0].tolist()} <= {*listed.tolist()}
-    possible = tiny.log_joint(model, text) > -torch.inf
+    possible = case.log_joint(text) > -torch.inf
     assert {*used.tolist()} == {*listed[possible].tolist()}
 
 
 @proposals(*READ_ON, *WITHOUT_LATENTS)
 def test_fingerprints_are_of_the_whole_text_so_far(name, which):
     """Read in pieces, the same draws are told apart as they are at once."""
-    tiny, model, proposal = opened(name, which)
-    text = readable(tiny, proposal)[5]
-    batch, draw = tiny.batch([text]), ImportanceSampling(200)
+    case, model, proposal = opened(name, which)
+    text = case.readable(proposal)[5]
+    batch, draw = case.batch([text]), ImportanceSampling(200)
     _, whole = draw.draw(
         model, proposal, batch, keys(1), encode(model, proposal, batch)
     )
@@ -67,16 +68,16 @@ def test_fingerprints_are_of_the_whole_text_so_far(name, which):
 @proposals(*WITHOUT_LATENTS)
 @pytest.mark.parametrize("width", [1, 3])
 def test_mixed_is_unbiased_and_never_below_its_search(name, which, width):
-    tiny, model, proposal = opened(name, which)
-    text = example(name, tiny, proposal)
+    case, model, proposal = opened(name, which)
+    text = example(name, case, proposal)
     method, copies = Mixed(2 * width), 1000
     log_w = method.log_weights(
-        model, proposal, tiny.batch([text] * copies), keys(copies)
+        model, proposal, case.batch([text] * copies), keys(copies)
     )
     outside = log_w[:, :width]
     assert outside.isneginf().any(), "premise: some draws are in B"
     assert (outside > -torch.inf).any(), "premise: some are not"
-    exact = tiny.log_p(model, text)
+    exact = case.log_p(text)
     log_p = log_evidence(outside.logaddexp(log_w[:, width:].logsumexp(-1, True)))
     ratio = (log_p - exact).exp()
     error = ratio.std().item() / math.sqrt(copies)
@@ -89,16 +90,16 @@ def test_mixed_is_unbiased_and_never_below_its_search(name, which, width):
 
 @proposals(*WITHOUT_LATENTS)
 def test_mixed_is_exact_where_everything_is_found(name, which):
-    tiny, model, proposal = opened(name, which)
-    for text in readable(tiny, proposal)[::9]:
-        exact = tiny.log_p(model, text).item()
+    case, model, proposal = opened(name, which)
+    for text in case.readable(proposal)[::9]:
+        exact = case.log_p(text).item()
         every = Mixed(EVERYTHING)
-        log_w = every.log_weights(model, proposal, tiny.batch([text]), keys(1))
+        log_w = every.log_weights(model, proposal, case.batch([text]), keys(1))
         estimate = every.estimate(log_w[0], len(text))
         assert estimate.log_evidence == pytest.approx(exact, abs=1e-10)
         assert (estimate.bound, estimate.stderr) == (Bound.EXACT, 0.0)
         few = Mixed(2)
-        log_w = few.log_weights(model, proposal, tiny.batch([text]), keys(1))
+        log_w = few.log_weights(model, proposal, case.batch([text]), keys(1))
         estimate = few.estimate(log_w[0], len(text))
         assert estimate.bound is Bound.STOCHASTIC_LOWER
         assert estimate.stderr > 0
@@ -107,9 +108,9 @@ def test_mixed_is_exact_where_everything_is_found(name, which):
 @proposals(*READ_ON, *WITHOUT_LATENTS)
 def test_mixed_goes_on_where_it_stopped(name, which):
     """In pieces as in whole: the same draws, and the same beam if it holds all."""
-    tiny, model, proposal = opened(name, which)
-    texts = readable(tiny, proposal)[::9]
-    batch, names = tiny.batch(texts), keys(len(texts))
+    case, model, proposal = opened(name, which)
+    texts = case.readable(proposal)[::9]
+    batch, names = case.batch(texts), keys(len(texts))
     for number in (40, EVERYTHING):
         method = Mixed(number)
         begin = Particles.begin(len(texts), "cpu")
@@ -133,11 +134,11 @@ def test_mixed_goes_on_where_it_stopped(name, which):
 @pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
 def test_mixed_predicts_as_all_latents_do(name):
     """Found, drawn or both: the prediction is that of the estimated joint."""
-    tiny, model, proposal = opened(name)
+    case, model, proposal = opened(name)
     stepwise = getattr(proposal, "left_to_right", proposal)
     context, last = [4, 5], torch.tensor([5])
     begin = Particles.begin(1, "cpu")
-    batch = tiny.batch([context])
+    batch = case.batch([context])
 
     def read(number: int) -> Population:
         return Mixed(number).extend(model, stepwise, batch, keys(1), [0], begin)

@@ -32,6 +32,7 @@ from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.scoring.model import LatentModel
 from tests import tiny_checkpoint
+from tests.models.lrlm.test_harness import model as relation_model
 from tests.tiny_models import randomised
 
 WORDS = {
@@ -45,7 +46,9 @@ MODELS: dict[str, Callable[[], Any]] = {
         EntityNLMConfig(**WORDS, **SIZE, embedding_dim=4, max_mention_length=2)
     ),
     "kglm": tiny_checkpoint.kglm,
+    "lrlm": lambda: relation_model("lrlm"),
     "lstm": tiny_checkpoint.lstm,
+    "nklm": lambda: relation_model("nklm"),
     "rnn": lambda: RNNLanguageModel(
         RNNConfig(**WORDS, **SIZE, embedding_dim=4, class_starts=[0, 5])
     ),

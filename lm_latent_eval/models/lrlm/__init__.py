@@ -1,0 +1,1 @@
+"""LRLM: a language model that names the relations of what a text is about."""

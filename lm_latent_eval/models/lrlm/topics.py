@@ -1,0 +1,286 @@
+"""What texts may be about: topics, their facts, and the names of the facts' objects.
+
+Topics are numbered 1 .. N; topic 0 is one that is not known yet. A topic's facts are
+contiguous, and so are a fact's *namings*: a naming is one alias of one fact of one
+topic, so two facts that share a name have a naming each. Aliases are distinct strings,
+kept as word ids of the extended vocabulary (words that the model can utter, then words
+that it can only copy).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lm_latent_eval.durable import replacing
+
+FILE_NAME = "topics.safetensors"
+PAD = -1
+"""Fills the rows of aliases; no word's id."""
+COLUMNS = {
+    "fact_ends": torch.int64,
+    "fact_relation": torch.int64,
+    "fact_object": torch.int64,
+    "naming_ends": torch.int64,
+    "naming_alias": torch.int64,
+    "alias_words": torch.int64,
+    "piece_ends": torch.int64,
+    "alias_pieces": torch.int64,
+    "log_prior": torch.float64,
+}
+
+
+class TopicsError(ValueError):
+    """Topics that contradict themselves or their model."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact of a topic."""
+
+    relation: int
+    object: int
+    aliases: tuple[int, ...]
+    """Rows of the aliases that its object goes by; at least one."""
+
+
+class Topics(nn.Module):
+    """The columns of all topics; moved with the model, and no part of its weights."""
+
+    fact_ends: Tensor
+    """Where each topic's facts end, (N,)."""
+    fact_relation: Tensor
+    """(F,)."""
+    fact_object: Tensor
+    """(F,)."""
+    naming_ends: Tensor
+    """Where each fact's namings end, (F,)."""
+    naming_alias: Tensor
+    """(M,)."""
+    alias_words: Tensor
+    """Word ids, ``PAD`` after the last, (A, L)."""
+    piece_ends: Tensor
+    """Where the pieces of each alias's spelling end, (A,)."""
+    alias_pieces: Tensor
+    """Numbers of letter n-grams, flat."""
+    log_prior: Tensor
+    """Log p(topic) in nats, (N,)."""
+
+    def __init__(self, columns: Mapping[str, Tensor], names: Sequence[str]) -> None:
+        """Check the columns and derive what is looked up.
+
+        Raises:
+            TopicsError: If they contradict each other.
+        """
+        super().__init__()
+        _check(columns, names)
+        self.names = list(names)
+        for name, column in columns.items():
+            self.register_buffer(name, column, persistent=False)
+        facts = torch.arange(len(self.fact_relation))
+        namings = torch.arange(len(self.naming_alias))
+        topic = torch.searchsorted(self.fact_ends, facts, right=True) + 1
+        fact = torch.searchsorted(self.naming_ends, namings, right=True)
+        derived = {
+            "fact_topic": topic,
+            "naming_fact": fact,
+            "naming_topic": topic[fact],
+            "alias_length": (self.alias_words != PAD).sum(-1),
+            "by_first_word": self.alias_words[:, 0].argsort(stable=True),
+            "by_alias": self.naming_alias.argsort(stable=True),
+        }
+        derived["first_words"] = self.alias_words[derived["by_first_word"], 0]
+        derived["aliases_sorted"] = self.naming_alias[derived["by_alias"]]
+        for name, column in derived.items():
+            self.register_buffer(name, column, persistent=False)
+
+    fact_topic: Tensor
+    """(F,)."""
+    naming_fact: Tensor
+    """(M,)."""
+    naming_topic: Tensor
+    """(M,)."""
+    alias_length: Tensor
+    """(A,)."""
+    by_first_word: Tensor
+    first_words: Tensor
+    by_alias: Tensor
+    aliases_sorted: Tensor
+
+    @property
+    def num_topics(self) -> int:
+        """N."""
+        return len(self.fact_ends)
+
+    def sizes(self) -> dict[str, Any]:
+        """What a model's configuration says of its topics."""
+        return {
+            "num_topics": self.num_topics,
+            "num_facts": len(self.fact_relation),
+            "num_namings": len(self.naming_alias),
+            "num_aliases": len(self.alias_words),
+        }
+
+    # -- looking up -----------------------------------------------------------------
+
+    def facts_of(self, topic: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the facts of topics 1 .. N start and end."""
+        end = self.fact_ends[topic - 1]
+        start = self.fact_ends[(topic - 2).clamp_min(0)].masked_fill(topic == 1, 0)
+        return start, end
+
+    def namings_of(self, fact: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the namings of facts start and end."""
+        end = self.naming_ends[fact]
+        start = self.naming_ends[(fact - 1).clamp_min(0)].masked_fill(fact == 0, 0)
+        return start, end
+
+    def pieces_of(self, alias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the pieces of aliases start and end."""
+        end = self.piece_ends[alias]
+        start = self.piece_ends[(alias - 1).clamp_min(0)].masked_fill(alias == 0, 0)
+        return start, end
+
+    def length(self, naming: Tensor) -> Tensor:
+        """Return the words of each naming."""
+        return self.alias_length[self.naming_alias[naming]]
+
+    def word(self, naming: Tensor, offset: Tensor) -> Tensor:
+        """Return one word of each naming."""
+        return self.alias_words[self.naming_alias[naming], offset]
+
+    def number(self, name: str) -> int:
+        """Return the number of a topic.
+
+        Raises:
+            ValueError: If there is none of that name.
+        """
+        try:
+            return self.names.index(name) + 1
+        except ValueError:
+            raise ValueError(
+                f"no topic {name!r}: there are {len(self.names)}"
+            ) from None
+
+    # -- making and keeping ---------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls,
+        topics: Mapping[str, Sequence[Fact]],
+        aliases: Sequence[Sequence[int]],
+        *,
+        counts: Mapping[str, int] | None = None,
+        pieces: Sequence[Sequence[int]] = (),
+    ) -> Topics:
+        """Put topics into columns.
+
+        Args:
+            topics: Name -> facts.
+            aliases: Word ids of each alias.
+            counts: How many texts are about each topic; p(topic) is in proportion to
+                one more than that.
+            pieces: Letter n-grams of each alias, if they are encoded by them.
+        """
+        facts = [fact for several in topics.values() for fact in several]
+        seen = [1 + (counts or {}).get(name, 0) for name in topics]
+        total = math.log(sum(seen)) if seen else 0.0
+        width = max(map(len, aliases), default=1)
+        rows = [[*words, *[PAD] * (width - len(words))] for words in aliases]
+        columns = {
+            "fact_ends": _ends(topics.values()),
+            "fact_relation": torch.tensor([f.relation for f in facts]),
+            "fact_object": torch.tensor([f.object for f in facts]),
+            "naming_ends": _ends(fact.aliases for fact in facts),
+            "naming_alias": torch.tensor([a for f in facts for a in f.aliases]),
+            "alias_words": torch.tensor(rows).view(len(rows), width),
+            "piece_ends": _ends(pieces or [[] for _ in aliases]),
+            "alias_pieces": torch.tensor([n for p in pieces for n in p]),
+            "log_prior": torch.tensor(
+                [math.log(n) - total for n in seen], dtype=torch.float64
+            ),
+        }
+        columns = {n: columns[n].to(kind) for n, kind in COLUMNS.items()}
+        return cls(columns, list(topics))
+
+    def save(self, directory: Path) -> None:
+        """Write ``topics.safetensors``."""
+        columns = {
+            name: getattr(self, name).to("cpu", kind).contiguous()
+            for name, kind in COLUMNS.items()
+        }
+        metadata = {"names": json.dumps(self.names)}
+        with replacing(directory / FILE_NAME) as partial:
+            save_file(columns, partial, metadata=metadata)
+
+    @classmethod
+    def load(cls, directory: Path) -> Topics:
+        """Read ``topics.safetensors``.
+
+        Raises:
+            TopicsError: If it is missing, damaged or contradicts itself.
+        """
+        path = directory / FILE_NAME
+        try:
+            with safe_open(path, "pt") as file:
+                names = json.loads((file.metadata() or {})["names"])
+                columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, ValueError) as err:
+            raise TopicsError(
+                f"{path} is missing or damaged ({err}): copy or train it again"
+            ) from err
+        try:
+            return cls(columns, names)
+        except TopicsError as err:
+            raise TopicsError(f"{path}: {err}: copy or train it again") from err
+
+
+def _ends(groups: Iterable[Sequence[object]]) -> Tensor:
+    return torch.tensor([len(group) for group in groups], dtype=torch.int64).cumsum(0)
+
+
+def _check(columns: Mapping[str, Tensor], names: object) -> None:
+    if columns.keys() != COLUMNS.keys():
+        wrong = sorted(columns.keys() ^ COLUMNS.keys())
+        raise TopicsError(f"a column {wrong[0]!r} is missing or unknown")
+    for name, kind in COLUMNS.items():
+        if columns[name].dtype != kind:
+            raise TopicsError(f"{name} is of {columns[name].dtype}, not of {kind}")
+        if columns[name].ndim != (2 if name == "alias_words" else 1):
+            raise TopicsError(f"{name} has the shape {tuple(columns[name].shape)}")
+    facts, namings = len(columns["fact_relation"]), len(columns["naming_alias"])
+    aliases, topics = len(columns["alias_words"]), len(columns["fact_ends"])
+    if not isinstance(names, list | tuple) or len(names) != topics:
+        raise TopicsError(f"there are {topics} topics, and not as many names")
+    if not topics:
+        raise TopicsError("there are no topics")
+    for name, rows, into, least in (
+        ("fact_ends", topics, facts, 1),
+        ("naming_ends", facts, namings, 1),
+        ("piece_ends", aliases, len(columns["alias_pieces"]), 0),
+    ):
+        ends = columns[name]
+        sizes = ends.diff(prepend=ends.new_zeros(1))
+        if len(ends) != rows or int(ends[-1]) != into or bool((sizes < least).any()):
+            raise TopicsError(f"{name} does not divide {into} into {rows}")
+    if len(columns["fact_object"]) != facts or len(columns["log_prior"]) != topics:
+        raise TopicsError("columns have different lengths")
+    for name, limit in (("fact_relation", None), ("naming_alias", aliases)):
+        column = columns[name]
+        if int(column.min()) < 0 or (limit is not None and int(column.max()) >= limit):
+            raise TopicsError(f"{name} has a dangling id")
+    words = columns["alias_words"]
+    ordered = ((words[:, 1:] == PAD) | (words[:, :-1] != PAD)).all()
+    if words.shape[1] == 0 or bool((words[:, 0] == PAD).any()) or not ordered:
+        raise TopicsError("an alias has no words, or a hole")
+    if not abs(float(columns["log_prior"].logsumexp(0))) < 1e-6:
+        raise TopicsError("log_prior is not a distribution")

@@ -1,0 +1,1 @@
+"""NKLM: a language model that copies words out of the facts of a topic."""

@@ -1,0 +1,264 @@
+r"""Proposals of an NKLM: a topic, and then word by word where each comes from.
+
+.. math:: q(z_t \mid z_{<t}, x_{\le t}) = p(z_t \mid z_{<t}, x_{\le t})
+
+which is known exactly, since few names have any one word. The topic is drawn from its
+prior, or in proportion to that times ``GAIN`` for every word of the piece at hand that
+one of the topic's names has.
+
+Source: Pitt and Shephard (1999), the fully adapted auxiliary particle filter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.kglm.ragged import (
+    expand_ranges,
+    invert_cdf,
+    ranked_within,
+    segment_logsumexp,
+)
+from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
+from lm_latent_eval.text.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.nklm.modeling import NKLM
+
+GAIN = 2.0
+"""Nats that a word speaks for a topic whose names have it."""
+TOPIC_LANE = 1
+"""Which of a decision's random numbers draws the topic."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where the next word of each of N latents can come from, sorted by latent."""
+
+    row: Tensor
+    """The latent, (M,), non-decreasing."""
+    source: Tensor
+    """(M,)."""
+    offset: Tensor
+    """(M,)."""
+    log_p: Tensor
+    """Log p of that and of the word, (M,) float64."""
+
+
+@dataclass(frozen=True)
+class NKLMProposal:
+    """q(z | x), from left to right; ``adapted`` reads the piece for its topic."""
+
+    model: NKLM
+    name: str
+    temperature: float
+
+    def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Any:
+        """Take up a piece of text."""
+        return self.model.encode(batch, after)
+
+    def sample(
+        self, encoded: Any, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Copies]:
+        """Draw K latents a text, continuing the K histories if there are any."""
+        batch, tables = encoded.batch, encoded.tables
+        state = encoded.state.expanded(num_samples)
+        u = uniforms(0)[..., TOPIC_LANE]
+        topic, log_q = self._draw_topic(encoded, state.topic, u)
+        state = replace(state, topic=topic)
+        path = []
+        for t in range(batch.targets.shape[1]):
+            here, inside = batch.piece(t, t + 1), batch.length > t
+            hidden, carry = self.model.step(tables, state, here.inputs)
+            options = self._options(tables, hidden, state.topic, here)
+            log_p = self._normalised(options, topic.numel())
+            every = torch.arange(topic.numel(), device=topic.device)
+            u = uniforms(t)[..., 0].flatten()
+            drawn = invert_cdf(log_p.exp(), options.row, topic.numel(), every, u)
+            source = options.source[drawn].view_as(topic)
+            offset = options.offset[drawn].view_as(topic)
+            log_q = log_q + log_p[drawn].view_as(topic).masked_fill(
+                ~inside[:, None], 0.0
+            )
+            state = NKLMState(carry, topic, source, offset)
+            path.append((source, offset))
+        return Draws(_stacked(topic, path), log_q)
+
+    def log_prob(self, encoded: Any, copies: Copies) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        batch, tables = encoded.batch, encoded.tables
+        state = encoded.state.expanded(copies.topic.shape[1])
+        log_topic = self._log_topics(encoded).gather(1, copies.topic - 1)
+        total = log_topic.masked_fill(state.topic != 0, 0.0)
+        state = replace(state, topic=copies.topic)
+        for t in range(batch.targets.shape[1]):
+            here, inside = batch.piece(t, t + 1), batch.length > t
+            hidden, carry = self.model.step(tables, state, here.inputs)
+            options = self._options(tables, hidden, state.topic, here)
+            log_p = self._normalised(options, copies.topic.numel())
+            source, offset = copies.source[..., t], copies.offset[..., t]
+            same = (options.source == source.flatten()[options.row]) & (
+                options.offset == offset.flatten()[options.row]
+            )
+            chosen = segment_logsumexp(
+                log_p.masked_fill(~same, -torch.inf), options.row, source.numel()
+            )
+            total = total + chosen.view_as(total).masked_fill(~inside[:, None], 0.0)
+            state = NKLMState(carry, copies.topic, source, offset)
+        return total
+
+    def beam(
+        self, encoded: Any, width: int, score: Tensor | None = None
+    ) -> Beam[Copies]:
+        """Find up to ``width`` distinct latents of high p, topics of high q first."""
+        batch, tables = encoded.batch, encoded.tables
+        state, origin, score = self._begun(encoded, width, score)
+        path: list[tuple[Tensor, Tensor]] = []
+        for t in range(batch.targets.shape[1]):
+            here = batch.piece(t, t + 1)
+            hidden, carry = self.model.step(tables, state, here.inputs)
+            options = self._options(tables, hidden, state.topic, here)
+            latents = state.topic.shape[1]
+            # Texts that have ended keep what they have: one option that costs nothing.
+            ended = (batch.length <= t)[options.row // latents]
+            keep = ~ended | (options.source == WORD)
+            value = score.flatten()[options.row]
+            value = value + options.log_p.masked_fill(ended, 0.0)
+            keep &= value > -torch.inf
+            row, value = options.row[keep], value[keep]
+            order, rank = ranked_within(row // latents, value)
+            order, rank = order[rank < width], rank[rank < width]
+            text, parent = row[order] // latents, row[order] % latents
+            size = (len(score), int(rank.max()) + 1 if len(rank) else 1)
+
+            def put(values: Tensor, nothing: float = 0) -> Tensor:
+                table = values.new_full(size, nothing)  # noqa: B023
+                return table.index_put((text, rank), values)  # noqa: B023
+
+            before = put(parent)
+            source = put(options.source[keep][order])
+            offset = put(options.offset[keep][order])
+            score = put(value[order], -torch.inf)
+            moved = replace(state, carry=carry).resample(before)
+            state = replace(moved, source=source, offset=offset)
+            origin = origin.gather(1, before)
+            deep = [tuple(c.gather(1, before) for c in columns) for columns in path]
+            path = [*deep, (source, offset)]  # type: ignore[list-item]
+        return Beam(_stacked(state.topic, path), score, origin)
+
+    def advance(self, encoded: Any, copies: Copies) -> NKLMState:
+        """Return the state after the encoded piece."""
+        return self.model.advance(encoded, copies)
+
+    # -- topics -----------------------------------------------------------------------
+
+    def _log_topics(self, encoded: Any) -> Tensor:
+        """Return log q of each topic, (B, N) float64."""
+        batch, topics = encoded.batch, encoded.tables.topics
+        prior = topics.log_prior.double().expand(len(batch.length), -1)
+        if self.name != "adapted":
+            plain: Tensor = (prior / self.temperature).log_softmax(-1)
+            return plain
+        many = topics.num_topics + 1
+        key, _, _ = encoded.tables.cells
+        key = key.unique()  # a word and a topic that has it, once
+        word = batch.targets[batch.inside]
+        text = batch.inside.nonzero()[:, 0]
+        found, row = expand_ranges(
+            torch.searchsorted(key, word * many),
+            torch.searchsorted(key, (word + 1) * many),
+        )
+        gain = torch.zeros(len(prior), many, dtype=torch.float64, device=prior.device)
+        gain = gain.index_put(
+            (text[row], key[found] % many),
+            gain.new_full((len(row),), GAIN),
+            accumulate=True,
+        )
+        fitting: Tensor = (prior + gain[:, 1:]) / self.temperature
+        return fitting.log_softmax(-1)
+
+    def _draw_topic(
+        self, encoded: Any, before: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draw the topics that are not known yet, and return log q, (B, K) each."""
+        log_q = self._log_topics(encoded)
+        mass = log_q.exp().cumsum(-1)
+        place = torch.searchsorted(mass, u * mass[:, -1:], right=True)
+        place = place.clamp_max(mass.shape[1] - 1)
+        known = before != 0
+        return (
+            torch.where(known, before, place + 1),
+            log_q.gather(1, place).masked_fill(known, 0.0),
+        )
+
+    def _begun(
+        self, encoded: Any, width: int, score: Tensor | None
+    ) -> tuple[NKLMState, Tensor, Tensor]:
+        """Return what a beam starts from: state, origin and score, (B, W) each."""
+        state = encoded.state
+        if score is None:
+            score = torch.zeros(
+                state.topic.shape, dtype=torch.float64, device=state.topic.device
+            )
+        if bool((state.topic != 0).all()):
+            origin = torch.arange(state.topic.shape[1], device=score.device)
+            return state, origin.expand_as(score), score
+        log_q = self._log_topics(encoded)
+        best = log_q.topk(min(width, log_q.shape[1]), -1)
+        origin = torch.zeros_like(best.indices)
+        topic = best.indices + 1
+        # Ranked by q while p has seen nothing; then what p charges is added.
+        state = replace(state.resample(origin), topic=topic)
+        return state, origin, score + best.values
+
+    # -- words ------------------------------------------------------------------------
+
+    def _options(
+        self, tables: Any, hidden: Tensor, topic: Tensor, here: TokenBatch
+    ) -> Options:
+        """Return where the next word of every latent can come from."""
+        many, flat = tables.topics.num_topics + 1, topic.flatten()
+        words = here.targets.expand_as(topic).flatten()
+        cost = here.unknown_log_prob.expand(topic.shape).flatten()
+        key, naming, offset = tables.cells
+        wanted = words * many + flat
+        cell, row = expand_ranges(
+            torch.searchsorted(key, wanted),
+            torch.searchsorted(key, wanted, right=True),
+        )
+        fits = offset[cell] < self.model.config.num_positions
+        cell, row = cell[fits], row[fits]
+        every = torch.arange(len(flat), device=flat.device)
+        nothing = torch.zeros_like(every)
+        rows = torch.cat([every, row])
+        order = rows.argsort(stable=True)
+        source = torch.cat([nothing + WORD, naming[cell] + 1])[order]
+        offsets = torch.cat([nothing, offset[cell]])[order]
+        rows = rows[order]
+        log_p = self.model.log_step(tables, hidden[rows], flat[rows], source, offsets)
+        plain = source == WORD
+        uttered = self.model.log_words(tables, hidden, words, cost)
+        log_p = log_p + torch.zeros_like(log_p).masked_scatter(plain, uttered)
+        return Options(rows, source, offsets, log_p)
+
+    def _normalised(self, options: Options, num_rows: int) -> Tensor:
+        """Return log q of options; where none is possible, the plain word's is 0."""
+        value = options.log_p / self.temperature
+        log_z = segment_logsumexp(value, options.row, num_rows)
+        dead = log_z.isneginf()[options.row]
+        log_q = value - log_z.masked_fill(log_z.isneginf(), 0.0)[options.row]
+        first = (options.source == WORD) & dead
+        return log_q.masked_fill(dead, -torch.inf).masked_fill(first, 0.0)
+
+
+def _stacked(topic: Tensor, path: list[tuple[Tensor, Tensor]]) -> Copies:
+    if not path:
+        nothing = topic.new_zeros(*topic.shape, 0)
+        return Copies(topic, nothing, nothing)
+    source, offset = zip(*path, strict=True)
+    return Copies(topic, torch.stack(source, -1), torch.stack(offset, -1))

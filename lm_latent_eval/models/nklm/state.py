@@ -1,0 +1,85 @@
+"""Which words are copied, and where a text with such latents stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.models.recurrent import Carry
+
+WORD = 0
+"""The source of a word that is not copied."""
+
+
+class Copies(NamedTuple):
+    """K latents of B texts: what each is about, and where every word comes from."""
+
+    topic: Tensor
+    """1 .. num_topics, (B, K)."""
+    source: Tensor
+    """``WORD``, or 1 + the naming that the word is copied from, (B, K, T)."""
+    offset: Tensor
+    """Which word of that name it is, (B, K, T)."""
+
+
+@dataclass(frozen=True)
+class NKLMState:
+    """Where B texts with K latents each have got to."""
+
+    carry: Carry
+    """The recurrent state of every latent, (B, K, size) each."""
+    topic: Tensor
+    """0 before the first word, unless it is given, (B, K)."""
+    source: Tensor
+    """Of the last word, (B, K)."""
+    offset: Tensor
+    """Of the last word, (B, K)."""
+
+    def select(self, index: Tensor) -> NKLMState:
+        """Pick texts."""
+        return self._picked(index)
+
+    def resample(self, index: Tensor) -> NKLMState:
+        """Pick latents of each text, (B, K')."""
+        return self._picked(
+            (torch.arange(len(index), device=index.device)[:, None], index)
+        )
+
+    def expanded(self, samples: int) -> NKLMState:
+        """Return K latents a text, of K or of one.
+
+        Raises:
+            ValueError: If there are others.
+        """
+        histories = self.topic.shape[1]
+        if histories not in (1, samples):
+            raise ValueError(
+                f"{histories} histories cannot continue in {samples} latents"
+            )
+        index = torch.arange(samples, device=self.topic.device) % histories
+        return self._picked((slice(None), index))
+
+    def _picked(self, index: Any) -> NKLMState:
+        layers = tuple(
+            tuple(part[index] for part in layer) for layer in self.carry.layers
+        )
+        return NKLMState(
+            Carry(layers), self.topic[index], self.source[index], self.offset[index]
+        )
+
+
+def flat(carry: Carry) -> Carry:
+    """Put all latents of all texts one after another."""
+    return Carry(tuple(tuple(s.flatten(0, 1) for s in layer) for layer in carry.layers))
+
+
+def folded(carry: Carry, batch: int) -> Carry:
+    """Put the latents of each text side by side."""
+    return Carry(
+        tuple(
+            tuple(s.unflatten(0, (batch, -1)) for s in layer) for layer in carry.layers
+        )
+    )

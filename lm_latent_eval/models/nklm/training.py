@@ -1,0 +1,106 @@
+"""Training of an NKLM on annotated text: log p(x, z | topic), z by the old rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.durable import only_writer
+from lm_latent_eval.models.checkpoint import save
+from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
+from lm_latent_eval.models.lrlm.data import build_topics
+from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.nklm.data import Annotator, Item
+from lm_latent_eval.models.nklm.modeling import NKLM
+from lm_latent_eval.models.nklm.state import Copies
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import START
+from lm_latent_eval.training import orthography
+from lm_latent_eval.training.options import NKLMSize, Options
+from lm_latent_eval.training.supervised import Part, Trainer
+
+
+def train(
+    texts: Sequence[AnnotatedText],
+    dev: Sequence[AnnotatedText],
+    directory: Path,
+    *,
+    knowledge: Knowledge | None = None,
+    min_count: int = 2,
+    size: NKLMSize | None = None,
+    options: Options | None = None,
+) -> NKLM:
+    """Train p and write the checkpoint; its proposals need no training.
+
+    Args:
+        texts: Training text; its triples and names make the topics. Texts that are
+            about none of them are left out.
+        dev: Development text, for the learning rate and for stopping.
+        directory: Where the checkpoint goes. An interrupted run there is resumed.
+        knowledge: Facts and names beyond those of the training text.
+        min_count: Rarer words are unknown.
+        size: How large the model is.
+        options: How to train.
+    """
+    size, options = size or NKLMSize(), options or Options()
+    tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
+    topics, relations = build_topics(
+        texts,
+        knowledge,
+        tokenizer,
+        max_aliases=size.max_aliases,
+        max_alias_words=size.max_alias_words,
+        num_pieces=size.num_pieces,
+    )
+    config = NKLMConfig(
+        vocab_size=tokenizer.vocab_size,
+        num_words=tokenizer.num_words,
+        num_relations=len(relations),
+        num_unknown_types=num_unknown,
+        embedding_dim=size.embedding_dim,
+        predictor_dim=size.embedding_dim,
+        hidden_size=size.hidden_size,
+        num_layers=size.num_layers,
+        fact_dim=size.fact_dim,
+        alias_dim=size.fact_dim,
+        num_pieces=size.num_pieces,
+        num_positions=size.max_alias_words,
+        dropout=size.dropout,
+        **topics.sizes(),
+    )
+    torch.manual_seed(options.seed)
+    model = NKLM(config, topics)
+    annotate = Annotator(topics, tokenizer, config.num_positions)
+    with only_writer(directory, "the finished epochs"):
+        trainer: Trainer[Item] = Trainer(
+            {"p": Part(model, lambda items: _loss(model, items))},
+            size=lambda item: len(item[0]),
+            options=options,
+            directory=directory,
+        )
+        train_on, hold_out = (
+            [item for text in several if (item := annotate(text)) is not None]
+            for several in (texts, dev)
+        )
+        trainer.run(train_on, hold_out)
+        model.eval()  # type: ignore[no-untyped-call]
+        writing = orthography.train([text.text for text in texts], tokenizer)
+        save(model, tokenizer, directory, model.state_dict(), writing)
+    return model
+
+
+def _loss(model: NKLM, items: Sequence[Item]) -> Tensor:
+    words, topics, sources, offsets = zip(*items, strict=True)
+    batch = TokenBatch.collate(words, first=START)
+    topic = torch.tensor(topics)
+    copies = Copies(topic[:, None], *(_padded(c) for c in (sources, offsets)))
+    return -model.log_joint(model.encode(batch, model.begin(topic)), copies).sum()
+
+
+def _padded(rows: Sequence[list[int]]) -> Tensor:
+    """Pad rows of B texts, (B, 1, T)."""
+    columns = [torch.tensor(row) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(columns, batch_first=True)[:, None]

@@ -1,0 +1,135 @@
+"""The original's models and numbers, as extracted by ``extract_lrlm.py``."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from lm_latent_eval.models.lrlm.configuration import LRLMConfig
+from lm_latent_eval.models.lrlm.modeling import LRLM
+from lm_latent_eval.models.lrlm.original import (
+    lrlm_config_of,
+    object_number,
+    relation_number,
+    weights_of,
+)
+from lm_latent_eval.models.lrlm.state import Readings
+from lm_latent_eval.models.lrlm.topics import Fact, Topics
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+
+HERE = Path(__file__).parents[2] / "reference" / "lrlm"
+NAMES = ("A", "B")
+TOLERANCE = 1e-10
+
+
+@cache
+def numbers(name: str) -> dict[str, Any]:
+    """The ids and numbers of a configuration."""
+    return json.loads((HERE / f"{name}.json").read_text())
+
+
+@cache
+def original(name: str, model: str) -> dict[str, torch.Tensor]:
+    """The original's weights."""
+    return load_file(HERE / f"{model}_{name}.safetensors")
+
+
+def topics(name: str, weights: dict[str, torch.Tensor]) -> Topics:
+    """One topic a document, named as it is."""
+    relations = len(weights["relation_vec"])
+    special = sum(n.startswith("special_rel_vecs.") for n in weights)
+    aliases: dict[int, list[int]] = {}
+    found = {}
+    for document in numbers(name)["documents"]:
+        facts = []
+        for f in document["facts"]:
+            aliases |= zip(f["rows"], f["aliases"], strict=True)
+            facts.append(
+                Fact(
+                    relation_number(f["rel_typ"], relations, special),
+                    object_number(f["obj_id"], len(weights["entity_vec"])),
+                    tuple(f["rows"]),
+                )
+            )
+        found[document["id"]] = facts
+    # Rows of documents that were left out are nobody's names.
+    rows = [aliases.get(n, [4]) for n in range(len(weights["alias_vec"]))]
+    return Topics.build(found, rows)
+
+
+def lrlm(name: str, kind: str = "lrlm", **changes: Any) -> LRLM:
+    """The original LRLM of a configuration in this package's terms, in float64."""
+    weights, options = original(name, kind), numbers(name)["config"][kind]
+    known = topics(name, weights)
+    config = LRLMConfig(
+        **lrlm_config_of(options, weights, numbers(name)["config"]["vocab_size"])
+        | {"num_words": numbers(name)["num_words"], **known.sizes(), **changes}
+    )
+    model = LRLM(config, known).double()
+    renamed = weights_of(weights, tied=config.tie_weights)
+    if config.oracle:
+        renamed = {n: w for n, w in renamed.items() if not n.startswith("to_alias.")}
+    model.load_state_dict(renamed)
+    return model.eval().requires_grad_(False)
+
+
+def document(name: str, which: str) -> dict[str, Any]:
+    """One document."""
+    (found,) = (d for d in numbers(name)["documents"] if d["id"] == which)
+    return found
+
+
+def batch(name: str, texts: list[list[int]], variant: str = "none") -> TokenBatch:
+    """Texts without ends, under one of the original's prices of unknown words."""
+    content = numbers(name)
+    size = content["config"]["vocab_size"]
+    price = {int(w): p for w, p in content["unknown_char"].items()}
+
+    def cost(word: int) -> float:
+        if word < size or variant in ("none", "oracle"):
+            return 0.0
+        return price[word] if variant == "char" else content["upp"]
+
+    return TokenBatch.collate(
+        texts, [[cost(w) for w in text] for text in texts], first=START
+    )
+
+
+def whole(name: str, which: str) -> list[int]:
+    """The words of a document and its end."""
+    return [*document(name, which)["words"], END]
+
+
+def readings(model: LRLM, which: str, segments: list[list[Any]]) -> Readings:
+    """Segmentations [start, end, relation, surface] as readings of one text."""
+    topics = model.knowledge
+    fact, _ = topics.facts_of(torch.tensor(topics.number(which)))
+    length = max(end for z in segments for _, end, _, _ in z)
+    source = torch.zeros(1, len(segments), length, dtype=torch.long)
+    offset = torch.zeros_like(source)
+    for k, z in enumerate(segments):
+        for start, end, relation, surface in z:
+            if relation < 0:
+                continue
+            naming, _ = topics.namings_of(fact + relation)
+            source[0, k, start:end] = 1 + int(naming) + surface
+            offset[0, k, start:end] = torch.arange(end - start)
+    return Readings(source, offset)
+
+
+def close(ours: torch.Tensor, golden: Any) -> None:
+    """Every entry within the tolerance."""
+    wanted = torch.tensor(golden, dtype=torch.float64)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE)
+
+
+def log_mean(values: torch.Tensor) -> float:
+    """Log of the mean of exponentials."""
+    return (values.logsumexp(-1) - math.log(values.shape[-1])).item()

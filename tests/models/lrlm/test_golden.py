@@ -1,0 +1,229 @@
+"""LRLM against the numbers of the original implementation, to 1e-10 in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.models.lrlm.lattice import FLOOR
+from lm_latent_eval.models.lrlm.modeling import Planned
+from lm_latent_eval.models.lrlm.reading import Plan
+from lm_latent_eval.models.lrlm.state import Everything
+from lm_latent_eval.text.words import START, UNKNOWN
+from tests.models.lrlm import reference
+from tests.models.lrlm.reference import NAMES, batch, close, lrlm, numbers, whole
+
+CASES = [(name, case["id"]) for name in NAMES for case in numbers(name)["lrlm"]]
+VARIANTS = ("none", "char", "upp", "oracle")
+every_case = pytest.mark.parametrize(("name", "which"), CASES)
+
+
+def opened(name: str, which: str, variant: str = "none"):
+    """Return a model, golden numbers and a document whose topic it is told."""
+    (case,) = (c for c in numbers(name)["lrlm"] if c["id"] == which)
+    model = lrlm(name, oracle=variant == "oracle")
+    texts = batch(name, [whole(name, which)], variant)
+    return model, case, model.encode(texts, model.about([which]))
+
+
+@every_case
+def test_every_factor(name, which):
+    model, case, encoded = opened(name, which)
+    value = encoded.value[0]
+    close(model.selector(value).log_softmax(-1), case["selector"])
+    texts = batch(name, [whole(name, which)])
+    close(model.words.log_prob(value, texts.targets[0]), case["word"])
+    topics = model.knowledge
+    start, end = topics.facts_of(torch.tensor(topics.number(which)))
+    facts = torch.arange(int(start), int(end))
+    vectors = model.facts.vectors(topics, facts)
+    close((model.to_fact(value) @ vectors.t()).log_softmax(-1), case["relation"])
+    for fact, golden in zip(facts, case["alias"], strict=True):
+        namings = torch.arange(*map(int, topics.namings_of(fact)))
+        aliases = model.facts.aliases(topics, topics.naming_alias[namings])
+        close((model.to_alias(value) @ aliases.t()).log_softmax(-1), golden)
+
+
+@every_case
+def test_the_spans_are_all_that_match(name, which):
+    model, case, encoded = opened(name, which)
+    arcs, topics = encoded.lattice.arcs, model.knowledge
+    fact, _ = topics.facts_of(torch.tensor(topics.number(which)))
+    ours = []
+    for start, end, naming in zip(arcs.start, arcs.end, arcs.naming, strict=True):
+        of = topics.naming_fact[naming]
+        first, _ = topics.namings_of(of)
+        ours.append([int(v) for v in (start, end, of - fact, naming - first)])
+    spans = [
+        [span[name] for name in ("l", "r", "rel", "surface")] for span in case["spans"]
+    ]
+    assert sorted(ours) == spans
+    order = torch.tensor([ours.index(span) for span in spans])
+    close(encoded.lattice.score[order], [span["rel_path"] for span in case["spans"]])
+
+
+@every_case
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_exact_sum(name, which, variant):
+    model, case, encoded = opened(name, which, variant)
+    close(model.log_joint(encoded, Everything())[0, 0], case[f"logp_{variant}"])
+    words = batch(name, [whole(name, which)[:-1]], variant)
+    state = model.about([which])
+    texts = model.encode(words, state)
+    # Without the end: the names that would go on beyond it are left out.
+    alpha, _ = forward(texts)
+    close(alpha[-1, -1], case[f"logp_without_end_{variant}"])
+
+
+def forward(encoded):
+    """Alpha of a text that is told its topic, (T + 1, rows)."""
+    lattice = encoded.lattice
+    begin = torch.full((lattice.num_rows,), FLOOR, dtype=torch.float64)
+    begin[lattice.num_texts :] = 0.0
+    nothing = torch.zeros(0, dtype=torch.long)
+    return lattice.forward(begin, (nothing, nothing, nothing.double()))
+
+
+@every_case
+@pytest.mark.parametrize("variant", ["none", "oracle"])
+def test_every_alpha(name, which, variant):
+    _, case, encoded = opened(name, which, variant)
+    alpha, _ = forward(encoded)
+    assert alpha.shape[1] == 2, "premise: no topic, and the one"
+    close(alpha[1:, 1], case[f"alpha_{variant}"])
+
+
+@every_case
+def test_every_posterior(name, which):
+    _, case, encoded = opened(name, which)
+    plan, lattice = Plan.exact(encoded.lattice), encoded.lattice
+    alpha, _ = forward(encoded)
+    through = alpha[:-1, 1] + lattice.word[0] + plan.after[1:, 1] - alpha[-1, 1]
+    close(through.exp(), case["posterior_word_none"])
+    arcs = lattice.arcs
+    entered = alpha[arcs.start, 1] + lattice.score
+    through = entered + plan.after[arcs.end, 1] - alpha[-1, 1]
+    golden = [span["posterior_none"] for span in case["spans"]]
+    close(through.exp().sort().values, sorted(golden))
+
+
+@every_case
+def test_the_best_reading(name, which):
+    model, case, encoded = opened(name, which)
+    planned = Planned(encoded, Plan.exact(encoded.lattice))
+    beam = model.proposal("adapted").beam(planned, 50)
+    log_p = model.log_joint(encoded, beam.latents)[0]
+    best = log_p.argmax()
+    close(log_p[best], case["viterbi_none"]["logp"])
+    z = reference.readings(model, which, [case["viterbi_none"]["segments"]])
+    assert torch.equal(beam.latents.source[0, best], z.source[0, 0])
+
+
+@every_case
+@pytest.mark.parametrize("variant", ["none", "char"])
+def test_every_prefix(name, which, variant):
+    """Read a word at a time, so that names are open at every border."""
+    (case,) = (c for c in numbers(name)["lrlm"] if c["id"] == which)
+    model, words = lrlm(name), whole(name, which)[:-1]
+    texts, state = batch(name, [words], variant), model.about([which])
+    total, found = torch.zeros(()), [torch.zeros(())]
+    for t in range(len(words)):
+        encoded = model.encode(texts.piece(t, t + 1), state)
+        total = total + model.log_joint(encoded, Everything())[0, 0]
+        found.append(total)
+        state = model.advance(encoded, Everything())
+    close(torch.stack([f.double() for f in found]), case[f"log_prefix_{variant}"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_next_word(name):
+    model, words = lrlm(name), whole(name, "short0")[:-1]
+    table = numbers(name)["next_token_upp"]
+    particles = Particles.begin(1, "cpu")
+    state, log_w = model.about(["short0"]), particles.log_w
+    upp = numbers(name)["upp"]
+    for t, row in enumerate(table):
+        last = torch.tensor([(START, *words)[t]])
+        found = next_token(model, last, Particles(state, state, log_w, log_w))[0]
+        for word, golden in row["logp"].items():
+            ours = found[int(word)]
+            if int(word) >= model.config.vocab_size:
+                ours = torch.logaddexp(ours, found[UNKNOWN] + upp)
+            close(ours, golden)
+        if t == len(words):
+            break
+        encoded = model.encode(batch(name, [words], "upp").piece(t, t + 1), state)
+        state = model.advance(encoded, Everything())
+
+
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [(name, c["id"]) for name in NAMES for c in numbers(name)["lrlm_exact"]],
+)
+def test_every_reading(name, which):
+    (case,) = (c for c in numbers(name)["lrlm_exact"] if c["id"] == which)
+    model = lrlm(name)
+    for variant in ("none", "char"):
+        texts = batch(name, [whole(name, which)], variant)
+        encoded = model.encode(texts, model.about([which]))
+        z = reference.readings(model, which, case["z"])
+        close(model.log_joint(encoded, z)[0], case[f"log_pxz_{variant}"])
+
+
+TXL = [(name, case["id"]) for name in NAMES for case in numbers(name)["lrlm_txl"]]
+
+
+@pytest.mark.parametrize(("name", "which"), TXL)
+def test_a_transformer_reads_a_document(name, which):
+    (case,) = (c for c in numbers(name)["lrlm_txl"] if c["id"] == which)
+    model = lrlm(name, "lrlm_txl", chunk_size=1000)
+    for variant in ("none", "char"):
+        texts = batch(name, [whole(name, which)], variant)
+        encoded = model.encode(texts, model.about([which]))
+        alpha, _ = forward(encoded)
+        close(alpha[1:, -1], case[f"alpha_{variant}"])
+    close(encoded.value[0], case["states"])
+    close(model.selector(encoded.value[0]).log_softmax(-1), case["selector"])
+    close(model.words.log_prob(encoded.value[0], texts.targets[0]), case["word"])
+
+
+@pytest.mark.parametrize(("name", "which"), TXL)
+@pytest.mark.parametrize(
+    ("rule", "golden"),
+    [("published", "chunks_bptt6"), ("clean", "chunks_bptt6_clean_memory")],
+)
+def test_a_transformer_remembers(name, which, rule, golden):
+    """Chunk by chunk, with names that a chunk's end cuts left out, as they did."""
+    (case,) = (c for c in numbers(name)["lrlm_txl"] if c["id"] == which)
+    model = lrlm(name, "lrlm_txl", chunk_size=6, memory_rule=rule)
+    texts, state = batch(name, [whole(name, which)], "char"), model.about([which])
+    for n, chunk in enumerate(case[golden]):
+        encoded = model.encode(texts.piece(6 * n, 6 * n + 6), state)
+        lattice = encoded.lattice
+        kept = ~lattice.leads_out
+        lattice = replace(
+            lattice,
+            arcs=lattice.arcs.select(kept),
+            score=lattice.score[kept],
+            log_prior=lattice.log_prior[kept],
+        )
+        alpha, _ = forward(replace(encoded, lattice=lattice))
+        close(alpha[chunk["tokens"], -1], chunk["logp_char"])
+        state = replace(state, carry=encoded.carry)
+
+
+@pytest.mark.parametrize("borders", [(0, 4, 5, 13, 20), (0, 6, 12, 18, 20)], ids=str)
+def test_where_a_transformer_stops_does_not_matter(borders):
+    model, which = lrlm("A", "lrlm_txl", chunk_size=6), "long1"
+    texts = batch("A", [whole("A", which)])
+    wanted = model.log_joint(model.encode(texts, model.about([which])), Everything())
+    total, state = torch.zeros_like(wanted), model.about([which])
+    for start, end in pairwise(borders):
+        encoded = model.encode(texts.piece(start, end), state)
+        total = total + model.log_joint(encoded, Everything())
+        state = model.advance(encoded, Everything())
+    torch.testing.assert_close(total, wanted, rtol=0, atol=1e-10)

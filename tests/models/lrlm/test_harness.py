@@ -1,0 +1,189 @@
+"""LRLM and NKLM checkpoints behind lm-eval, against sums over lists of latents."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lm_latent_eval.harness.backends import LatentLRLM, LatentNKLM
+from lm_latent_eval.inference import beam, importance, particles
+from lm_latent_eval.models.lrlm.configuration import LRLMConfig
+from lm_latent_eval.models.lrlm.facts import pieces
+from lm_latent_eval.models.lrlm.modeling import LRLM
+from lm_latent_eval.models.lrlm.topics import Fact, Topics
+from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.nklm.modeling import NKLM
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
+from tests import tiny_checkpoint
+from tests.models.lrlm.tiny import every_reading
+from tests.models.nklm.tiny import every_copy
+from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, generation, ids, rolling
+from tests.tiny_models import randomised
+
+ALIASES = ("Ada", "the fox", "Bo", "Bo Ada")
+BACKENDS = {"lrlm": LatentLRLM, "nklm": LatentNKLM}
+CASES = (
+    ("the fox saw Ada", ["the", "fox", "saw", "Ada"]),
+    ("zebra Bo Ada.", ["?", "Bo", "Ada", "."]),
+    ("", []),
+)
+
+
+def topics() -> Topics:
+    return Topics.build(
+        {
+            "Ada": [Fact(0, 0, (0, 1)), Fact(1, 0, (2, 3))],
+            "Bo": [Fact(0, 0, (2,)), Fact(1, 0, (0,))],
+        },
+        [ids(*alias.split()) for alias in ALIASES],
+        pieces=[pieces(alias, 9) for alias in ALIASES],
+    )
+
+
+def model(name: str):
+    config = {
+        "vocab_size": tiny_checkpoint.tokenizer().vocab_size,
+        "num_words": tiny_checkpoint.tokenizer().num_words,
+        "num_unknown_types": UNKNOWN_TYPES,
+        "num_relations": 2,
+        "num_pieces": 9,
+        **topics().sizes(),
+        **{"embedding_dim": 4, "predictor_dim": 4, "hidden_size": 5},
+        **{"fact_dim": 3, "alias_dim": 3, "num_layers": 1},
+    }
+    built = (
+        LRLM(LRLMConfig(**config), topics())
+        if name == "lrlm"
+        else NKLM(NKLMConfig(**config, num_positions=2), topics())
+    )
+    return randomised(built.double(), 4, 0.8).eval()
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def opened(request, tmp_path_factory):
+    """A model, its directory without and with spelling, and its backend."""
+    built, folder = model(request.param), tmp_path_factory.mktemp(request.param)
+    plain = tiny_checkpoint.write(folder / "plain", built)
+    writing = tiny_checkpoint.orthography()
+    spelled = tiny_checkpoint.write(folder / "spelled", built, writing)
+    exact = {} if request.param == "lrlm" else {"estimator": "beam", "num_samples": 500}
+
+    def backend(directory=plain, **options):
+        return BACKENDS[request.param](
+            pretrained=str(directory), **{**exact, **options}
+        )
+
+    return built, spelled, backend
+
+
+def log_p(built, words, costs=None) -> float:
+    """log p of a text that begins with these words, by listing."""
+    if not words:
+        return 0.0
+    every = every_reading(built, len(words)) if isinstance(built, LRLM) else None
+    latents = every_copy(built, words) if every is None else every
+    if costs is None:
+        beyond = built.config.vocab_size
+        costs = [
+            -math.log(UNKNOWN_TYPES) if w == UNKNOWN or w >= beyond else 0.0
+            for w in words
+        ]
+    batch = TokenBatch.collate([words], [costs], first=START)
+    return built.log_joint(built.encode(batch), latents).logsumexp(-1).item()
+
+
+def test_whole_texts(opened):
+    built, _, backend = opened
+    found = backend().loglikelihood_rolling(rolling(*(text for text, _ in CASES)))
+    for ours, (_, words) in zip(found, CASES, strict=True):
+        assert float(ours) == pytest.approx(log_p(built, [*ids(*words), END]), abs=1e-9)
+
+
+def test_texts_of_many_pieces(opened, monkeypatch):
+    built, _, backend = opened
+    for module in (beam, importance, particles):
+        monkeypatch.setattr(module, "PIECE", 2)
+    [found] = backend().loglikelihood_rolling(rolling(CASES[0][0]))
+    assert float(found) == pytest.approx(
+        log_p(built, [*ids(*CASES[0][1]), END]), abs=1e-9
+    )
+
+
+def test_continuations(opened):
+    """Within a name, too, and with what is greedy."""
+    built, _, backend = opened
+    pairs = (("the", " fox saw"), ("the fox saw Bo", " Ada"), ("", "the"))
+    found = backend().loglikelihood(conditional(*pairs))
+    for (ours, greedy), (context, text) in zip(found, pairs, strict=True):
+        given, words = ids(*context.split()), ids(*text.split())
+        exact = log_p(built, given + words) - log_p(built, given)
+        assert float(ours) == pytest.approx(exact, abs=1e-9)
+        assert greedy == all(
+            most_probable(built, given + words[:n]) == word
+            for n, word in enumerate(words)
+        )
+
+
+def most_probable(built, words, *but: int) -> int:
+    """The most probable next word, by listing: words of names alone are copied."""
+    beyond = built.config.vocab_size
+    price = -math.log(UNKNOWN_TYPES)
+    costs = [price if w == UNKNOWN or w >= beyond else 0.0 for w in words]
+    scores = {
+        w: log_p(built, [*words, w], [*costs, -math.inf if w >= beyond else 0.0])
+        for w in range(built.config.num_words)
+        if w not in (PADDING, START, *but)
+    }
+    return max(scores, key=lambda w: scores[w])
+
+
+def test_generation_is_greedy(opened):
+    built, _, backend = opened
+    [found] = backend().generate_until(generation("the", until=[], max_gen_toks=3))
+    words, tokenizer = ids("the"), tiny_checkpoint.tokenizer()
+    for _ in range(3):
+        best = most_probable(built, words, UNKNOWN)
+        if best == END:
+            break
+        words.append(best)
+    assert found == tokenizer.decode(words)[len("the") :]
+
+
+def test_unknown_words_are_spelled_or_copied(opened):
+    """A name's word that cannot be uttered has both ways, and they add up."""
+    built, spelled, backend = opened
+    text, words = "zebra Bo", ids("?", "Bo")
+    [found] = backend(spelled).loglikelihood_rolling(rolling(text))
+    writing = tiny_checkpoint.orthography()
+    costs = [*writing.spelling.log_prob(["zebra", "Bo"]), 0.0]
+    spacing = sum(writing.spacing(text, tiny_checkpoint.tokenizer()(text)))
+    exact = log_p(built, [*words, END], costs) + spacing
+    assert float(found) == pytest.approx(exact, abs=1e-9)
+
+
+def test_other_checkpoints_are_refused(opened, tmp_path):
+    built, _, backend = opened
+    other = "nklm" if isinstance(built, LRLM) else "lrlm"
+    path = tiny_checkpoint.write(tmp_path / "other", model(other))
+    with pytest.raises(ValueError, match=f"use --model latent_{other}"):
+        backend(path)
+
+
+def test_topics_of_another_model_are_refused(opened, tmp_path):
+    built, _, backend = opened
+    path = tiny_checkpoint.write(tmp_path / "model", built)
+    few = Topics.build({"Ada": [Fact(0, 0, (0,))]}, [ids("Ada")], pieces=[[1]])
+    few.save(path)
+    (path / "manifest.json").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=r"manifest|belongs to another checkpoint"):
+        backend(path)
+
+
+def test_damaged_topics_are_refused(tmp_path):
+    path = tiny_checkpoint.write(tmp_path / "model", model("lrlm"))
+    file = path / "topics.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match="missing or damaged"):
+        model("lrlm").load_extras(path)

@@ -1,0 +1,107 @@
+"""Training finds the topics of annotated texts and learns from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.inference import Exact
+from lm_latent_eval.models import load
+from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
+from lm_latent_eval.models.lrlm.data import Annotator, build_topics, topic_of
+from lm_latent_eval.models.lrlm.state import Everything
+from lm_latent_eval.models.lrlm.training import train
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+from lm_latent_eval.training.options import LRLMSize, Options
+from tests.tiny_models import annotated
+
+SIZE = LRLMSize(
+    embedding_dim=8, hidden_size=9, num_layers=1, fact_dim=4, num_pieces=50, dropout=0.0
+)
+
+
+def built(texts, knowledge=None, **limits):
+    tokenizer, _ = build_vocabulary(texts, knowledge, min_count=2)
+    sizes = {"max_aliases": 4, "max_alias_words": 8, "num_pieces": 50, **limits}
+    topics, relations = build_topics(texts, knowledge, tokenizer, **sizes)
+    return tokenizer, topics, relations
+
+
+def names(tokenizer, topics, topic):
+    """What a topic's facts are called: relation -> names."""
+    found = {}
+    for fact in range(*map(int, topics.facts_of(torch.tensor(topics.number(topic))))):
+        start, end = topics.namings_of(torch.tensor(fact))
+        aliases = topics.alias_words[topics.naming_alias[start:end]].tolist()
+        spelled = {" ".join(tokenizer.word(w) for w in a if w >= 0) for a in aliases}
+        found[int(topics.fact_relation[fact])] = spelled
+    return found
+
+
+TEXT = AnnotatedText.from_json(
+    {
+        "tokens": ["Ada", "was", "born", "in", "London", ".", "Ada", "knew", "him"],
+        "mentions": [
+            {"start": 0, "end": 1, "entity": "ada", "form": "name"},
+            {"start": 4, "end": 5, "entity": "london", "form": "name"},
+            {"start": 8, "end": 9, "entity": "bo", "form": "pronoun"},
+        ],
+        "triples": [["ada", "bornIn", "london"], ["ada", "knows", "bo"]],
+    }
+)
+
+
+def test_facts_are_named_as_texts_and_knowledge_name_them():
+    knowledge = Knowledge((("bo", "bornIn", "london"),), {"bo": ["Bo"], "ada": ["A L"]})
+    tokenizer, topics, relations = built([TEXT], knowledge)
+    assert relations == ["", "bornIn", "knows"]
+    assert names(tokenizer, topics, "ada") == {
+        0: {"Ada", "A L"},
+        1: {"London"},
+        2: {"Bo"},
+    }
+    assert names(tokenizer, topics, "bo") == {0: {"Bo"}, 1: {"London"}}
+    # One text is about ada, none about bo: (1 + 1) / 3 and 1 / 3.
+    torch.testing.assert_close(
+        topics.log_prior.exp(), torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)
+    )
+
+
+def test_what_has_no_name_is_no_fact():
+    tokenizer, topics, _ = built([TEXT])
+    assert names(tokenizer, topics, "ada") == {0: {"Ada"}, 1: {"London"}}
+    assert topics.names == ["ada"]
+    assert topic_of(TEXT, {"bo": 1}) is None
+    words, topic = Annotator(topics, tokenizer)(TEXT)
+    assert topic == 1 and words[-1] == END
+    nameless = AnnotatedText("", "one two", (), (("a", "b", "c"),))
+    with pytest.raises(ValueError, match="nothing that texts could be about"):
+        built([nameless])
+
+
+def test_names_are_cut_to_their_limits():
+    knowledge = Knowledge((), {"ada": ["Ada King of Lovelace", "Lady L"]})
+    tokenizer, topics, _ = built([TEXT], knowledge, max_aliases=2, max_alias_words=3)
+    assert names(tokenizer, topics, "ada")[0] == {"Ada", "Ada King of"}
+
+
+def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
+    texts = annotated(20)
+    options = Options(epochs=4, batch_size=4, learning_rate=0.03)
+    model = train(texts, texts[:6], tmp_path, size=SIZE, options=options)
+    loaded = load(tmp_path, expected="lrlm")
+    assert loaded.orthography is not None
+    ids = [[*loaded.tokenizer(t.text).ids, END] for t in texts]
+    batch = TokenBatch.collate(ids, first=START)
+    ours, theirs = (
+        m.log_joint(m.encode(batch), Everything()) for m in (model, loaded.model)
+    )
+    assert torch.equal(ours, theirs)
+    found = Exact().log_weights(model, model.proposal(), batch, [0] * len(ids))
+    torch.testing.assert_close(found, ours)
+    # Names are worth more than words: without facts to name, texts cost more.
+    plain = model.encode(batch).lattice.word.sum(-1)
+    assert (ours[:, 0] > plain + 1).float().mean() > 0.9
+    uniform = -sum(map(len, ids)) * torch.tensor(model.config.vocab_size).log()
+    assert ours.sum() > 0.8 * uniform

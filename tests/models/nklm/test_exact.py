@@ -1,0 +1,68 @@
+"""What only an NKLM owes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.nklm.state import Copies
+from lm_latent_eval.text.words import END
+from tests.models.nklm.tiny import every_copy, nklm
+from tests.tiny_models import COPIED, KNOWN, batch
+
+
+def test_excluding_the_impossible_makes_the_difference():
+    """With what no word can follow, the mass of texts falls short of one."""
+    totals = {}
+    for only_possible in (True, False):
+        model = nklm(only_possible=only_possible)
+        words = (1, END, KNOWN, COPIED)
+        texts = [[a, b] for a in words for b in words]
+        log_p = [
+            model.log_joint(model.encode(batch([t])), every_copy(model, t)).logsumexp(
+                -1
+            )
+            for t in texts
+        ]
+        totals[only_possible] = torch.cat(log_p).exp().sum()
+    assert abs(totals[True] - 1) < 1e-10
+    assert totals[False] < 0.9
+    assert nklm().mass is Mass.ONE
+    assert nklm(only_possible=False).mass is Mass.LESS
+    assert nklm(oracle=True).mass is Mass.UNNORMALISED
+
+
+@pytest.mark.parametrize("name", ["adapted", "peeking"])
+def test_weights_are_what_p_says_of_each_word(name):
+    """q of a word's source given the word is p's own: one step has no variance."""
+    model = nklm()
+    text = batch([[COPIED]])
+    state = model.about(["Ada"])
+    proposal, encoded = model.proposal(name), model.encode(text, state)
+    uniform = torch.rand(1, 50, 4, dtype=torch.float64)
+    draws = proposal.sample(encoded, lambda t: uniform, 50)
+    assert len(draws.latents.source.unique()) > 2, "premise: a choice"
+    log_w = model.log_joint(encoded, draws.latents) - draws.log_q
+    torch.testing.assert_close(log_w, log_w[:, :1].expand_as(log_w), rtol=0, atol=1e-10)
+
+
+def test_what_does_not_stand_there_cannot_have_been_copied():
+    model = nklm()
+    topic = torch.ones(1, 1, dtype=torch.long)
+    wrong = Copies(topic, topic[..., None], 0 * topic[..., None])  # Ada
+    encoded = model.encode(batch([[KNOWN]]))
+    assert model.log_joint(encoded, wrong).isneginf().all()
+    other = Copies(topic + 1, topic[..., None], 0 * topic[..., None])
+    encoded = model.encode(batch([[COPIED]]))
+    assert model.log_joint(encoded, wrong).isfinite().all()
+    assert model.log_joint(encoded, other).isneginf().all()
+
+
+def test_words_with_a_knowledge_vector_need_no_given_topic():
+    model = nklm(knowledge_vector=True)
+    text = [KNOWN, COPIED]
+    log_p = model.log_joint(model.encode(batch([text])), every_copy(model, text))
+    found = model.proposal().beam(model.encode(batch([text])), 1000)
+    again = model.log_joint(model.encode(batch([text])), found.latents)
+    torch.testing.assert_close(again.logsumexp(-1), log_p.logsumexp(-1))

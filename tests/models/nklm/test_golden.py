@@ -1,0 +1,146 @@
+"""NKLM against the numbers of the original implementation, to 1e-10 in float64."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.nklm.modeling import NKLM
+from lm_latent_eval.models.nklm.original import nklm_config_of, weights_of
+from lm_latent_eval.models.nklm.state import WORD, Copies
+from lm_latent_eval.text.words import END
+from tests.models.lrlm.reference import (
+    NAMES,
+    batch,
+    close,
+    document,
+    numbers,
+    original,
+    topics,
+    whole,
+)
+
+VARIANTS = ("none", "char")
+
+
+def nklm(name: str) -> NKLM:
+    """The original NKLM of a configuration in this package's terms, in float64."""
+    weights, content = original(name, "nklm"), numbers(name)
+    options, known = content["config"]["nklm"], topics(name, weights)
+    config = NKLMConfig(
+        **nklm_config_of(options, weights, content["config"]["vocab_size"]),
+        num_words=content["num_words"],
+        **known.sizes(),
+    )
+    model = NKLM(config, known).double()
+    model.load_state_dict(weights_of(weights, tied=config.tie_weights))
+    return model.eval().requires_grad_(False)
+
+
+def copies(model: NKLM, which: str, annotations: list[list[tuple[int, int, int]]]):
+    """Annotations (relation, position, surface) of each word as latents of one text."""
+    known = model.knowledge
+    topic = known.number(which)
+    first, _ = known.facts_of(torch.tensor(topic))
+
+    def source(relation: int, surface: int) -> int:
+        if relation < 0:
+            return WORD
+        naming, _ = known.namings_of(first + relation)
+        return 1 + int(naming) + surface
+
+    sources = [[source(r, s) for r, _, s in z] for z in annotations]
+    offsets = [[max(p, 0) for _, p, _ in z] for z in annotations]
+    return Copies(
+        torch.full((1, len(annotations)), topic),
+        torch.tensor(sources)[None],
+        torch.tensor(offsets)[None],
+    )
+
+
+CASES = [
+    (name, case["id"], case["annotation"])
+    for name in NAMES
+    for case in numbers(name)["nklm"]
+]
+
+
+@pytest.mark.parametrize(("name", "which", "annotation"), CASES)
+def test_annotated_documents(name, which, annotation):
+    """Of all that the original scores: it does not look at what it copies."""
+    (case,) = (
+        c
+        for c in numbers(name)["nklm"]
+        if (c["id"], c["annotation"]) == (which, annotation)
+    )
+    model, words = nklm(name), whole(name, which)
+    z = list(zip(case["rel"], case["pos"], case["surface"], strict=True))
+    latents = copies(model, which, [z])
+    fits = all(r < 0 or said(name, which, t, r, p, s) for t, (r, p, s) in enumerate(z))
+    for variant in VARIANTS:
+        encoded = model.encode(batch(name, [words], variant), model.about([which]))
+        found = model.log_joint(encoded, latents)[0, 0]
+        assert fits, "premise: what is copied stands there"
+        close(found, case[f"logp_{variant}"])
+    factors(model, encoded, case, latents)
+
+
+def said(name, which, place, relation, position, surface):
+    """Whether a document has that word of that alias at a place."""
+    words = document(name, which)["words"]
+    alias = document(name, which)["facts"][relation]["aliases"][surface]
+    return place < len(words) and alias[position : position + 1] == [words[place]]
+
+
+def factors(model, encoded, case, latents):
+    """Every factor of the original at every place."""
+    hidden, _ = model._read(encoded, encoded.state, latents)
+    hidden, tables = hidden[0, 0], encoded.tables
+    topic = latents.topic[0].expand(len(hidden))
+    for row, golden in enumerate(torch.tensor(case["fact"], dtype=torch.float64).t()):
+        first, _ = tables.topics.facts_of(topic)
+        fact = first + row if row else torch.zeros_like(first)
+        close(model._log_fact(tables, hidden, topic, fact), golden.tolist())
+    naming = (latents.source[0, 0] - 1).clamp_min(0)
+    copied = latents.source[0, 0] != WORD
+    row = torch.where(copied, tables.topics.naming_fact[naming] + 1, 0)
+    value = model._informed(hidden, tables.fact[row])
+    close(model.copy(value)[:, 0].sigmoid(), case["copy_prob"])
+    close(model.to_position(value).log_softmax(-1), case["position"])
+    words = encoded.batch.targets[0]
+    close(model.words.log_prob(value, words), case["word"])
+
+
+EXACT = [(name, c["id"]) for name in NAMES for c in numbers(name)["nklm_exact"]]
+
+
+@pytest.mark.parametrize(("name", "which"), EXACT)
+def test_every_latent_of_short_documents(name, which):
+    (case,) = (c for c in numbers(name)["nklm_exact"] if c["id"] == which)
+    model, words = nklm(name), document(name, which)["words"][: case["k"]]
+    z = [list(map(tuple, some)) for some in product(*case["options"])]
+    for variant in VARIANTS:
+        texts = batch(name, [[*words, END]], variant)
+        encoded = model.encode(texts, model.about([which]))
+        found = model.log_joint(encoded, copies(model, which, z))[0]
+        close(found, case[f"log_pxz_{variant}"])
+        close(found.logsumexp(0), case[f"logp_all_{variant}"])
+
+
+@pytest.mark.parametrize(("name", "which"), EXACT)
+def test_a_wide_beam_is_the_sum_over_every_latent(name, which):
+    (case,) = (c for c in numbers(name)["nklm_exact"] if c["id"] == which)
+    model, words = nklm(name), document(name, which)["words"][: case["k"]]
+    encoded = model.encode(batch(name, [[*words, END]]), model.about([which]))
+    beam = model.proposal().beam(encoded, 1000)
+    found = model.log_joint(encoded, beam.latents)[0]
+    assert len(found) == case["n_z"], "premise: all of them"
+    close(found.logsumexp(0), case["logp_all_none"])
+
+
+def test_originals_say_that_they_are_sub_normalised():
+    assert nklm("A").mass is Mass.LESS
