@@ -12,7 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from lm_latent_eval.cli import convert, distort, estimate, explain, seal, study, train
+from lm_latent_eval.cli import (
+    compare,
+    convert,
+    distort,
+    estimate,
+    explain,
+    seal,
+    study,
+    train,
+)
 from lm_latent_eval.cli.arguments import Parser
 from lm_latent_eval.durable import no_room
 
@@ -74,6 +83,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Latent language models: train, convert and score them.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (train, convert, seal, estimate, study, distort, explain):
+    for command in (train, convert, seal, estimate, compare, study, distort, explain):
         command.add_to(commands)
     return parser

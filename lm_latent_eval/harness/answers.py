@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring.scorer import Answer
+from lm_latent_eval.scoring.texts import digest
 
 
 class ScoredFloat(float):
@@ -37,6 +37,4 @@ class ScoredFloat(float):
         return ScoredFloat, (self.answer, self.text)
 
 
-def digest(text: str) -> str:
-    """Return a short digest of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+__all__ = ["ScoredFloat", "digest"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,11 +23,13 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
+from lm_latent_eval.arguments import truth
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.harness.answers import ScoredFloat, digest
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.records import Keep, Recorder
 from lm_latent_eval.latent import Mass, SentenceModel
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.scoring.decoding import GenerationOptions
@@ -35,6 +38,7 @@ from lm_latent_eval.scoring.options import (
     parse_device,
     parse_dtype,
 )
+from lm_latent_eval.scoring.records import described
 from lm_latent_eval.scoring.scorer import Answer, Scorer, telling
 from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
@@ -74,6 +78,7 @@ class LatentLMBackend(LM):
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
         max_samples: The most that ``target_stderr`` may choose.
+        log_weights: Whether records beside the results keep log-weights.
         batch_size: Texts scored together, or ``auto``. Moves no number.
         max_batch_size: The most that ``auto`` takes.
         device: Where to compute.
@@ -94,6 +99,7 @@ class LatentLMBackend(LM):
         unk: str | None = None,
         target_stderr: float | str | None = None,
         max_samples: int | str = 100_000,
+        log_weights: bool | str = False,
         batch_size: int | str | None = "auto",
         max_batch_size: int | str | None = None,
         device: str | torch.device | None = None,
@@ -108,7 +114,8 @@ class LatentLMBackend(LM):
             raise ValueError(
                 f"{next(iter(unknown))!r} is not an argument of "
                 f"latent_{self.model_name}; expected pretrained, proposal, estimator, "
-                "num_samples, temperature, seed, unk, target_stderr, max_samples, dtype"
+                "num_samples, temperature, seed, unk, target_stderr, max_samples, "
+                "log_weights, dtype"
             )
         options = ScoringOptions.parse(
             estimator=estimator,
@@ -140,6 +147,11 @@ class LatentLMBackend(LM):
             quiet=self.rank != 0,
         )
         self.options = self._scorer.options
+        self._recorder = Recorder(
+            self._processes,
+            pilots=self.options.num_samples if self.options.target_stderr else 0,
+            weights=truth("log_weights", log_weights),
+        )
 
     def _embedded(self) -> Path:
         if self.default_checkpoint is None:
@@ -168,11 +180,12 @@ class LatentLMBackend(LM):
             for number, name, instance in _identified(requests)
         ]
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT):
+        with telling(answers, requests, KEPT), self._keeping("texts") as keep:
             for answer in self._scorer.score_texts(queries):
                 arguments = requests[answer.index].args
                 scored = ScoredFloat(answer, digest("".join(arguments)))
                 answers[answer.index] = scored
+                keep(requests[answer.index], scored)
                 self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
         self._warn_of_bytes(answers)
         return self._finished(requests, answers)
@@ -192,11 +205,12 @@ class LatentLMBackend(LM):
             context, continuation = instance.args
             queries.append(Query(number, name, continuation, context))
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT):
+        with telling(answers, requests, KEPT), self._keeping("continuations") as keep:
             for answer in self._scorer.score_continuations(queries):
                 arguments = requests[answer.index].args
                 scored = ScoredFloat(answer, digest("".join(arguments)))
                 answers[answer.index] = scored
+                keep(requests[answer.index], scored)
                 self.cache_hook.add_partial(
                     "loglikelihood", arguments, (scored, answer.is_greedy)
                 )
@@ -253,13 +267,21 @@ class LatentLMBackend(LM):
                 respaced,
             )
 
+    def _keeping(self, kind: str) -> AbstractContextManager[Keep]:
+        return self._recorder.following(self._settings, kind)
+
     def _report(self) -> None:
         self.summary.add(self._processes.gather(self._unreported))
         self._unreported = []
 
     def get_model_info(self) -> dict[str, Any]:
-        """Say what the numbers are: this goes into the results' ``config``."""
+        """Say what the numbers are: this goes into the results' ``config``.
+
+        lm-eval asks once, when all is answered: then records are complete.
+        """
         model = self.checkpoint.model
+        if self.world_size == 1:
+            self._recorder.collect()
         return {
             "latent_eval_version": lm_latent_eval.__version__,
             "checkpoint_digest": self.checkpoint.digest,
@@ -279,6 +301,7 @@ class LatentLMBackend(LM):
                     model.mass, "nats; sentence ends counted in rolling log-likelihoods"
                 ),
                 **self.summary.as_dict(),
+                "records": self._recorder.finish(self._settings),
             },
         }
 
@@ -296,6 +319,11 @@ class LatentLMBackend(LM):
             "dtype": str(self.checkpoint.model.dtype),
             **asdict(self.options),
         }
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What a record says of its numbers."""
+        return {**self.fingerprint, **described(self.checkpoint)}
 
     @property
     def tokenizer_name(self) -> str:
@@ -329,6 +357,7 @@ class LatentLMBackend(LM):
         answers every request, and ``get_model_info`` on one process alone.
         """
         self._report()
+        self._recorder.collect()
         self._processes.barrier()
 
 

@@ -64,6 +64,8 @@ class Answer:
     """Sentences whose probabilities were multiplied."""
     is_greedy: bool = False
     """Whether a continuation is the argmax of the estimated next-token marginals."""
+    evaluations: int = 1
+    """Of p(x, z), for the number itself."""
 
     @classmethod
     def of(cls, parts: Sequence[Part], stream: str) -> Answer:
@@ -77,6 +79,7 @@ class Answer:
             sum(part.text.respaced for part in parts),
             len(parts),
             all(part.is_greedy for part in parts),
+            sum(part.estimate.num_samples for part in parts),
         )
 
 

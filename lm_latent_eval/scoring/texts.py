@@ -7,6 +7,7 @@ a continuation begins in the last sentence of its context.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -173,6 +174,11 @@ class Cutter:
             lost,
             sum(reading.respaced[border:after]),
         )
+
+
+def digest(text: str) -> str:
+    """Return a short digest of a text, by which results of it are paired."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @contextmanager

@@ -1,0 +1,71 @@
+"""``lm-latent-eval compare``: which of several models predicts the same texts better."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.estimate import OPTIONS
+
+if TYPE_CHECKING:
+    from lm_latent_eval.scoring.records import Record
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    compare = commands.add_parser(
+        "compare",
+        help="compare models on the same texts, with errors and a verdict",
+        description="A side is a folder of lm_eval --output_path (other models than "
+        "ours with --log_samples), a file of `estimate`, or, with --data, a "
+        "checkpoint. Several runs of a model, joined by commas, are one side.",
+    )
+    compare.add_argument("sides", nargs="+", metavar="SIDE", help="two or more")
+    compare.add_argument("--data", type=Path, help="texts that checkpoints score")
+    for name, what in OPTIONS.items():
+        compare.add_argument(f"--{name.replace('_', '-')}", help=what)
+    compare.add_argument("--device", help="cpu or cuda")
+    compare.add_argument("--dtype", help="float32 or float64")
+    compare.set_defaults(run=_compare)
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.compare import compare, told
+
+    if len(args.sides) < 2:
+        raise ValueError("a comparison needs two sides")
+    if len(set(args.sides)) < len(args.sides):
+        raise ValueError("one side was given twice")
+    sides = {side: [_read(args, run) for run in _runs(side)] for side in args.sides}
+    print(told(compare(sides)))
+
+
+def _runs(side: str) -> list[Path]:
+    return [Path(side)] if Path(side).exists() else [*map(Path, side.split(","))]
+
+
+def _read(args: argparse.Namespace, run: Path) -> list[Record]:
+    from lm_latent_eval.report.results import read
+
+    if not (run / "config.json").exists():
+        return read(run)
+    if args.data is None:
+        raise ValueError(f"{run} is a checkpoint: say with --data what it is to score")
+    return [_scored(args, run)]
+
+
+def _scored(args: argparse.Namespace, directory: Path) -> Record:
+    from lm_latent_eval.scoring.files import score
+    from lm_latent_eval.scoring.model import load
+    from lm_latent_eval.scoring.options import ScoringOptions
+    from lm_latent_eval.scoring.scorer import Scorer
+    from lm_latent_eval.text.corpora import read_texts
+
+    given = {n: v for n in OPTIONS if (v := getattr(args, n)) is not None}
+    checkpoint = load(str(directory), device=args.device, dtype=args.dtype).checkpoint
+    if checkpoint.model.estimators[0] == "exact":
+        given = {name: value for name, value in given.items() if name == "unk"}
+    scorer = Scorer(checkpoint, ScoringOptions.parse(**given))
+    return score(scorer, checkpoint, read_texts(args.data))
