@@ -1,9 +1,10 @@
-"""``lm-latent-eval compare``: which of several models predicts the same texts better."""
+"""``lm-latent-eval compare``: which of several models predicts texts better."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from lm_latent_eval.cli.arguments import Commands
@@ -34,12 +35,15 @@ def add_to(commands: Commands) -> None:
 def _compare(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.compare import compare, told
 
-    if len(args.sides) < 2:
-        raise ValueError("a comparison needs two sides")
+    if not 2 <= len(args.sides) <= len(ascii_uppercase):
+        raise ValueError("a comparison needs two sides, and at most 26")
     if len(set(args.sides)) < len(args.sides):
         raise ValueError("one side was given twice")
-    sides = {side: [_read(args, run) for run in _runs(side)] for side in args.sides}
-    print(told(compare(sides)))
+    names = dict(zip(ascii_uppercase, args.sides, strict=False))
+    sides = {n: [_read(args, run) for run in _runs(s)] for n, s in names.items()}
+    found = told(compare(sides))
+    print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
+    print(found)
 
 
 def _runs(side: str) -> list[Path]:

@@ -1,6 +1,6 @@
 r"""Which of two models predicts the same texts better, and how surely.
 
-    rate difference   R = sum_n d_n / sum_n U_n,   d_n = log p-hat_B(x_n) - log p-hat_A(x_n)
+    R = sum_n d_n / sum_n U_n,    d_n = log p-hat_B(x_n) - log p-hat_A(x_n)
 
 Symbols: d_n -> ``differences[n]``, nats that A takes more than B on a text; U_n ->
 ``num_units[n]``, its bytes or words.

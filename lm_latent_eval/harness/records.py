@@ -1,8 +1,8 @@
 """Leaves a record of every task beside lm-eval's results.
 
 lm-eval tells a model neither where results go nor what its cache has answered for it.
-Both are arguments of the ``simple_evaluate`` that is running, and read from there; where
-there is none, or it writes no results, nothing is recorded.
+The ``simple_evaluate`` that is running knows both, and they are read from there; where
+none runs, or it writes no results, nothing is recorded.
 """
 
 from __future__ import annotations

@@ -287,41 +287,41 @@ def _verdict(
 ) -> tuple[bool, str]:
     """Decide which side is better, if that can be known."""
     better, worse = (a, b) if found.value < 0 else (b, a)
-    one = unit.removesuffix("s")
-    gap = f"{bits(abs(found.value)):.4g} ± {bits(found.stderr):.2g} bits"
-    says = f"{better.name} takes {gap} a {one} less than {worse.name}"
-    slack = better.slack / total
-    least = abs(found.value) - slack
+    gap = (
+        f"{bits(abs(found.value)):.4f} ± {bits(found.stderr):.2g} bits a "
+        f"{unit.removesuffix('s')}"
+    )
+    says = f"{better.name} takes {gap} less than {worse.name}"
     low, high = found.interval
-    if not (low > 0 or high < 0) or abs(found.value) <= SIGMAS * found.stderr:
+    if low <= 0 <= high or abs(found.value) <= SIGMAS * found.stderr:
         return False, f"Undecided: {says}, which other texts or draws could turn round."
     if not worse.is_known and worse.bound is not Bound.EXACT:
         return False, (
-            f"Undecided: {says}, but {_kind(worse)}: {worse.name} may be the better "
-            f"model, and a better estimate of it would show that."
+            f"Undecided: {says}, but {_kind(worse)}. {worse.name} may be the better "
+            "model; more samples or a better proposal would show it."
         )
     if not better.is_known and better.bound is Bound.NONE:
         return False, f"Undecided: {says}, but {_kind(better)}."
-    if least <= SIGMAS * found.stderr:
+    if abs(found.value) - better.slack / total <= SIGMAS * found.stderr:
         return False, (
-            f"Undecided: {says}, but {_kind(better)}, and the certificate for its "
-            f"draws takes more than the difference."
+            f"Undecided: {says}, but {_kind(better)}, and the certificate of its draws "
+            "takes more than the difference."
         )
     if better.is_known:
         return True, f"{better.name} predicts these texts better: {says}."
     return True, (
-        f"{better.name} predicts these texts better: {says}, and {_kind(better)}, so "
-        "that the difference is at least as large."
+        f"{better.name} predicts these texts better, by at least that much: {says}, "
+        f"and {_kind(better)}."
     )
 
 
 def _kind(side: Side) -> str:
     """Say what a side's number is, where it is not the truth."""
     return {
-        Bound.EXACT: f"{side.name} is exact",
-        Bound.STRICT_LOWER: f"what {side.name} takes is bounded from above only",
-        Bound.STOCHASTIC_LOWER: f"what {side.name} takes is bounded from above only, on "
-        "average over draws",
+        Bound.EXACT: f"the number of {side.name} is exact",
+        Bound.STRICT_LOWER: f"the number of {side.name} is only a bound from above",
+        Bound.STOCHASTIC_LOWER: f"the number of {side.name} is only a bound from above "
+        "(on average over draws)",
         Bound.NONE: f"the number of {side.name} bounds nothing",
     }[side.bound]
 
@@ -409,70 +409,99 @@ def told(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def _told_texts(each: TextComparison) -> str:
-    a, b = each.sides
-    width = max(len(a.name), len(b.name))
-    num_texts = next(iter(each.units.values()))[2].num_texts
-    counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
-    lines = [f"{each.task}: {num_texts:,} texts, {counts}"]
-    for place, side in enumerate(each.sides):
-        numbers = ", ".join(
-            f"{_rate(found[place])} bits a {unit.removesuffix('s')}"
-            for unit, found in each.units.items()
-        )
-        lines.append(f"  {side.name:{width}}  {numbers}; {BOUNDS[side.bound]}")
-    for unit, (_, _, found) in each.units.items():
-        lines += _told_difference(a.name, b.name, unit.removesuffix("s"), found)
-    share = next(iter(each.units.values()))[2].share_won
-    lines.append(f"  {a.name} takes fewer bits on {share:.1%} of the texts")
-    lines += [f"  {note}" for note in each.notes]
-    return "\n".join([*lines, each.verdict])
-
-
 BOUNDS = {
     Bound.EXACT: "exact",
-    Bound.STRICT_LOWER: "at least what is needed (strict bound)",
-    Bound.STOCHASTIC_LOWER: "on average at least what is needed (stochastic bound)",
+    Bound.STRICT_LOWER: "at most (strict bound)",
+    Bound.STOCHASTIC_LOWER: "at most, on average over draws",
     Bound.NONE: "no bound",
 }
 """What a rate in bits is, where log p-hat bounds log p so."""
 
 
+def described(side: Side) -> str:
+    """Say what model a side is, in a line."""
+    settings = side.settings[0]
+    parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
+    if settings.get("estimator") not in (None, "exact"):
+        parts.append(f"{settings['estimator']} with K = {settings['num_samples']:,}")
+    parts += [f"{len(side.runs)} runs"] * (len(side.runs) > 1)
+    return ", ".join(filter(None, parts))
+
+
+def _told_texts(each: TextComparison) -> str:
+    a, b = (side.name for side in each.sides)
+    difference = next(iter(each.units.values()))[2]
+    counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
+    rows = [["", *(f"bits a {unit.removesuffix('s')}" for unit in each.units), "", ""]]
+    for place, side in enumerate(each.sides):
+        rates = [_rate(found[place]) for found in each.units.values()]
+        rows.append([side.name, *rates, BOUNDS[side.bound], described(side)])
+    for name, parts in _differences(each).items():
+        rows.append([name, *parts, "", ""])
+    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *_aligned(rows)]
+    lines.append(
+        f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
+    )
+    lines += [f"  {note}" for note in each.notes]
+    return "\n".join([*lines, each.verdict])
+
+
 def _rate(rates: Rates) -> str:
-    value = f"{bits(rates.mean):.4f}"
-    if rates.spread is None:
-        return value
-    return f"{value} (runs differ by {bits(rates.spread):.2g})"
+    spread = "" if rates.spread is None else f" (runs: ± {bits(rates.spread):.2g})"
+    return f"{bits(rates.mean):.4f}{spread}"
 
 
-def _told_difference(a: str, b: str, unit: str, found: PairedDifference) -> list[str]:
-    parts = [
-        f"draws {bits(found.draws_stderr):.2g}",
-        f"texts {bits(found.texts_stderr):.2g}",
-    ]
-    if found.runs_stderr:
-        parts.append(f"runs {bits(found.runs_stderr):.2g}")
-    low, high = map(bits, found.interval)
+def _differences(each: TextComparison) -> dict[str, list[str]]:
+    """Return the rows of a table that tell the differences, a cell a unit."""
+    a, b = (side.name for side in each.sides)
+    found = [difference for _, _, difference in each.units.values()]
+    rows = {
+        f"{a} - {b}": [f"{bits(d.value):+.4f} ± {bits(d.stderr):.2g}" for d in found],
+        "  over draws": [f"± {bits(d.draws_stderr):.2g}" for d in found],
+        "  over texts": [f"± {bits(d.texts_stderr):.2g}" for d in found],
+        "  95 % of texts drawn again": [
+            f"{bits(d.interval[0]):+.4f} to {bits(d.interval[1]):+.4f}" for d in found
+        ],
+    }
+    if any(d.runs_stderr for d in found):
+        rows["  over runs"] = [f"± {bits(d.runs_stderr):.2g}" for d in found]
+    return rows
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        f"  {a} - {b}: {bits(found.value):+.4f} ± {bits(found.stderr):.2g} bits a {unit} "
-        f"({', '.join(parts)}); texts drawn again: {low:+.4f} to {high:+.4f} (95 %)"
+        "  "
+        + "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
 
 
 def _told_choices(each: ChoiceComparison) -> str:
     found = each.accuracy
     a, b = (side.name for side in each.sides)
-    return "\n".join(
+    rows = [
+        ["", "right", "alone", "of these within Monte Carlo error", ""],
+        *(
+            [
+                side.name,
+                f"{found.accuracy[place]:.1%}",
+                f"{alone:,}",
+                f"{each.uncertain[place]:,}",
+                described(side),
+            ]
+            for place, (side, alone) in enumerate(
+                zip(each.sides, (found.only_a, found.only_b), strict=True)
+            )
+        ),
         [
-            f"{each.task}: {found.num_questions:,} questions",
-            f"  {a} answers {found.accuracy[0]:.1%} rightly, {b} {found.accuracy[1]:.1%}",
-            f"  difference {found.accuracy[0] - found.accuracy[1]:+.1%} ± "
-            f"{found.stderr:.1%} (questions)",
-            f"  {a} alone: {found.only_a:,}, of which {each.uncertain[0]:,} within Monte "
-            f"Carlo error; {b} alone: {found.only_b:,}, of which {each.uncertain[1]:,}",
-            each.verdict,
-        ]
-    )
+            f"{a} - {b}",
+            f"{found.accuracy[0] - found.accuracy[1]:+.1%} ± {found.stderr:.1%}",
+            *("", "", ""),
+        ],
+    ]
+    head = f"{each.task}: {found.num_questions:,} questions"
+    return "\n".join([head, *_aligned(rows), each.verdict])
 
 
 def bits(nats: float) -> float:

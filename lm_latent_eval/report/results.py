@@ -1,8 +1,8 @@
 """Reads what was found by whatever found it, as records.
 
 A result is a folder of ``lm_eval --output_path``, one of its files, or a file of
-``lm-latent-eval estimate``. Models that are not ours leave no record; what they found is
-in the sample log of ``--log_samples``.
+``lm-latent-eval estimate``. Models that are not ours leave no record; what they found
+is in the sample log of ``--log_samples``.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def _results(path: Path) -> list[Record]:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
         raise ValueError(
-            f"{path} says nothing of single texts: models of ours leave a record beside "
-            "it; run other models with --log_samples"
+            f"{path} says nothing of single texts: models of ours leave a record "
+            "beside it; run other models with --log_samples"
         )
     return found
 

@@ -113,4 +113,4 @@ def test_without_an_output_nothing_is_written(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "tasks")
     assert run(None)["config"]["latent_eval"]["records"] == {}
     assert {p.name for p in (tmp_path / "tasks").iterdir()} >= {"functions.py"}
-    assert not [p for p in tmp_path.rglob("record_*")]
+    assert not list(tmp_path.rglob("record_*"))
