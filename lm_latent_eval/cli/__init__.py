@@ -18,6 +18,7 @@ from lm_latent_eval.cli import (
     distort,
     estimate,
     explain,
+    recompute,
     seal,
     study,
     train,
@@ -77,12 +78,25 @@ def _stopped_by(signal_number: int) -> Iterator[None]:
         signal.signal(signal_number, before)
 
 
+_COMMANDS = (
+    train,
+    convert,
+    seal,
+    estimate,
+    compare,
+    recompute,
+    study,
+    distort,
+    explain,
+)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="lm-latent-eval",
         description="Latent language models: train, convert and score them.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (train, convert, seal, estimate, compare, study, distort, explain):
+    for command in _COMMANDS:
         command.add_to(commands)
     return parser

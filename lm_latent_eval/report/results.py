@@ -141,7 +141,7 @@ def _logged(path: Path) -> Iterator[Row]:
                 text=digest("".join(asked)),
                 words=_count(sample, "word_perplexity", max(words, 1)),
                 bytes=_count(sample, "bits_per_byte", size),
-                tokens=0,
+                tokens=max(words, 1),  # for want of its own
                 log_likelihood=float(log_p),
                 bound=str(Bound.EXACT),
                 estimator="exact",

@@ -1,0 +1,26 @@
+"""``lm-latent-eval recompute``: the numbers of a run again, without its model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lm_latent_eval.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    recompute = commands.add_parser(
+        "recompute", help="the numbers of a run in every unit, without its model"
+    )
+    recompute.add_argument(
+        "results", type=Path, help="the folder of --output_path, or a file in it"
+    )
+    recompute.set_defaults(run=_recompute)
+
+
+def _recompute(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.numbers import table
+    from lm_latent_eval.report.results import read
+
+    print("\n\n".join(table(record) for record in read(args.results)))
