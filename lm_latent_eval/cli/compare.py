@@ -40,13 +40,14 @@ def _compare(args: argparse.Namespace) -> None:
     if len(set(args.sides)) < len(args.sides):
         raise ValueError("one side was given twice")
     names = dict(zip(ascii_uppercase, args.sides, strict=False))
-    sides = {n: [_read(args, run) for run in _runs(s)] for n, s in names.items()}
+    sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
     found = told(compare(sides))
     print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
     print(found)
 
 
-def _runs(side: str) -> list[Path]:
+def runs(side: str) -> list[Path]:
+    """Return the results that are one side: of a path, or of several with commas."""
     return [Path(side)] if Path(side).exists() else [*map(Path, side.split(","))]
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -40,7 +41,7 @@ class Host:
 
 def host() -> Host | None:
     """Find the ``simple_evaluate`` that runs and writes results."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         known = frame.f_locals
         if (
@@ -54,7 +55,7 @@ def host() -> Host | None:
             model = str(tracker.general_config_tracker.model_name_sanitized)
             folder = output.parent if output.suffix == ".json" else output / model
             return Host(folder, known.get("loaded", {}).get("tasks", {}))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

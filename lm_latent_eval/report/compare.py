@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -98,7 +98,7 @@ class Side:
         """Return the Monte Carlo error of each text's mean over runs, (N,)."""
         rows = [[run[key].draws_stderr for key in keys] for run in self.runs]
         errors = torch.tensor(rows, dtype=torch.float64)
-        return errors.norm(dim=0) / len(self.runs)
+        return errors.square().sum(0).sqrt() / len(self.runs)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ChoiceComparison:
 Comparison = TextComparison | ChoiceComparison
 
 
-def compare(sides: dict[str, Sequence[Sequence[Record]]]) -> list[Comparison]:
+def compare(sides: Mapping[str, Sequence[Sequence[Record]]]) -> list[Comparison]:
     """Compare every two sides in every task that both have.
 
     Args:
@@ -287,10 +287,7 @@ def _verdict(
 ) -> tuple[bool, str]:
     """Decide which side is better, if that can be known."""
     better, worse = (a, b) if found.value < 0 else (b, a)
-    gap = (
-        f"{bits(abs(found.value)):.4f} ± {bits(found.stderr):.2g} bits a "
-        f"{unit.removesuffix('s')}"
-    )
+    gap = f"{_with_error(abs(found.value), found.stderr)} bits a {unit[:-1]}"
     says = f"{better.name} takes {gap} less than {worse.name}"
     low, high = found.interval
     if low <= 0 <= high or abs(found.value) <= SIGMAS * found.stderr:
@@ -411,8 +408,8 @@ def told(comparisons: Sequence[Comparison]) -> str:
 
 BOUNDS = {
     Bound.EXACT: "exact",
-    Bound.STRICT_LOWER: "at most (strict bound)",
-    Bound.STOCHASTIC_LOWER: "at most, on average over draws",
+    Bound.STRICT_LOWER: "at most",
+    Bound.STOCHASTIC_LOWER: "at most, on average",
     Bound.NONE: "no bound",
 }
 """What a rate in bits is, where log p-hat bounds log p so."""
@@ -433,9 +430,10 @@ def _told_texts(each: TextComparison) -> str:
     difference = next(iter(each.units.values()))[2]
     counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
     rows = [["", *(f"bits a {unit.removesuffix('s')}" for unit in each.units), "", ""]]
-    for place, side in enumerate(each.sides):
-        rates = [_rate(found[place]) for found in each.units.values()]
-        rows.append([side.name, *rates, BOUNDS[side.bound], described(side)])
+    found = each.units.values()
+    rates = ([_rate(a) for a, _, _ in found], [_rate(b) for _, b, _ in found])
+    for side, cells in zip(each.sides, rates, strict=True):
+        rows.append([side.name, *cells, BOUNDS[side.bound], described(side)])
     for name, parts in _differences(each).items():
         rows.append([name, *parts, "", ""])
     lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *_aligned(rows)]
@@ -456,7 +454,7 @@ def _differences(each: TextComparison) -> dict[str, list[str]]:
     a, b = (side.name for side in each.sides)
     found = [difference for _, _, difference in each.units.values()]
     rows = {
-        f"{a} - {b}": [f"{bits(d.value):+.4f} ± {bits(d.stderr):.2g}" for d in found],
+        f"{a} - {b}": [_with_error(d.value, d.stderr, sign="+") for d in found],
         "  over draws": [f"± {bits(d.draws_stderr):.2g}" for d in found],
         "  over texts": [f"± {bits(d.texts_stderr):.2g}" for d in found],
         "  95 % of texts drawn again": [
@@ -502,6 +500,15 @@ def _told_choices(each: ChoiceComparison) -> str:
     ]
     head = f"{each.task}: {found.num_questions:,} questions"
     return "\n".join([head, *_aligned(rows), each.verdict])
+
+
+def _with_error(nats: float, stderr: float, sign: str = "") -> str:
+    """Write bits with two digits of their error."""
+    error = bits(stderr)
+    places = 4
+    if 0 < error < math.inf:
+        places = max(1 - math.floor(math.log10(error)), 0)
+    return f"{bits(nats):{sign}.{places}f} ± {error:.{places}f}"
 
 
 def bits(nats: float) -> float:

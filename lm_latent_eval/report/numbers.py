@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedDifference
-from lm_latent_eval.scoring.metrics import METRICS
+from lm_latent_eval.scoring.metrics import METRICS, NOT_SAMPLED
 from lm_latent_eval.scoring.records import Record, Row
 
 CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
@@ -83,7 +83,8 @@ def _number(name: str, rows: Sequence[Row]) -> Number:
         found = rate(rows, unit.name)
         slope = unit.slope(found.value)
         return Number(value, slope * found.draws_stderr, slope * found.stderr)
-    error = METRICS.get(f"{name}_stderr", lambda _: "N/A")(items)
+    of_error = METRICS.get(f"{name}_stderr")
+    error = of_error(items) if of_error else NOT_SAMPLED
     return Number(value, None if isinstance(error, str) else error)
 
 

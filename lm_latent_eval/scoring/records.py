@@ -188,7 +188,7 @@ class Row:
         return cls(**{**values, **infinite, "log_weights": weights})
 
 
-def _sums(estimate: Estimate, sentences: int) -> dict[str, float]:
+def _sums(estimate: Estimate, sentences: int) -> dict[str, Any]:
     """Return log sum w and log sum w^2 of one text's own weights."""
     if not estimate.log_weights or sentences > 1:
         return {}

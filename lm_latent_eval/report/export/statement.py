@@ -59,8 +59,8 @@ class Statement:
         missing = [name for name in needed if record.settings.get(name) is None]
         if missing:
             raise ValueError(
-                f"{record.task} does not say {', '.join(missing)}, on which its numbers "
-                "depend: run it again with this version"
+                f"{record.task} does not say {', '.join(missing)}, on which its "
+                "numbers depend: run it again with this version"
             )
         found = {
             name: number
@@ -94,7 +94,7 @@ class Statement:
         if unit is None or self.bound is Bound.NONE:
             return None
         rows = self.record.rows
-        nats = -sum(row.log_likelihood for row in rows) + _slack(rows, self.bound)
+        nats = -sum(row.log_likelihood for row in rows) + slack(rows, self.bound)
         return unit.value(nats / sum(getattr(row, unit.name) for row in rows))
 
     @property
@@ -106,7 +106,7 @@ class Statement:
         return f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}"
 
 
-def _slack(rows: Sequence[Row], bound: Bound) -> float:
+def slack(rows: Sequence[Row], bound: Bound) -> float:
     """Return the nats of the certificate (Markov's inequality)."""
     if bound is not Bound.STOCHASTIC_LOWER:
         return 0.0
@@ -114,4 +114,4 @@ def _slack(rows: Sequence[Row], bound: Bound) -> float:
     return max(streams.values()) * math.log(1 / DELTA)
 
 
-__all__ = ["DELTA", "OF_LOG_P", "Statement"]
+__all__ = ["DELTA", "OF_LOG_P", "Statement", "slack"]
