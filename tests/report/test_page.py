@@ -32,7 +32,7 @@ def drawn(seed: int, spread: float) -> Record:
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for n in range(30):
-        noise = torch.randn(20, generator=generator, dtype=torch.float64)
+        noise = torch.randn(60, generator=generator, dtype=torch.float64)
         log_w = -100 - n + spread * noise
         estimate = Estimate.from_log_weights(log_w, num_tokens=21)
         answer = Answer(n, estimate, f"0/{n}", 0, 0)

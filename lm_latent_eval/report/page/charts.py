@@ -72,6 +72,7 @@ def _inline(svg: str) -> str:
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)  # names that all charts have
     return svg.replace(INK, "currentColor")
 
 
@@ -131,8 +132,10 @@ def points(
     with chart() as drawn:
         for name, some in series.items():
             colour, mark = _looks(name, names)
+            across, up = zip(*some, strict=True)
             drawn.axes.scatter(
-                *zip(*some, strict=True),
+                across,
+                up,
                 color=colour,
                 marker=mark,
                 s=14,
@@ -189,7 +192,7 @@ def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:
         scale.set_minor_formatter(NullFormatter())
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.figure.legend(loc="outside upper left", ncols=3)  # type: ignore[union-attr]
+    axes.figure.legend(loc="outside upper left", ncols=3)
 
 
 __all__ = ["intervals", "lines", "points", "shares"]
