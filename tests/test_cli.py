@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import lm_latent_eval
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.world import generate
@@ -107,6 +108,12 @@ def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
     capsys.readouterr()
     assert train(tmp_path, "srnn", "never", *cut, "--distortion", "0.7") == 2
     assert "distortion=0.7: expected" in capsys.readouterr().err
+
+
+def test_the_version_is_said(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"lm-latent-eval {lm_latent_eval.__version__}\n"
 
 
 READERS = {

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+from lm_latent_eval import __version__
 from lm_latent_eval.cli import (
     compare,
     convert,
@@ -99,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="lm-latent-eval",
         description="Latent language models: train, convert and score them.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"lm-latent-eval {__version__}"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:

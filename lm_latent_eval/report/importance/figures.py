@@ -84,6 +84,8 @@ def _figure(
     for ax in axes[0]:
         handles, labels = ax.get_legend_handles_labels()
         named |= dict(zip(labels, handles, strict=True))
+    if band := named.pop(BAND, None):
+        named[BAND] = band  # behind the curves
     if named:
         figure.legend(
             named.values(),
@@ -200,7 +202,7 @@ def _density(ax: Any, column: Column, looks: dict[Curve, dict[str, Any]]) -> Non
     ax.set_yticks(-np.arange(len(names)), names, fontsize=8)
     if farthest:
         ax.set_xlim(-100 * np.expm1(1.6 * farthest), 100 * np.expm1(1.6 * farthest))
-    ax.set_xlabel(f"from the median of {size} samples a text, %")
+    ax.set_xlabel(f"token perplexity\nfrom {size} samples,\n% from its median")
 
 
 def kernel_density(values: Any, grid: Any) -> Any:

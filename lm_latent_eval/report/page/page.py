@@ -165,8 +165,8 @@ def _charts(
                 "bits per byte",
                 names=[*first],
             ),
-            "note": "Band: 95 % of texts drawn again, the draws' error included. Upright "
-            "line: what it is at most, with 95 % confidence over draws.",
+            "note": "Band: 95 % of texts drawn again, the draws' error included. "
+            "Upright line: what it is at most, with 95 % confidence over draws.",
         },
         {
             "title": "Differences",
