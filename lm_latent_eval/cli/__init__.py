@@ -24,6 +24,7 @@ from lm_latent_eval.cli import (
     report,
     seal,
     study,
+    text,
     train,
 )
 from lm_latent_eval.cli.arguments import Parser
@@ -84,6 +85,7 @@ def _stopped_by(signal_number: int) -> Iterator[None]:
 _COMMANDS = (
     train,
     convert,
+    text,
     seal,
     estimate,
     compare,

@@ -16,11 +16,19 @@ def add_to(commands: Commands) -> None:
     recompute.add_argument(
         "results", type=Path, help="the folder of --output_path, or a file in it"
     )
+    recompute.add_argument("--format", default="text", help="text, csv or latex")
     recompute.set_defaults(run=_recompute)
 
 
 def _recompute(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.numbers import table
+    from lm_latent_eval.arguments import one_of
+    from lm_latent_eval.report.numbers import rows, table
     from lm_latent_eval.report.results import read
+    from lm_latent_eval.report.tabular import FORMATS, rendered
 
-    print("\n\n".join(table(record) for record in read(args.results)))
+    kind = one_of("--format", args.format, FORMATS)
+    records = read(args.results)
+    if kind == "text":
+        print("\n\n".join(map(table, records)))
+    else:
+        print(rendered([row for record in records for row in rows(record)], kind))

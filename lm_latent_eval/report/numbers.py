@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -105,6 +106,21 @@ def _accuracy(rows: Sequence[Row]) -> dict[str, Number]:
     return {"acc": Number(values.mean().item(), stderr=error)}
 
 
+def rows(record: Record) -> list[dict[str, Any]]:
+    """Return the numbers of a record as the rows of a table; those that there are."""
+    return [
+        {
+            "task": record.task,
+            "metric": name,
+            "value": number.value,
+            "± over draws": number.draws_stderr,
+            "± over texts": number.stderr,
+        }
+        for name, number in numbers(record).items()
+        if not isinstance(number.value, str)
+    ]
+
+
 def table(record: Record) -> str:
     """Return the numbers of a record for a terminal."""
     documents = len({row.document for row in record.rows})
@@ -129,4 +145,4 @@ def table(record: Record) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["Number", "numbers", "rate", "table"]
+__all__ = ["Number", "numbers", "rate", "rows", "table"]
