@@ -27,23 +27,30 @@ def add_to(commands: Commands) -> None:
     compare.add_argument("--data", type=Path, help="texts that checkpoints score")
     for name, what in OPTIONS.items():
         compare.add_argument(f"--{name.replace('_', '-')}", help=what)
+    compare.add_argument("--format", default="text", help="text, csv or latex")
     compare.add_argument("--device", help="cpu or cuda")
     compare.add_argument("--dtype", help="float32 or float64")
     compare.set_defaults(run=_compare)
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import compare, told
+    from lm_latent_eval.arguments import one_of
+    from lm_latent_eval.report.compare import compare, rows, told
+    from lm_latent_eval.report.tabular import FORMATS, rendered
 
     if not 2 <= len(args.sides) <= len(ascii_uppercase):
         raise ValueError("a comparison needs two sides, and at most 26")
     if len(set(args.sides)) < len(args.sides):
         raise ValueError("one side was given twice")
+    kind = one_of("--format", args.format, FORMATS)
     names = dict(zip(ascii_uppercase, args.sides, strict=False))
     sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
-    found = told(compare(sides))
+    found = compare(sides)
+    if kind != "text":
+        print(rendered(rows(found), kind))
+        return
     print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
-    print(found)
+    print(told(found))
 
 
 def runs(side: str) -> list[Path]:

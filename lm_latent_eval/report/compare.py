@@ -395,6 +395,44 @@ def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
     return right, sure
 
 
+# -- as a table ----------------------------------------------------------------------
+
+
+def rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return comparisons as the rows of a table, a unit each."""
+    found: list[dict[str, Any]] = []
+    for each in comparisons:
+        a, b = (side.name for side in each.sides)
+        decided = "yes" if each.decided else "no"
+        for what, values in _cells(each):
+            about = {"task": each.task, "difference of": f"{a} - {b}", "in": what}
+            named = zip(_COLUMNS, values, strict=True)
+            found.append({**about, **dict(named), "decided": decided})
+    return found
+
+
+_COLUMNS = ("value", "±", "over draws", "over texts", "from", "to")
+
+
+def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
+    if isinstance(each, ChoiceComparison):
+        right = each.accuracy
+        gain = right.accuracy[0] - right.accuracy[1]
+        return [("accuracy", (gain, right.stderr, None, None, None, None))]
+    return [
+        (
+            f"bits a {unit.removesuffix('s')}",
+            tuple(
+                map(
+                    bits,
+                    (d.value, d.stderr, d.draws_stderr, d.texts_stderr, *d.interval),
+                )
+            ),
+        )
+        for unit, (_, _, d) in each.units.items()
+    ]
+
+
 # -- as text -------------------------------------------------------------------------
 
 
@@ -522,5 +560,7 @@ __all__ = [
     "Side",
     "TextComparison",
     "compare",
+    "described",
+    "rows",
     "told",
 ]

@@ -20,7 +20,7 @@ _ESCAPED = str.maketrans(
 
 
 def rendered(rows: Sequence[dict[str, Any]], kind: str) -> str:
-    """Return a table of rows that have the same columns.
+    r"""Return a table of rows that have the same columns.
 
     Args:
         rows: Column -> value; numbers are written in full for programs, and with four
@@ -32,13 +32,13 @@ def rendered(rows: Sequence[dict[str, Any]], kind: str) -> str:
         model,bits
         my_lm,0.123456
         >>> print(rendered([{"model": "my_lm", "bits": 0.123456}], "latex"))
-        \\begin{tabular}{lr}
-        \\toprule
-        model & bits \\\\
-        \\midrule
-        my\\_lm & 0.1235 \\\\
-        \\bottomrule
-        \\end{tabular}
+        \begin{tabular}{lr}
+        \toprule
+        model & bits \\
+        \midrule
+        my\_lm & 0.1235 \\
+        \bottomrule
+        \end{tabular}
     """
     return _csv(rows) if kind == "csv" else _latex(rows)
 

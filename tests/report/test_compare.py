@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 from dataclasses import replace
@@ -263,6 +264,14 @@ def test_from_the_command_line(tmp_path, capsys):
     assert f"C = {hf}" in shown
     assert "is with K = 9" in shown
     assert "no end of a text is charged" in shown
+    assert main(["compare", estimates, hf, "--format", "csv"]) == 0
+    head, of_bytes, _ = csv.reader(capsys.readouterr().out.splitlines())
+    assert head[:4] == ["task", "difference of", "in", "value"]
+    assert of_bytes[1:3] == ["A - B", "bits a byte"]
+    assert main(["compare", estimates, hf, "--format", "latex"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("\\begin{tabular}{lllrrrrrrl}\n\\toprule")
+    assert r"\pm" in shown
     assert main(["compare", checkpoints["k"], estimates]) == 2
     assert "say with --data" in capsys.readouterr().err
     assert main(["compare", estimates]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import replace
 
@@ -43,6 +44,11 @@ def test_they_are_those_of_the_run(scored, capsys):
     shown = capsys.readouterr().out
     assert f"{METRICS['word_perplexity'](items):.4f}" in shown
     assert "estimator=is num_samples=20" in shown
+    assert main(["recompute", str(output), "--format", "csv"]) == 0
+    lines = [*csv.DictReader(capsys.readouterr().out.splitlines())]
+    found = {line["metric"]: line for line in lines}
+    assert float(found["bits_per_byte"]["value"]) == METRICS["bits_per_byte"](items)
+    assert main(["recompute", str(output), "--format", "word"]) == 2
 
 
 def test_what_takes_log_weights_says_that_there_are_none(scored):
