@@ -420,17 +420,14 @@ def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
         gain = right.accuracy[0] - right.accuracy[1]
         return [("accuracy", (gain, right.stderr, None, None, None, None))]
     return [
-        (
-            f"bits a {unit.removesuffix('s')}",
-            tuple(
-                map(
-                    bits,
-                    (d.value, d.stderr, d.draws_stderr, d.texts_stderr, *d.interval),
-                )
-            ),
-        )
-        for unit, (_, _, d) in each.units.items()
+        (f"bits a {unit.removesuffix('s')}", tuple(map(bits, _parts(difference))))
+        for unit, (_, _, difference) in each.units.items()
     ]
+
+
+def _parts(found: PairedDifference) -> tuple[float, ...]:
+    errors = (found.stderr, found.draws_stderr, found.texts_stderr)
+    return (found.value, *errors, *found.interval)
 
 
 # -- as text -------------------------------------------------------------------------

@@ -172,7 +172,8 @@ def _density(ax: Any, column: Column, looks: dict[Curve, dict[str, Any]]) -> Non
     every density is a spike.
     """
     size = int(column.settings["replicate"])
-    names, farthest = [], 0.0
+    names: list[str] = []
+    farthest = 0.0
     for curve, look in looks.items():
         found = [row for row in column.curve(curve) if row["num_samples"] == size]
         if not found or not found[0].get("predicted"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -105,7 +105,7 @@ def intervals(
     return drawn.svg
 
 
-def lines(series: dict[str, Series], names: Sequence[str], x: str, y: str) -> str:
+def lines(series: Mapping[str, Series], names: Sequence[str], x: str, y: str) -> str:
     """Draw a curve a model, over a logarithmic axis."""
     with chart() as drawn:
         for name, points in series.items():
@@ -118,7 +118,7 @@ def lines(series: dict[str, Series], names: Sequence[str], x: str, y: str) -> st
 
 
 def points(
-    series: dict[str, Series], names: Sequence[str], x: str, y: str, *, least: float
+    series: Mapping[str, Series], names: Sequence[str], x: str, y: str, *, least: float
 ) -> str:
     """Draw a cloud of points a model, over logarithmic axes.
 
@@ -149,7 +149,7 @@ def points(
 
 
 def shares(
-    series: dict[str, Sequence[float]],
+    series: Mapping[str, Sequence[float]],
     names: Sequence[str],
     x: str,
     y: str,
