@@ -21,6 +21,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.answers import ScoredFloat, digest
+from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.scoring.metrics import Scored
 from lm_latent_eval.scoring.records import UNFINISHED, Record, Row, journal, write
@@ -131,9 +132,14 @@ class Recorder:
         return files
 
     def _answers(self, task: Any) -> Iterator[Row]:
-        """Yield the rows of a task's answers, with the task's own counts."""
+        """Yield the rows of a task's answers, with the task's own counts.
+
+        Distorted copies are no texts of a corpus: what counts of them are differences.
+        """
         documents: dict[int, list[Instance]] = {}
         for instance in task.instances:
+            if DISTORTION in instance.doc:
+                return
             documents.setdefault(instance.doc_id, []).append(instance)
         for instances in documents.values():
             instances.sort(key=lambda instance: instance.idx)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import lm_eval
 import pytest
+from lm_eval.api.instance import Instance
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.backends import LatentKGLM
+from lm_latent_eval.harness.contrastive import DISTORTION
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.records import Recorder
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
 from tests.harness.test_processes import FUNCTIONS, TASK
+from tests.tiny_checkpoint import rolling
 
 TEXTS = "Ada saw the fox\nthe fox saw Bo.\na zebra\n"
 TASKS = ["latent_perplexity", "tiny_questions"]
@@ -107,6 +113,24 @@ def test_a_killed_run_leaves_its_answers(run, tmp_path):
     assert (left.task, len(left.rows), left.finished) == (TASKS[0], 3, False)
     run(str(tmp_path / "out"))
     assert not list(folder.glob(f"*{records.UNFINISHED}")), "the same run, finished"
+
+
+def test_distorted_copies_are_no_corpus(backend):
+    [score] = backend(num_samples=5).loglikelihood_rolling(rolling("the fox"))
+
+    def rows(doc):
+        instance = Instance("loglikelihood_rolling", doc, ("the fox",), 0)
+        instance.metadata, instance.resps = ("t", 0, 1), [score]
+        instance.task_name, instance.doc_id, instance.repeats = instance.metadata
+        task = SimpleNamespace(
+            instances=[instance], process_results=lambda doc, answers: {}
+        )
+        recorder = Recorder(Processes(), pilots=0, weights=False)
+        return [*recorder._answers(task)]
+
+    [row] = rows({"text": "the fox"})
+    assert (row.words, row.log_likelihood) == (2, float(score))
+    assert rows({"text": "the fox", DISTORTION: 0.1}) == []
 
 
 def test_without_an_output_nothing_is_written(run, tmp_path, monkeypatch):
