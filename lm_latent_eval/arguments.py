@@ -71,6 +71,22 @@ def at_least_0(name: str, value: Any) -> float:
     return number
 
 
+def truth(name: str, value: Any) -> bool:
+    """Read true or false.
+
+    Raises:
+        ValueError: If it is neither.
+
+    Example:
+        >>> truth("log_weights", "True"), truth("log_weights", 0)
+        (True, False)
+    """
+    said = {"true": True, "1": True, "false": False, "0": False}
+    if (lower := str(value).lower()) not in said:
+        raise ValueError(f"{name}={value!r}: expected true or false")
+    return said[lower]
+
+
 def one_of(name: str, value: Any, names: Sequence[str]) -> str:
     """Read one of several names.
 

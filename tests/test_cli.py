@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import lm_latent_eval
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.world import generate
@@ -127,6 +128,12 @@ def test_train_and_load_relation_models(folder, capsys, model):
     assert found.model.log_joint(found.model.encode(batch), beam.latents).max() > -1e3
 
 
+def test_the_version_is_said(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"lm-latent-eval {lm_latent_eval.__version__}\n"
+
+
 READERS = {
     "estimate": ["estimate", str(CHECKPOINT), "--data", "FILE"],
     "study": ["study", "--pretrained", str(CHECKPOINT), "--data", "FILE", *OUT],
@@ -164,13 +171,13 @@ def test_what_is_no_text_is_refused_by_all_that_read_texts(tmp_path, capsys, com
         assert shown.count("\n") == 1, name
 
 
-@pytest.mark.parametrize("command", ["estimate", "lstm", "tokenizer"])
+@pytest.mark.parametrize("command", ["estimate", "tokenizer"])
 @pytest.mark.parametrize("name", ["bank.mrg", "bank.txt"])
 def test_brackets_are_not_learned_or_scored_as_words(tmp_path, capsys, command, name):
     (tmp_path / name).write_text("(S (NP (NN plum)) (VP (VBZ is)))\n")
     places = {"FILE": str(tmp_path / name), "OUTPUT": str(tmp_path / "out")}
     assert main([places.get(word, word) for word in READERS[command]]) == 2
-    assert "has trees in brackets, which only `train rnng`" in capsys.readouterr().err
+    assert "has trees in brackets, which `train rnng` reads" in capsys.readouterr().err
 
 
 def test_a_thousand_may_be_written_1e3(capsys):

@@ -12,14 +12,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+from lm_latent_eval import __version__
 from lm_latent_eval.cli import (
+    compare,
     convert,
     distort,
     estimate,
     explain,
+    export,
+    recompute,
+    report,
     seal,
     study,
     tasks,
+    text,
     train,
     tune,
 )
@@ -78,22 +84,33 @@ def _stopped_by(signal_number: int) -> Iterator[None]:
         signal.signal(signal_number, before)
 
 
+_COMMANDS = (
+    train,
+    tune,
+    convert,
+    text,
+    seal,
+    estimate,
+    compare,
+    recompute,
+    report,
+    export,
+    study,
+    distort,
+    explain,
+    tasks,
+)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="lm-latent-eval",
         description="Latent language models: train, convert and score them.",
     )
+    parser.add_argument(
+        "--version", action="version", version=f"lm-latent-eval {__version__}"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (
-        train,
-        tune,
-        convert,
-        seal,
-        estimate,
-        study,
-        distort,
-        explain,
-        tasks,
-    ):
+    for command in _COMMANDS:
         command.add_to(commands)
     return parser

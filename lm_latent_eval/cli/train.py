@@ -98,7 +98,10 @@ def add_to(commands: Commands) -> None:
     spelling.set_defaults(run=_spelling)
 
 
-_TEXTS = "texts: JSON lines with tokens or text, or one text a line"
+_TEXTS = (
+    "texts: JSON lines with tokens or text, or one text a line; or the trees or CoNLL "
+    "files of other models"
+)
 
 
 def _add_words(parser: argparse.ArgumentParser) -> None:
@@ -214,7 +217,7 @@ def _srnn(args: argparse.Namespace) -> None:
 def _texts(args: argparse.Namespace) -> dict[str, Any]:
     """Read what every model of plain texts is trained on."""
     from lm_latent_eval.models.checkpoint import load_tokenizer
-    from lm_latent_eval.text.corpora import read_texts
+    from lm_latent_eval.models.texts import read_texts
 
     return {
         "texts": read_texts(args.data),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,11 +24,13 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
+from lm_latent_eval.arguments import truth
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.records import Keep, Recorder
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.interface import open_model, scorer_of
@@ -70,6 +73,7 @@ class Latent(LM):
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
         max_samples: The most that ``target_stderr`` may choose.
+        log_weights: Whether records beside the results keep log-weights.
         batch_size: Texts scored together, or ``auto``. Moves no number.
         max_batch_size: The most that ``auto`` takes.
         device: Where to compute.
@@ -88,6 +92,7 @@ class Latent(LM):
         pretrained: str | None = None,
         model: str | None = None,
         revision: str | None = None,
+        log_weights: bool | str = False,
         batch_size: int | str | None = "auto",
         max_batch_size: int | str | None = None,
         device: str | torch.device | None = None,
@@ -118,6 +123,12 @@ class Latent(LM):
             batch_size=batch_size,
             max_batch_size=max_batch_size,
             quiet=self.rank != 0,
+        )
+        settings = self._scorer.fingerprint
+        self._recorder = Recorder(
+            self._processes,
+            pilots=settings["num_samples"] if settings.get("target_stderr") else 0,
+            weights=truth("log_weights", log_weights),
         )
 
     def _named(self, model: str | None) -> str | None:
@@ -160,11 +171,12 @@ class Latent(LM):
             for number, name, instance in _identified(requests)
         ]
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT):
+        with telling(answers, requests, KEPT), self._keeping("texts") as keep:
             for answer in self._scorer.score_texts(queries):
                 arguments = requests[answer.index].args
                 scored = ScoredFloat(answer, digest("".join(arguments)))
                 answers[answer.index] = scored
+                keep(requests[answer.index], scored)
                 self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
         self._warn_of_bytes(answers)
         return self._finished(requests, answers)
@@ -179,11 +191,12 @@ class Latent(LM):
             context, continuation = instance.args
             queries.append(Query(number, name, continuation, context))
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT):
+        with telling(answers, requests, KEPT), self._keeping("continuations") as keep:
             for answer in self._scorer.score_continuations(queries):
                 arguments = requests[answer.index].args
                 scored = ScoredFloat(answer, digest("".join(arguments)))
                 answers[answer.index] = scored
+                keep(requests[answer.index], scored)
                 self.cache_hook.add_partial(
                     "loglikelihood", arguments, (scored, answer.is_greedy)
                 )
@@ -240,17 +253,29 @@ class Latent(LM):
                 respaced,
             )
 
+    def _keeping(self, kind: str) -> AbstractContextManager[Keep]:
+        return self._recorder.following(self.fingerprint, kind)
+
     def _report(self) -> None:
         self.summary.add(self._processes.gather(self._unreported))
         self._unreported = []
 
     def get_model_info(self) -> dict[str, Any]:
-        """Say what the numbers are: this goes into the results' ``config``."""
+        """Say what the numbers are: this goes into the results' ``config``.
+
+        lm-eval asks once, when all is answered: then records are complete.
+        """
         about = self._scorer.about
+        if self.world_size == 1:
+            self._recorder.collect()
         return {
             "latent_eval_version": lm_latent_eval.__version__,
             **about,
-            "latent_eval": {**about.get("latent_eval", {}), **self.summary.as_dict()},
+            "latent_eval": {
+                **about.get("latent_eval", {}),
+                **self.summary.as_dict(),
+                "records": self._recorder.finish(self.fingerprint),
+            },
         }
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
@@ -299,6 +324,7 @@ class Latent(LM):
         answers every request, and ``get_model_info`` on one process alone.
         """
         self._report()
+        self._recorder.collect()
         self._processes.barrier()
 
 

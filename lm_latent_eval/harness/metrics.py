@@ -2,15 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lm_latent_eval.harness.answers import ScoredFloat
-from lm_latent_eval.scoring.metrics import METRICS, Scored
+from lm_latent_eval.scoring import metrics
+from lm_latent_eval.scoring.metrics import Scored
+from lm_latent_eval.scoring.records import plain
 from lm_latent_eval.text.digests import digest
 
 
-def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Scored]:
+class Term(list[Any]):
+    """What a document adds to a metric, as JSON for ``--log_samples``.
+
+    As in the tasks of lm-eval, two numbers of which the corpus sums both: nats and what
+    they are divided by; or the one value that a diagnostic is made of.
+    """
+
+    scored: Scored
+
+    @classmethod
+    def of(cls, metric: str, scored: Scored) -> Term:
+        """Take a document's part in a metric."""
+        term = cls(map(plain, _VALUES[metric](scored)))
+        term.scored = scored
+        return term
+
+
+def _divided(unit: str) -> dict[str, Callable[[Scored], list[Any]]]:
+    """Return what perplexities per unit sum, and their errors."""
+
+    def units(scored: Scored) -> int:
+        count: int = (
+            scored.estimate.num_tokens if unit == "tokens" else getattr(scored, unit)
+        )
+        return count
+
+    return {
+        "": lambda scored: [scored.estimate.log_evidence, units(scored)],
+        "_stderr": lambda scored: [scored.estimate.stderr, units(scored)],
+    }
+
+
+_VALUES: dict[str, Callable[[Scored], list[Any]]] = {
+    f"{rate}{part}": value
+    for rate, unit in (
+        ("word_perplexity", "words"),
+        ("byte_perplexity", "bytes"),
+        ("bits_per_byte", "bytes"),
+        ("token_perplexity", "tokens"),
+        ("certified_token_perplexity", "tokens"),
+    )
+    for part, value in _divided(unit).items()
+} | {
+    "corpus_token_perplexity": lambda scored: [*scored.estimate.log_weights],
+    "corpus_token_perplexity_stderr": lambda scored: [],
+    "effective_samples_median": lambda s: [s.estimate.effective_sample_size],
+    "effective_samples_minimum": lambda s: [s.estimate.effective_sample_size],
+    "effective_samples_corpus": lambda scored: [],
+    "share_pareto_k_above_0.7": lambda scored: [scored.estimate.pareto_k],
+}
+
+
+def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Term]:
     """Give every metric of ``METRICS`` the same document; for ``process_results``.
 
     Answers of models that are not ours are plain floats, and taken to be exact.
@@ -21,13 +75,24 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Sco
     """
     text, answer = doc["text"], results[0]
     if not isinstance(answer, ScoredFloat):
-        return dict.fromkeys(METRICS, Scored.exact(text, answer))
+        return _terms(Scored.exact(text, answer))
     if answer.text and answer.text != digest(text):
         raise ValueError(
             f"the answer is not about this text ({text[:40]!r}...): the requests come "
             "from a cache of another file; run with --cache_requests refresh"
         )
-    return dict.fromkeys(METRICS, Scored.of(text, answer.answer))
+    return _terms(Scored.of(text, answer.answer))
 
+
+def _terms(scored: Scored) -> dict[str, Term]:
+    return {name: Term.of(name, scored) for name in METRICS}
+
+
+def _of_terms(metric: metrics.Metric) -> Callable[[Sequence[Term]], float | str]:
+    return lambda terms: metric([term.scored for term in terms])
+
+
+METRICS = {name: _of_terms(metric) for name, metric in metrics.METRICS.items()}
+"""Name in a task's ``metric_list`` -> aggregation."""
 
 __all__ = ["METRICS", "process_text"]

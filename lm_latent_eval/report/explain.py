@@ -1,4 +1,4 @@
-"""Says in plain words what the numbers of an lm_eval run mean."""
+"""Says in plain words what the numbers of a run mean."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.report.numbers import numbers
+from lm_latent_eval.report.results import RESULTS, read
+from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.text import strict_json
 
 MEANING = {
@@ -72,16 +75,39 @@ UNSAID = {
 """What a model that scores strings its own way need not say."""
 
 
-def explain(directory: Path) -> str:
-    """Explain the newest results below a folder.
+def explain(results: Path) -> str:
+    """Explain the newest results below a folder, or what is in a file.
 
     Raises:
         FileNotFoundError: If there are none.
         ValueError: If what is there is something else.
     """
-    files = sorted(
-        Path(directory).rglob("results_*.json"), key=lambda p: p.stat().st_mtime
-    )
+    if results.is_file() and results.suffix != ".json":
+        return "\n\n".join(_explained(_content(record)) for record in read(results))
+    return _newest(results)
+
+
+def _content(record: Record) -> dict[str, Any]:
+    """Return a record's numbers as lm-eval would write them."""
+    values: dict[str, Any] = {}
+    for name, number in numbers(record).items():
+        values[f"{name},none"] = number.value
+        values[f"{name}_stderr,none"] = number.draws_stderr
+    settings = record.settings
+    ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
+    drawn = [row.num_samples for row in record.rows]
+    ours["samples_per_request"] = [min(drawn), max(drawn)]
+    config = {
+        "model": settings["model"],
+        "checkpoint_digest": settings["checkpoint"],
+        "latent_eval": ours,
+    }
+    return {"config": config, "results": {record.task: values}}
+
+
+def _newest(directory: Path) -> str:
+    files = [directory] if directory.is_file() else list(directory.rglob(RESULTS))
+    files.sort(key=lambda path: path.stat().st_mtime)
     if not files:
         raise FileNotFoundError(
             f"{directory} has no results_*.json: run lm_eval with "
@@ -111,7 +137,10 @@ def _how(config: dict[str, Any]) -> str:
     ours = config.get("latent_eval")
     if ours is None:
         name = config.get("model")
-        return f"{name} is not one of our models; its numbers are its own."
+        return _wrapped(
+            f"{name} is not one of our models; its numbers are its own. Tokens are its "
+            "own, too: only rates per word and byte compare with those of other models."
+        )
     ours = UNSAID | ours
     drawn = ours.get("samples_per_request", [ours["num_samples"]])
     samples = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Container, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,14 +19,16 @@ from lm_latent_eval.durable import appending, only_writer, whole_lines, write_te
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Scored
+from lm_latent_eval.scoring.records import Record, Row, plain
 from lm_latent_eval.scoring.scorer import Answer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.settings import differences
+from lm_latent_eval.text.digests import digest
 
 T = TypeVar("T")
 
 _INFINITE = ("inf", "-inf", "nan")
-"""How ``_json`` writes what JSON has no number for."""
+"""How ``plain`` writes what JSON has no number for."""
 
 
 def score_file(
@@ -59,8 +60,19 @@ def score_file(
             with appending(output) as append:
                 for answer in scorer.score_texts(_queries(texts, found)):
                     found[answer.index] = answer
-                    append(json.dumps(_record(answer)).encode() + b"\n")
+                    line = {**_record(answer), **_sizes(texts[answer.index])}
+                    append(json.dumps(line).encode() + b"\n")
     return [Scored.of(text, found[n]) for n, text in enumerate(texts)]
+
+
+def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
+    """Score texts into a record that no file keeps."""
+    settings = _settings(scorer, texts)
+    rows = []
+    for answer in scorer.score_texts(_queries(texts, ())):
+        values = _sizes(texts[answer.index])
+        rows.append(_row(answer, values, settings))
+    return Record("estimate", settings, sorted(rows, key=lambda row: row.document))
 
 
 def _lock(output: Path) -> Path:
@@ -94,7 +106,11 @@ def _resume(path: Path, settings: dict[str, Any], num_texts: int) -> dict[int, A
             raise _stranger(path, "its first line says no settings")
         write_text(path, f"{head}\n")
         return {}
-    _check_settings(path, lines[1], settings)
+    if different := differences(_settings_in(path, lines[1]), settings):
+        raise ValueError(
+            f"{path} is of another run ({different}): repeat its settings to go on "
+            "with it, or give --output another path"
+        )
     places: dict[int, int] = {}
     found = {}
     for place, line in list(lines.items())[1:]:
@@ -107,18 +123,14 @@ def _resume(path: Path, settings: dict[str, Any], num_texts: int) -> dict[int, A
     return found
 
 
-def _check_settings(path: Path, line: bytes, settings: dict[str, Any]) -> None:
+def _settings_in(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        theirs = json.loads(line)
-        if not isinstance(theirs, dict) or "checkpoint" not in theirs:
+        settings = json.loads(line)
+        if not isinstance(settings, dict) or "checkpoint" not in settings:
             raise ValueError("its first line says no settings")
     except (ValueError, RecursionError) as err:
         raise _stranger(path, str(err)) from err
-    if different := differences(theirs, settings):
-        raise ValueError(
-            f"{path} is of another run ({different}): repeat its settings to go on "
-            "with it, or give --output another path"
-        )
+    return settings
 
 
 def _checked_answer(path: Path, place: int, line: bytes, num_texts: int) -> Answer:
@@ -151,13 +163,57 @@ def _record(answer: Answer) -> dict[str, Any]:
     return {
         "index": answer.index,
         "log_likelihood": estimate.pop("log_evidence"),
-        **{name: _json(value) for name, value in estimate.items()},
+        **{name: plain(value) for name, value in estimate.items()},
         "stream": answer.stream,
         "unknown_words_not_spelled": answer.unspelled,
         "gaps_not_charged": answer.respaced,
         "sentences": answer.sentences,
-        "log_weights": [_json(log_w) for log_w in log_weights],
+        "evaluations": answer.evaluations,
+        "log_weights": [plain(log_w) for log_w in log_weights],
     }
+
+
+def _sizes(text: str) -> dict[str, Any]:
+    scored = Scored.exact(text, 0.0)
+    return {"text": digest(text), "words": scored.words, "bytes": scored.bytes}
+
+
+def read_record(path: Path) -> Record:
+    """Read a file of estimates, whole or of an interrupted run, as a record.
+
+    Raises:
+        ValueError: If it is none, or of a version that did not write sizes of texts.
+    """
+    lines, _ = whole_lines(path)
+    if 1 not in lines:
+        raise _stranger(path, "its first line says no settings")
+    settings = _settings_in(path, lines[1])
+    rows = []
+    for place, line in list(lines.items())[1:]:
+        try:
+            values = json.loads(line)
+            rows.append(_row(_answer(values), values, settings))
+        except (ValueError, TypeError, KeyError, RecursionError) as err:
+            raise _edited(path, place, f"{err!r:.200}") from err
+    return Record("estimate", settings, sorted(rows, key=lambda row: row.document))
+
+
+def _row(answer: Answer, values: dict[str, Any], settings: dict[str, Any]) -> Row:
+    scored = Scored(
+        answer.estimate,
+        answer.stream,
+        answer.unspelled,
+        answer.respaced,
+        values["words"],
+        values["bytes"],
+    )
+    return Row.of(
+        answer,
+        scored,
+        text=values["text"],
+        document=answer.index,
+        pilots=settings["num_samples"] if settings.get("target_stderr") else 0,
+    )
 
 
 def _answer(record: Any) -> Answer:
@@ -184,6 +240,8 @@ def _answer(record: Any) -> Answer:
             for log_w in _typed(record, "log_weights", list)
         ),
     )
+    for name, kind in (("text", str), ("words", int), ("bytes", int)):
+        _typed(record, name, kind)
     return Answer(
         _typed(record, "index", int),
         estimate,
@@ -191,6 +249,7 @@ def _answer(record: Any) -> Answer:
         _typed(record, "unknown_words_not_spelled", int),
         _typed(record, "gaps_not_charged", int),
         _typed(record, "sentences", int),
+        evaluations=_typed(record, "evaluations", int),
     )
 
 
@@ -209,10 +268,3 @@ def _number(record: dict[str, Any], name: str) -> float:
 
 def _perhaps(record: dict[str, Any], name: str) -> float | None:
     return None if record[name] is None else _number(record, name)
-
-
-def _json(value: Any) -> Any:
-    """Write infinities as strings: JSON has no number for them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

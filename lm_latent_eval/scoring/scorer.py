@@ -7,6 +7,7 @@ how queries are batched or ordered: random numbers follow from each query's name
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
@@ -74,6 +75,8 @@ class Answer:
     """Sentences whose probabilities were multiplied."""
     is_greedy: bool = False
     """Whether a continuation is the argmax of the estimated next-token marginals."""
+    evaluations: int = 1
+    """Of p(x, z), for the number itself."""
 
     @classmethod
     def of(cls, parts: Sequence[Part], stream: str) -> Answer:
@@ -87,6 +90,7 @@ class Answer:
             sum(part.text.respaced for part in parts),
             len(parts),
             all(part.is_greedy for part in parts),
+            sum(part.estimate.num_samples for part in parts),
         )
 
 
@@ -189,14 +193,30 @@ class Scorer:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON."""
+        """All that a number depends on but the query, and what it is of, as JSON."""
         return {
             "model": self.checkpoint.name,
             "checkpoint": self.checkpoint.digest,
             "dtype": str(self.model.dtype),
             "tuned_on": self._tuned.data if self._tuned else None,
             **asdict(self.options),
+            "vocabulary": self._vocabulary,
+            "tokens_are": self.reader.units
+            if self.mass is Mass.BY_LENGTH
+            else f"{self.reader.units}, and the end of a text",
+            "mass": str(self.mass),
+            "scored_as": self._scored_as,
         }
+
+    @property
+    def _vocabulary(self) -> str:
+        """What tells units apart: those of two checkpoints with it are the same."""
+        words = self.checkpoint.words
+        return digest(json.dumps(words.vocabulary)) if words else self.checkpoint.digest
+
+    @property
+    def _scored_as(self) -> str:
+        return "sentences" if self.cut.sentence_starts else "documents"
 
     @property
     def about(self) -> dict[str, Any]:
@@ -213,7 +233,7 @@ class Scorer:
                 if self._tuned
                 else None,
                 "mass": str(self.mass),
-                "scored_as": "sentences" if self.cut.sentence_starts else "documents",
+                "scored_as": self._scored_as,
                 "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "
                 f"{config.num_words - config.vocab_size} more to copy",
                 "units": UNITS.get(

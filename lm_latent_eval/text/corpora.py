@@ -65,6 +65,13 @@ def holds_trees(path: Path, first_line: str | None = None) -> bool:
     return bool(_TREE.match(first_line))
 
 
+def holds_conll(path: Path, first_line: str | None = None) -> bool:
+    """Whether a file has documents with coreference, by its first line."""
+    if first_line is None:
+        _, first_line = next(numbered_lines(path), (0, ""))
+    return bool(_CONLL.match(first_line))
+
+
 def unmarked(tokens: Sequence[str]) -> list[str]:
     r"""Return tokens without the marks that Linked WikiText-2 puts among them.
 
@@ -83,12 +90,12 @@ def _refuse_annotation(path: Path, first_line: str) -> None:
     kind, reader = "", ""
     if holds_trees(path, first_line):
         kind, reader = "trees in brackets", "rnng"
-    elif _CONLL.match(first_line):
+    elif holds_conll(path, first_line):
         kind, reader = "documents with coreference (CoNLL)", "entitynlm"
     if kind:
         raise ValueError(
-            f"{path} has {kind}, which only `train {reader}` reads; write texts one a "
-            'line, or as JSON lines: {"text": "..."}'
+            f"{path} has {kind}, which `train {reader}` reads: `lm-latent-eval text` "
+            'writes their texts, as JSON lines: {"text": "..."}'
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import pickle
 
 import lm_eval
 import pytest
@@ -12,8 +14,9 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.harness.metrics import METRICS, process_text
-from lm_latent_eval.scoring.metrics import Scored
+from lm_latent_eval.harness import metrics
+from lm_latent_eval.harness.metrics import process_text
+from lm_latent_eval.scoring.metrics import METRICS, Scored
 from lm_latent_eval.scoring.scorer import Answer
 from tests.conftest import PROJECT
 
@@ -174,8 +177,23 @@ def test_a_share_of_documents_is_unreliable():
 
 def test_process_text_gives_every_metric_the_document():
     answers = process_text({"text": "a bc"}, [-3.0])
-    assert set(answers) == set(METRICS)
-    assert set(answers.values()) == {Scored.exact("a bc", -3.0)}
+    assert set(answers) == set(METRICS) == set(metrics.METRICS)
+    for term in answers.values():
+        assert pickle.loads(pickle.dumps(term)).scored == Scored.exact("a bc", -3.0)
+
+
+def test_the_sample_log_is_plain_json_with_what_a_metric_sums():
+    scored = sampled()[0]
+    terms = {name: metrics.Term.of(name, scored) for name in METRICS}
+    read = json.loads(json.dumps(terms), parse_constant=pytest.fail)
+    assert read["word_perplexity"] == [pytest.approx(math.log(1 / 2)), 3]
+    assert read["bits_per_byte_stderr"] == [pytest.approx(SE), 10]
+    assert read["corpus_token_perplexity"] == pytest.approx(
+        [*map(math.log, WEIGHTS[0])]
+    )
+    assert read["share_pareto_k_above_0.7"] == ["inf"]
+    for name, metric in metrics.METRICS.items():
+        assert metric([terms[name]]) == METRICS[name]([scored])
 
 
 # -- through the harness -------------------------------------------------------------

@@ -192,7 +192,28 @@ CHANGES = {
     "unknown_words_not_spelled": ["0", 0.5],
     "gaps_not_charged": [None],
     "sentences": [[1]],
+    "evaluations": ["20", None],
+    "text": [3, None],
+    "words": ["5", None],
+    "bytes": ["17", 17.0],
 }
+
+
+def test_the_file_is_a_record_of_the_run(checkpoint, tmp_path):
+    output = tmp_path / "out.jsonl"
+    items = scored(checkpoint, output, num_samples=20)
+    record = files.read_record(output)
+    assert agree(
+        [row.scored.estimate for row in record.rows], [i.estimate for i in items]
+    )
+    assert [row.bytes for row in record.rows] == [len(text) for text in TEXTS]
+    assert len({row.text for row in record.rows}) == len(TEXTS)
+    assert {row.evaluations for row in record.rows} == {20}
+    assert record.settings["unk"] == "spelled"
+    old = output.read_text().replace('"text":', '"txt":')
+    output.write_text(old)
+    with pytest.raises(ValueError, match=r"line 2 .*text"):
+        files.read_record(output)
 
 
 @pytest.fixture(scope="module")

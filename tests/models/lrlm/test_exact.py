@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import BeamMarginalization, Exact, ImportanceSampling
-from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import Mass, Summable
 from lm_latent_eval.models.lrlm.state import Everything
 from lm_latent_eval.text.words import END, UNKNOWN
@@ -73,9 +73,8 @@ def test_the_next_word_after_a_sum():
     context = [KNOWN, COPIED]
     state = model.advance(model.encode(batch([context])), Everything())
     nothing = torch.zeros(1, 1, dtype=torch.float64)
-    found = next_token(
-        model, torch.tensor([COPIED]), Particles(state, state, nothing, nothing)
-    )
+    here = Particles(state, state, nothing, nothing, nothing.long())
+    found = here.next_token(model, torch.tensor([COPIED]))
     assert abs(found[0].logsumexp(-1)) < 1e-10
     for word in SYMBOLS:
         exact = listed(model, [*context, word]) - listed(model, context)

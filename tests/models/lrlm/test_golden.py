@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lm_latent_eval.inference.particles import Particles, next_token
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.models.lrlm.lattice import FLOOR
 from lm_latent_eval.models.lrlm.modeling import Planned
 from lm_latent_eval.models.lrlm.reading import Plan
@@ -148,7 +148,9 @@ def test_every_next_word(name):
     upp = numbers(name)["upp"]
     for t, row in enumerate(table):
         last = torch.tensor([(START, *words)[t]])
-        found = next_token(model, last, Particles(state, state, log_w, log_w))[0]
+        found = Particles(state, state, log_w, log_w, log_w.long()).next_token(
+            model, last
+        )[0]
         for word, golden in row["logp"].items():
             ours = found[int(word)]
             if int(word) >= model.config.vocab_size:

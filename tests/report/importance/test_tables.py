@@ -13,7 +13,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.report.importance.claims import claims
 from lm_latent_eval.report.importance.columns import Column, read_columns
-from lm_latent_eval.report.importance.figures import kernel_density
+from lm_latent_eval.report.importance.figures import _looks, kernel_density
 from lm_latent_eval.report.importance.tables import tables
 from lm_latent_eval.studies.importance.rows import read, write
 from tests import tiny_checkpoint
@@ -23,7 +23,7 @@ TEXTS = (
     "It is known for its plums and its gardeners.",
     "The town has a bridge.",
 )
-FIGURES = [f"figure_{n}.{kind}" for n in (2, 3, 4) for kind in ("png", "svg")]
+FIGURES = [f"figure_{n}.{kind}" for n in (2, 3, 4) for kind in ("png", "svg", "pdf")]
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +83,49 @@ def test_figures_show_something_and_name_their_axes(folder):
             picture = imread(path)[..., :3]
             drawn = (picture < 0.99).any(-1).mean()
             assert 0.01 < drawn < 0.6, name
+        elif path.suffix == ".pdf":
+            content = path.read_bytes()
+            assert b"/FontFile2" in content, "fonts are embedded"
+            assert b"/Type3" not in content, "and whole"
         else:
             text = path.read_text(encoding="utf-8")
             assert "token perplexity" in text
             assert "kglm, smoothing" in text and "kglm, peeking" in text
             assert all(f"τ = {t}" in text for t in ("0.9", "1", "2")), name
             assert "nonpeeking, τ = 1" in text
+
+
+def test_no_two_curves_look_alike():
+    """As many proposals as any model has, and all temperatures by default."""
+    others = ["lookahead", "nonpeeking", "prior", "smoothing"]
+    temperatures = [0.5, 0.9, 1.0, 1.1, 2.0, 5.0]
+    settings = {**SETTINGS, "others": others, "temperatures": temperatures}
+    curves = [("peeking", t) for t in temperatures] + [(o, 1.0) for o in others]
+    made = [
+        {"estimator": "is", "proposal": p, "temperature": t, "num_samples": 1}
+        for p, t in curves
+    ]
+    [looks] = _looks([Column(settings, made, "peeking")])
+    styles = [
+        (look["color"], look.get("marker"), look.get("linestyle"))
+        for look in looks.values()
+    ]
+    assert len(set(styles)) == len(curves) == len({x["label"] for x in looks.values()})
+    # Another model with fewer proposals: a name looks the same beside this one.
+    fewer = Column({**settings, "others": ["prior"]}, made, "peeking")
+    both = _looks([Column(settings, made, "peeking"), fewer])
+    assert both[1]["prior", 1.0] == both[0]["prior", 1.0]
+
+
+def test_legends_and_labels_are_inside_the_figure(folder):
+    """What is drawn reaches no edge: nothing is cut off."""
+    from matplotlib.image import imread
+
+    for name in FIGURES:
+        if name.endswith("png"):
+            picture = imread(folder / "out" / name)[..., :3] < 0.99
+            edges = (picture[0], picture[-1], picture[:, 0], picture[:, -1])
+            assert not any(edge.any() for edge in edges), name
 
 
 def test_a_report_runs_no_model(folder, tmp_path, capsys):

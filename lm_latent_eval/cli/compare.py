@@ -1,0 +1,87 @@
+"""``lm-latent-eval compare``: which of several models predicts texts better."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from string import ascii_uppercase
+from typing import TYPE_CHECKING
+
+from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.estimate import OPTIONS
+
+if TYPE_CHECKING:
+    from lm_latent_eval.scoring.records import Record
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    compare = commands.add_parser(
+        "compare",
+        help="compare models on the same texts, with errors and a verdict",
+        description="A side is a folder of lm_eval --output_path (other models than "
+        "ours with --log_samples), a file of `estimate`, or, with --data, a "
+        "checkpoint. Several runs of a model, joined by commas, are one side.",
+    )
+    compare.add_argument("sides", nargs="+", metavar="SIDE", help="two or more")
+    compare.add_argument("--data", type=Path, help="texts that checkpoints score")
+    for name, what in OPTIONS.items():
+        compare.add_argument(f"--{name.replace('_', '-')}", help=what)
+    compare.add_argument("--format", default="text", help="text, csv or latex")
+    compare.add_argument("--device", help="cpu or cuda")
+    compare.add_argument("--dtype", help="float32 or float64")
+    compare.set_defaults(run=_compare)
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from lm_latent_eval.arguments import one_of
+    from lm_latent_eval.report.compare import compare, rows, told
+    from lm_latent_eval.report.tabular import FORMATS, rendered
+
+    if not 2 <= len(args.sides) <= len(ascii_uppercase):
+        raise ValueError("a comparison needs two sides, and at most 26")
+    if len(set(args.sides)) < len(args.sides):
+        raise ValueError("one side was given twice")
+    kind = one_of("--format", args.format, FORMATS)
+    names = dict(zip(ascii_uppercase, args.sides, strict=False))
+    sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
+    found = compare(sides)
+    if kind != "text":
+        print(rendered(rows(found), kind))
+        return
+    print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
+    print(told(found))
+
+
+def runs(side: str) -> list[Path]:
+    """Return the results that are one side: of a path, or of several with commas."""
+    return [Path(side)] if Path(side).exists() else [*map(Path, side.split(","))]
+
+
+def _read(args: argparse.Namespace, run: Path) -> list[Record]:
+    from lm_latent_eval.report.results import read
+
+    if not (run / "config.json").exists():
+        return read(run)
+    if args.data is None:
+        raise ValueError(f"{run} is a checkpoint: say with --data what it is to score")
+    return [_scored(args, run)]
+
+
+def _scored(args: argparse.Namespace, directory: Path) -> Record:
+    from lm_latent_eval.models.checkpoint import Checkpoint
+    from lm_latent_eval.scoring.files import score
+    from lm_latent_eval.scoring.interface import open_model, scorer_of
+    from lm_latent_eval.scoring.options import parse_device, parse_dtype
+    from lm_latent_eval.text.corpora import read_texts
+
+    given = {n: v for n in OPTIONS if (v := getattr(args, n)) is not None}
+    opened = open_model(
+        directory,
+        options=given,
+        dtype=parse_dtype(args.dtype),
+        device=parse_device(args.device),
+    )
+    if isinstance(opened, Checkpoint) and opened.model.estimators[0] == "exact":
+        given = {name: value for name, value in given.items() if name == "unk"}
+    return score(scorer_of(opened, given), read_texts(args.data))

@@ -1,0 +1,36 @@
+"""``lm-latent-eval report``: results on one page of HTML."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from string import ascii_uppercase
+
+from lm_latent_eval.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    report = commands.add_parser(
+        "report",
+        help="show and compare results on one page of HTML",
+        description="The page needs nothing else, and no network.",
+    )
+    report.add_argument("results", nargs="+", help="as `compare` takes them")
+    report.add_argument(
+        "--output", type=Path, default=Path("report.html"), help="default: report.html"
+    )
+    report.set_defaults(run=_report)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from lm_latent_eval.cli.compare import runs
+    from lm_latent_eval.report.page import page
+    from lm_latent_eval.report.results import read
+
+    labels = dict(zip(ascii_uppercase, args.results, strict=False))
+    if len(labels) < len(args.results):
+        raise ValueError(f"a page shows at most {len(ascii_uppercase)} results")
+    sides = {name: [read(run) for run in runs(label)] for name, label in labels.items()}
+    page.write(sides, labels, args.output)
+    print(f"wrote {args.output}")

@@ -1,0 +1,183 @@
+"""Leaves a record of every task beside lm-eval's results.
+
+lm-eval tells a model neither where results go nor what its cache has answered for it.
+The ``simple_evaluate`` that is running knows both, and they are read from there; where
+none runs, or it writes no results, nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lm_eval.api.instance import Instance
+
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.contrastive import DISTORTION
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.scoring.metrics import Scored
+from lm_latent_eval.scoring.records import UNFINISHED, Record, Row, journal, write
+from lm_latent_eval.text.digests import digest
+
+Settings = dict[str, Any]
+Keep = Callable[[Instance, ScoredFloat], None]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the running ``simple_evaluate`` knows."""
+
+    folder: Path
+    """Where its results will be."""
+    tasks: dict[str, Any]
+    """Name -> task, whose instances hold their answers."""
+
+
+def host() -> Host | None:
+    """Find the ``simple_evaluate`` that runs and writes results."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        known = frame.f_locals
+        if (
+            frame.f_code.co_name == "simple_evaluate"
+            and frame.f_globals["__name__"] == "lm_eval.evaluator"
+        ):
+            tracker = known.get("evaluation_tracker")
+            if tracker is None or not tracker.output_path:
+                return None
+            output = Path(tracker.output_path)
+            model = str(tracker.general_config_tracker.model_name_sanitized)
+            folder = output.parent if output.suffix == ".json" else output / model
+            return Host(folder, known.get("loaded", {}).get("tasks", {}))
+        frame = frame.f_back
+    return None
+
+
+def _run(settings: Settings) -> str:
+    """Name a run, so that the same one again takes the place of what it left."""
+    return digest(json.dumps(settings))[:8]
+
+
+class Recorder:
+    """Collects the answers of a run, and writes them a task a file."""
+
+    def __init__(self, processes: Processes, *, pilots: int, weights: bool) -> None:
+        """Start empty.
+
+        Args:
+            processes: Whose answers are put together.
+            pilots: Evaluations a sentence that choose the number of samples.
+            weights: Whether to keep log-weights.
+        """
+        self._processes = processes
+        self._pilots, self._weights = pilots, weights
+        self._rows: dict[str, dict[tuple[int, int], Row]] = {}
+
+    @contextmanager
+    def following(self, settings: Settings, kind: str) -> Iterator[Keep]:
+        """Yield what keeps an answer as soon as it is found.
+
+        Args:
+            settings: What the numbers depend on.
+            kind: Of requests: each has a file of its own until the run is finished.
+        """
+        where = host()
+        if where is None:
+            yield lambda request, scored: None
+            return
+        name = f"record_{_run(settings)}_{kind}_{self._processes.rank}{UNFINISHED}"
+        with journal(where.folder / name, settings) as add:
+
+            def keep(request: Instance, scored: ScoredFloat) -> None:
+                if request.doc_id is not None:
+                    add(request.task_name or "", self._row(request, scored))
+
+            yield keep
+
+    def collect(self) -> None:
+        """Take in the answers of every process, those from a cache too."""
+        where = host()
+        found: list[tuple[str, Row]] = []
+        for name, task in where.tasks.items() if where else ():
+            found += [(name, row) for row in self._answers(task)]
+        for name, row in self._processes.gather(found):
+            self._rows.setdefault(name, {})[row.document, row.option] = row
+
+    def finish(self, settings: Settings) -> dict[str, str]:
+        """Write the records.
+
+        Returns:
+            Task -> name of its file, beside the results.
+        """
+        where = host()
+        if where is None:
+            return {}
+        where.folder.mkdir(parents=True, exist_ok=True)
+        stamp = datetime.now().isoformat().replace(":", "-")
+        files = {}
+        for task, rows in self._rows.items():
+            record = Record(task, settings, [rows[place] for place in sorted(rows)])
+            name = re.sub(r"[^-.\w]", "_", task)
+            files[task] = f"record_{name}_{stamp}.parquet"
+            write(record, where.folder / files[task])
+        for unfinished in where.folder.glob(f"record_{_run(settings)}_*{UNFINISHED}"):
+            unfinished.unlink()
+        return files
+
+    def _answers(self, task: Any) -> Iterator[Row]:
+        """Yield the rows of a task's answers, with the task's own counts.
+
+        Distorted copies are no texts of a corpus: what counts of them are differences.
+        """
+        documents: dict[int, list[Instance]] = {}
+        for instance in task.instances:
+            if DISTORTION in instance.doc:
+                return
+            documents.setdefault(instance.doc_id, []).append(instance)
+        for instances in documents.values():
+            instances.sort(key=lambda instance: instance.idx)
+            answers = [instance.resps[0] for instance in instances if instance.resps]
+            scores = [a[0] if isinstance(a, tuple) else a for a in answers]
+            if len(scores) < len(instances) or not all(
+                isinstance(score, ScoredFloat) for score in scores
+            ):
+                continue  # generated text, or a kind of request still to come
+            said = task.process_results(instances[0].doc, answers)
+            for instance, score in zip(instances, scores, strict=True):
+                yield self._counted(self._row(instance, score), said)
+
+    def _row(self, request: Instance, scored: ScoredFloat) -> Row:
+        row = Row.of(
+            scored.answer,
+            Scored.of(request.args[-1], scored.answer),
+            text=scored.text,
+            document=request.doc_id or 0,
+            pilots=self._pilots,
+            option=request.idx,
+            is_greedy=scored.answer.is_greedy if len(request.args) > 1 else None,
+        )
+        return row if self._weights else replace(row, log_weights=())
+
+    @staticmethod
+    def _counted(row: Row, said: dict[str, Any]) -> Row:
+        """Take over the words and bytes that the task divides by, and its accuracy."""
+        counts = {
+            unit: value[1]
+            for unit, metric in (
+                ("words", "word_perplexity"),
+                ("bytes", "bits_per_byte"),
+            )
+            if isinstance(value := said.get(metric), Sequence) and len(value) == 2
+        }
+        accuracy = said.get("acc")
+        return replace(
+            row, **counts, accuracy=None if accuracy is None else float(accuracy)
+        )

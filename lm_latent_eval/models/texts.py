@@ -1,0 +1,34 @@
+"""Plain texts of every file that one of the models is trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lm_latent_eval.models.entitynlm.conll import read_conll
+from lm_latent_eval.models.rnng.data import read_treebank
+from lm_latent_eval.text import corpora
+
+
+def read_texts(path: Path) -> list[str]:
+    """Read texts as they are, or without their annotation.
+
+    Args:
+        path: Texts as ``corpora.read_texts`` takes them; trees in brackets or documents
+            with coreference (CoNLL), in a file or a folder.
+
+    Returns:
+        One string a text: a tree is a sentence, a CoNLL document is a text. They are
+        the strings that the model of such files is trained on.
+
+    Raises:
+        ValueError: If the file is of neither kind, or malformed.
+    """
+    if path.is_dir():
+        conll = any(path.rglob("*conll"))
+    else:
+        conll = corpora.holds_conll(path)
+        if not conll and not corpora.holds_trees(path):
+            return corpora.read_texts(path)
+    if conll:
+        return [document.text for document in read_conll(path)]
+    return [sentence.text for sentence in read_treebank(path)]

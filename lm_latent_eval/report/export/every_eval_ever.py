@@ -1,0 +1,272 @@
+"""Results for the archive *Every Eval Ever*, in its schema 0.3.
+
+A task becomes two files: ``data/<collection>/<developer>/<model>/<uuid4>.json`` with
+its numbers and ``<uuid4>_samples.jsonl`` with one line a text or question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lm_latent_eval
+from lm_latent_eval.durable import write_text
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement
+from lm_latent_eval.report.numbers import RATES, numbers
+from lm_latent_eval.scoring.records import Record, Row
+
+SCHEMA_VERSION = "0.3.0"
+RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
+AVAILABILITIES = ("open_weights", "closed_weights", "unknown")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Who evaluated what, which no result knows."""
+
+    model_id: str
+    """As on the hub: developer/model."""
+    organization: str
+    """Who evaluated."""
+    relationship: str
+    """Of that organization to the model."""
+    availability: str = "unknown"
+    """Of the model's weights."""
+    collection: str = "lm_latent_eval"
+
+    def __post_init__(self) -> None:
+        """Refuse a model without a developer."""
+        parts = self.model_id.split("/")
+        if len(parts) != 2 or not all(parts):
+            raise ValueError(f"--model-id {self.model_id}: expected developer/model")
+
+
+def export(records: Sequence[Record], source: Source, output: Path) -> list[Path]:
+    """Write the files of every task.
+
+    Raises:
+        ValueError: If a result lacks what it must state.
+    """
+    statements = [Statement.of(record) for record in records]  # before any file
+    folder = Path("data", source.collection, *source.model_id.split("/"))
+    (output / folder).mkdir(parents=True, exist_ok=True)
+    written = []
+    for statement in statements:
+        name = str(uuid.uuid4())
+        samples = folder / f"{name}_samples.jsonl"
+        content = _aggregate(statement, source)
+        identity = content["evaluation_id"]
+        rows = [*_instances(statement, source.model_id, identity)]
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        write_text(output / samples, lines)
+        content["detailed_evaluation_results"] = {
+            "format": "jsonl",
+            "file_path": samples.as_posix(),
+            "hash_algorithm": "sha256",
+            "checksum": hashlib.sha256(lines.encode()).hexdigest(),
+            "total_rows": len(rows),
+        }
+        path = output / folder / f"{name}.json"
+        write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+        written += [path, output / samples]
+    return written
+
+
+def _aggregate(statement: Statement, source: Source) -> dict[str, Any]:
+    record, now = statement.record, str(time.time())
+    date = record.settings.get("date")
+    when = {} if date is None else {"evaluation_timestamp": str(date)}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "evaluation_id": f"{record.task}/{source.model_id}/{now}",
+        **when,
+        "retrieved_timestamp": now,
+        "source_metadata": {
+            "source_type": "evaluation_run",
+            "source_organization_name": source.organization,
+            "evaluator_relationship": source.relationship,
+        },
+        "eval_library": _library(record.settings),
+        "model_info": _model(statement, source),
+        "evaluation_results": [_result(statement, name) for name in statement.numbers],
+    }
+
+
+def _library(settings: dict[str, Any]) -> dict[str, Any]:
+    ours = str(settings.get("lm_latent_eval", lm_latent_eval.__version__))
+    if host := settings.get("lm_eval"):
+        return {
+            "name": "lm_eval",
+            "version": host,
+            "additional_details": {"lm_latent_eval": ours},
+        }
+    return {"name": "lm_latent_eval", "version": ours}
+
+
+def _model(statement: Statement, source: Source) -> dict[str, Any]:
+    settings = statement.record.settings
+    developer, name = source.model_id.split("/")
+    known = ("model", "checkpoint", "dtype", "vocabulary", "mass", "scored_as")
+    return {
+        "name": name,
+        "id": source.model_id,
+        "developer": developer,
+        "additional_details": {
+            "deployment_type": "self_deployed",
+            "model_availability": source.availability,
+            **{key: str(settings[key]) for key in known if settings.get(key)},
+        },
+    }
+
+
+def _result(statement: Statement, name: str) -> dict[str, Any]:
+    number, record = statement.numbers[name], statement.record
+    likelihood = name in RATES
+    return {
+        "evaluation_result_id": f"{record.task}/{name}",
+        "evaluation_name": record.task,
+        "source_data": _data(statement),
+        "metric_config": {
+            "metric_id": name if likelihood else "accuracy",
+            "metric_name": name,
+            "lower_is_better": likelihood,
+            "score_type": "continuous",
+            "min_score": _least(name),
+            "max_score": "Infinity" if likelihood else 1.0,
+            "metric_parameters": {
+                **statement.settings,
+                "bound": OF_LOG_P[statement.bound] if likelihood else "none",
+                "aggregation": "sum over texts before dividing"
+                if likelihood
+                else "mean over questions",
+            },
+        },
+        "score_details": {
+            "score": number.value,
+            "uncertainty": {
+                "standard_error": {
+                    "value": number.stderr,
+                    "method": "analytic, over texts (ratio of sums), draws included"
+                    if likelihood
+                    else "analytic, over questions",
+                },
+                **_interval(statement, name),
+                "num_samples": statement.num_documents,
+            },
+            "details": _details(statement, name),
+        },
+    }
+
+
+def _least(name: str) -> float:
+    """Return what no such number is below."""
+    return 1.0 if name.endswith("perplexity") else 0.0
+
+
+def _interval(statement: Statement, name: str) -> dict[str, Any]:
+    upper = statement.certified(name)
+    if upper is None or statement.bound is Bound.EXACT:
+        return {}
+    markov = statement.bound is Bound.STOCHASTIC_LOWER
+    interval = {
+        "lower": _least(name),
+        "upper": upper,
+        "confidence_level": 1 - DELTA if markov else 1.0,
+        "method": "Markov's inequality on the product of unbiased estimates, over "
+        "draws; says nothing of other texts"
+        if markov
+        else "strict bound by a beam; says nothing of other texts",
+    }
+    return {"confidence_interval": interval}
+
+
+def _details(statement: Statement, name: str) -> dict[str, str]:
+    draws = statement.numbers[name].draws_stderr
+    details = {} if draws is None else {"draws_stderr": repr(draws)}
+    for other, number in numbers(statement.record).items():
+        diagnostic = other.startswith(("effective_samples_m", "share_pareto"))
+        if diagnostic and not isinstance(number.value, str):
+            details[other] = repr(number.value)
+    rows = statement.record.rows
+    return details | {
+        "evaluations_of_p_x_z": str(sum(row.evaluations for row in rows)),
+        "words": str(sum(row.words for row in rows)),
+        "bytes": str(sum(row.bytes for row in rows)),
+        "predicted_tokens": str(sum(row.tokens for row in rows)),
+        "tokens_are": str(statement.record.settings.get("tokens_are")),
+        "instances_dropped": "0",
+    }
+
+
+def _data(statement: Statement) -> dict[str, Any]:
+    record = statement.record
+    config = record.settings.get("configs", {}).get(record.task, {})
+    repository = config.get("dataset_path")
+    digest = {"texts_digest": record.texts_digest}
+    if not isinstance(repository, str) or "/" not in repository:
+        return {
+            "dataset_name": record.task,
+            "source_type": "other",
+            "additional_details": digest,
+        }
+    named = {"hf_split": config.get("test_split") or config.get("validation_split")}
+    return {
+        "dataset_name": config.get("dataset_name") or repository,
+        "source_type": "hf_dataset",
+        "hf_repo": repository,
+        **{key: value for key, value in named.items() if value},
+        "samples_number": statement.num_documents,
+        "additional_details": digest,
+    }
+
+
+def _instances(
+    statement: Statement, model_id: str, identity: str
+) -> Iterator[dict[str, Any]]:
+    documents: dict[int, list[Row]] = {}
+    for row in statement.record.rows:
+        documents.setdefault(row.document, []).append(row)
+    for name in statement.numbers:
+        for document, rows in documents.items():
+            yield {
+                "schema_version": SCHEMA_VERSION,
+                "evaluation_id": identity,
+                "model_id": model_id,
+                "evaluation_name": statement.record.task,
+                "evaluation_result_id": f"{statement.record.task}/{name}",
+                "sample_id": str(document),
+                "interaction_type": "single_turn",
+                # Records hold digests of texts, not texts, which may not be ours.
+                "input": {"raw": f"sha256 {rows[0].text}", "reference": []},
+                "output": {"raw": [repr(row.log_likelihood) for row in rows]},
+                "answer_attribution": [],
+                "evaluation": _score(name, rows),
+                "metadata": {
+                    "output_is": "log-likelihood in nats, an option each",
+                    "draws_stderr": " ".join(repr(row.draws_stderr) for row in rows),
+                    "bound": " ".join(row.bound for row in rows),
+                },
+            }
+
+
+def _score(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return a text's own rate, which is neither right nor wrong, or an answer."""
+    if name == "acc":
+        right = rows[0].accuracy or 0.0
+        return {"score": right, "is_correct": right > 0.5}
+    [row], unit = rows, RATES[name]
+    units = getattr(row, unit.name)
+    nats = -row.log_likelihood / units if units else 0.0
+    score = unit.value(nats) if nats < math.log(1e300) else 1e300
+    return {"score": score, "is_correct": False}
+
+
+__all__ = ["AVAILABILITIES", "RELATIONSHIPS", "Source", "export"]

@@ -1,0 +1,156 @@
+"""Results for model repositories of the Hugging Face hub.
+
+``.eval_results/<task>.yaml`` feeds the leaderboards of registered benchmarks, which
+hold accuracies; the model card takes every number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import (
+    EvalResult,
+    EvalResultEntry,
+    ModelCard,
+    ModelCardData,
+    eval_result_entries_to_yaml,
+)
+
+from lm_latent_eval.durable import write_text
+from lm_latent_eval.report.export.statement import OF_LOG_P, Statement
+from lm_latent_eval.scoring.records import Record
+
+BEGIN, END = "<!-- lm-latent-eval -->", "<!-- /lm-latent-eval -->"
+"""What our section of a card is between."""
+
+
+def export_results(
+    records: Sequence[Record], output: Path, task_id: str | None = None
+) -> list[Path]:
+    """Write the accuracies of benchmarks into a model repository.
+
+    Args:
+        records: The results; tasks without an accuracy are left out.
+        output: The repository's folder.
+        task_id: As the benchmark names it, where its data sets are named otherwise.
+
+    Raises:
+        ValueError: If there is no accuracy, one is of no data set of the hub, or a
+            result lacks what it must state.
+    """
+    entries = {}
+    for record in records:
+        statement = Statement.of(record)
+        if "acc" in statement.numbers:
+            entries[record.task] = _entry(statement, task_id)
+    if not entries:
+        raise ValueError(
+            "there is no accuracy here, and leaderboards of the hub take nothing else: "
+            "export likelihoods --to every-eval-ever or model-card"
+        )
+    folder = output / ".eval_results"
+    folder.mkdir(parents=True, exist_ok=True)
+    for task, entry in entries.items():
+        content = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
+        write_text(folder / f"{task}.yaml", content)
+    return [folder / f"{task}.yaml" for task in entries]
+
+
+def _entry(statement: Statement, task_id: str | None) -> EvalResultEntry:
+    record = statement.record
+    config = record.settings.get("configs", {}).get(record.task, {})
+    repository = config.get("dataset_path")
+    if not isinstance(repository, str) or not re.fullmatch(r"[^/]+/[^/]+", repository):
+        raise ValueError(
+            f"{record.task} is of no data set of the hub (dataset_path: {repository}): "
+            "it has no leaderboard there"
+        )
+    accuracy = statement.numbers["acc"]
+    return EvalResultEntry(
+        dataset_id=repository,
+        task_id=task_id or config.get("dataset_name") or "default",
+        value=accuracy.value,
+        date=_date(record.settings),
+        notes=f"{statement.note}; standard error over questions {accuracy.stderr:.4f}",
+    )
+
+
+def _date(settings: dict[str, Any]) -> str | None:
+    date = settings.get("date")
+    return None if date is None else datetime.fromtimestamp(date, UTC).isoformat()
+
+
+def export_card(records: Sequence[Record], output: Path, model_name: str) -> Path:
+    """Put the numbers into a model card, new or there: metadata and a section.
+
+    Args:
+        records: The results.
+        output: The card, ``README.md`` of a repository.
+        model_name: What the card's metadata call the model.
+
+    Raises:
+        ValueError: If a result lacks what it must state.
+    """
+    statements = [Statement.of(record) for record in records]
+    if output.exists():
+        card = ModelCard.load(output)
+    else:
+        data = ModelCardData(tags=["latent-variable-model"])
+        card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {model_name}\n")
+    ours = [result for statement in statements for result in _results(statement)]
+    kept = [r for r in card.data.eval_results or [] if r.task_type != ours[0].task_type]
+    card.data.model_name = card.data.model_name or model_name
+    card.data.eval_results = kept + ours
+    section = f"{BEGIN}\n{_section(statements)}\n{END}"
+    between = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    card.text = (
+        between.sub(lambda _: section, card.text)
+        if between.search(card.text)
+        else f"{card.text.rstrip()}\n\n{section}\n"
+    )
+    write_text(output, str(card))
+    return output
+
+
+def _results(statement: Statement) -> list[EvalResult]:
+    record = statement.record
+    config = record.settings.get("configs", {}).get(record.task, {})
+    return [
+        EvalResult(
+            task_type="language-modeling",
+            dataset_type=str(config.get("dataset_path") or record.task),
+            dataset_name=record.task,
+            metric_type=name,
+            metric_value=number.value,
+            metric_args={**statement.settings, "bound": OF_LOG_P[statement.bound]},
+        )
+        for name, number in statement.numbers.items()
+    ]
+
+
+def _section(statements: Sequence[Statement]) -> str:
+    lines = [
+        "## Likelihoods",
+        "",
+        "| task | metric | value | ± over texts | of it over draws | at most (95 %) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for statement in statements:
+        for name, number in statement.numbers.items():
+            cells = (number.value, number.stderr, number.draws_stderr)
+            shown = [*map(_cell, cells), _cell(statement.certified(name))]
+            lines.append(f"| {' | '.join((statement.record.task, name, *shown))} |")
+    notes = [f"- {s.record.task}: {s.note}." for s in statements]
+    return "\n".join([*lines, "", *notes])
+
+
+def _cell(value: float | str | None) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else ""
+
+
+__all__ = ["export_card", "export_results"]

@@ -1,0 +1,117 @@
+"""What a published number must say of itself, or is not exported."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.report.numbers import RATES, Number, numbers
+from lm_latent_eval.scoring.records import Record, Row
+
+DELTA = 0.05
+SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
+REQUIRED = ("model", "checkpoint", "estimator")
+_DRAWN = ("num_samples", "proposal", "temperature", "seed")
+"""What must be known of draws."""
+_WEAKEST_FIRST = (
+    Bound.UNNORMALISED,
+    Bound.NONE,
+    Bound.STOCHASTIC_LOWER,
+    Bound.STRICT_LOWER,
+    Bound.EXACT,
+)
+OF_LOG_P = {
+    Bound.EXACT: "exact",
+    Bound.STRICT_LOWER: "strict upper bound of the true value",
+    Bound.STOCHASTIC_LOWER: "stochastic upper bound of the true value",
+    Bound.NONE: "none",
+}
+"""What a rate or perplexity is, where the log-likelihood has such a bound."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A task's numbers, each with what it needs to be understood."""
+
+    record: Record
+    numbers: dict[str, Number]
+    """Those that can be published: rates per unit, or an accuracy."""
+    bound: Bound
+    num_documents: int
+
+    @classmethod
+    def of(cls, record: Record) -> Statement:
+        """Check that nothing is missing.
+
+        Raises:
+            ValueError: If the run is not finished, something that a number depends on
+                is not known, or there is no number.
+        """
+        if not record.finished:
+            raise ValueError(f"{record.task} is not finished: finish the run first")
+        bounds = {Bound(row.bound) for row in record.rows}
+        bound = next(bound for bound in _WEAKEST_FIRST if bound in bounds)
+        needed = REQUIRED + (_DRAWN if bound is not Bound.EXACT else ())
+        missing = [name for name in needed if record.settings.get(name) is None]
+        if missing:
+            raise ValueError(
+                f"{record.task} does not say {', '.join(missing)}, on which its "
+                "numbers depend: run it again with this version"
+            )
+        found = {
+            name: number
+            for name, number in numbers(record).items()
+            if (name in RATES or name == "acc") and not isinstance(number.value, str)
+        }
+        for name, number in found.items():
+            if number.stderr is None or not math.isfinite(number.stderr):
+                raise ValueError(
+                    f"{name} of {record.task} has no error over texts: it takes at "
+                    "least two"
+                )
+        if not found:
+            raise ValueError(f"{record.task} has no number to export")
+        documents = len({row.document for row in record.rows})
+        return cls(record, found, bound, documents)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on."""
+        known = self.record.settings
+        return {name: known[name] for name in SETTINGS if known.get(name) is not None}
+
+    def certified(self, metric: str) -> float | None:
+        """Return what a rate is at most at 95 % confidence over the draws.
+
+        None of an accuracy, and where a number bounds nothing. Strict bounds and exact
+        numbers are it themselves.
+        """
+        unit = RATES.get(metric)
+        if unit is None or self.bound is Bound.NONE:
+            return None
+        rows = self.record.rows
+        nats = -sum(row.log_likelihood for row in rows) + slack(rows, self.bound)
+        return unit.value(nats / sum(getattr(row, unit.name) for row in rows))
+
+    @property
+    def note(self) -> str:
+        """How the numbers came about, in a line."""
+        how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
+        bound = OF_LOG_P[self.bound]
+        checkpoint = self.record.settings["checkpoint"]
+        return f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}"
+
+
+def slack(rows: Sequence[Row], bound: Bound) -> float:
+    """Return the nats of the certificate (Markov's inequality)."""
+    if bound is not Bound.STOCHASTIC_LOWER:
+        return 0.0
+    streams = Counter(row.stream for row in rows if row.bound == bound)
+    return max(streams.values()) * math.log(1 / DELTA)
+
+
+__all__ = ["DELTA", "OF_LOG_P", "Statement", "slack"]

@@ -1,0 +1,148 @@
+"""The numbers of a record in every unit, each with its two errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators.paired import PairedDifference
+from lm_latent_eval.scoring.metrics import METRICS, NOT_SAMPLED
+from lm_latent_eval.scoring.records import Record, Row
+
+CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
+"""Metrics that take log-weights."""
+NO_WEIGHTS = "no log-weights in the record: run with --model_args log_weights=true"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A metric's value with its two errors."""
+
+    value: float | str
+    """Or why there is none."""
+    draws_stderr: float | None = None
+    """Over draws of the latents; None where that has no meaning."""
+    stderr: float | None = None
+    """Over texts or questions, the draws included; None where that has no meaning."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a rate is per, and what becomes of nats a unit."""
+
+    name: str
+    value: Callable[[float], float]
+    slope: Callable[[float], float]
+    """Its derivative, which errors are multiplied by."""
+
+
+RATES = {
+    "bits_per_byte": Unit(
+        "bytes", lambda r: r / math.log(2), lambda r: 1 / math.log(2)
+    ),
+    "byte_perplexity": Unit("bytes", math.exp, math.exp),
+    "word_perplexity": Unit("words", math.exp, math.exp),
+    "token_perplexity": Unit("tokens", math.exp, math.exp),
+}
+
+
+def numbers(record: Record) -> dict[str, Number]:
+    """Return the numbers of a task: rates and diagnostics, or an accuracy."""
+    if any(row.is_greedy is not None for row in record.rows):
+        return _accuracy(record.rows)
+    foreign = "strings_scored" in record.settings
+    found = {}
+    for name in METRICS:
+        if name.endswith("_stderr") or (foreign and "token" in name):
+            continue
+        found[name] = _number(name, record.rows)
+    return found
+
+
+def rate(rows: Sequence[Row], unit: str) -> PairedDifference:
+    """Return nats a unit with all errors: the difference from taking none."""
+    columns = torch.tensor(
+        [[-row.log_likelihood, row.draws_stderr] for row in rows], dtype=torch.float64
+    )
+    units = torch.tensor([getattr(row, unit) for row in rows])
+    return PairedDifference.of(columns[:, 0], units, draws_stderr=columns[:, 1])
+
+
+def _number(name: str, rows: Sequence[Row]) -> Number:
+    if name in CORPUS_LEVEL and _lacks_weights(rows):
+        return Number(NO_WEIGHTS)
+    items = [row.scored for row in rows]
+    value = METRICS[name](items)
+    if isinstance(value, str):
+        return Number(value)
+    if unit := RATES.get(name):
+        found = rate(rows, unit.name)
+        slope = unit.slope(found.value)
+        return Number(value, slope * found.draws_stderr, slope * found.stderr)
+    of_error = METRICS.get(f"{name}_stderr")
+    error = of_error(items) if of_error else NOT_SAMPLED
+    return Number(value, None if isinstance(error, str) else error)
+
+
+def _lacks_weights(rows: Sequence[Row]) -> bool:
+    """Whether there were log-weights that the record does not hold."""
+    drawn = [r for r in rows if r.estimator == "is" and r.bound != Bound.EXACT]
+    return not all(row.log_weights for row in drawn)
+
+
+def _accuracy(rows: Sequence[Row]) -> dict[str, Number]:
+    right = {r.document: r.accuracy for r in rows if r.accuracy is not None}
+    if not right:
+        return {}
+    values = torch.tensor([*right.values()], dtype=torch.float64)
+    error = (
+        values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    )
+    return {"acc": Number(values.mean().item(), stderr=error)}
+
+
+def rows(record: Record) -> list[dict[str, Any]]:
+    """Return the numbers of a record as the rows of a table; those that there are."""
+    return [
+        {
+            "task": record.task,
+            "metric": name,
+            "value": number.value,
+            "± over draws": number.draws_stderr,
+            "± over texts": number.stderr,
+        }
+        for name, number in numbers(record).items()
+        if not isinstance(number.value, str)
+    ]
+
+
+def table(record: Record) -> str:
+    """Return the numbers of a record for a terminal."""
+    documents = len({row.document for row in record.rows})
+    how = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
+    settings = record.settings
+    named = [f"{k}={settings[k]}" for k in how if settings.get(k) not in (None, "")]
+    head = f"{record.task}: {documents:,} documents, {settings.get('model')}"
+    lines = [
+        head + " (not finished)" * (not record.finished),
+        f"  checkpoint {settings.get('checkpoint')} {' '.join(named)}",
+        f"  {'':28}{'':>12}  {'± over draws':>14}{'± over texts':>14}",
+    ]
+    for name, number in numbers(record).items():
+        if isinstance(number.value, str):
+            lines.append(f"  {name:28}{number.value}")
+            continue
+        errors = (number.draws_stderr, number.stderr)
+        cells = "".join("" if e is None else f"{e:14.4f}" for e in errors)
+        if number.draws_stderr is None and number.stderr is not None:
+            cells = f"{'':14}{cells}"
+        lines.append(f"  {name:28}{number.value:12.4f}  {cells}".rstrip())
+    return "\n".join(lines)
+
+
+__all__ = ["Number", "numbers", "rate", "rows", "table"]

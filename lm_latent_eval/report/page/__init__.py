@@ -1,0 +1,1 @@
+"""Results on one page of HTML that needs nothing else."""

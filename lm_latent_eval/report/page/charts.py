@@ -1,0 +1,198 @@
+"""The charts of a report, as SVG that takes its colours from the page around it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lm_latent_eval.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+"""Told apart by the colour-blind, on white and on black."""
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lm-latent-eval",
+    "text.parse_math": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+INK = "#010203"
+"""What is drawn in the text's colour, dark or light."""
+
+Interval = tuple[float, float]
+Series = Sequence[tuple[float, float]]
+
+
+class Chart:
+    """One set of axes, and its SVG once it is drawn."""
+
+    def __init__(self, axes: Axes) -> None:
+        """Take the axes."""
+        self.axes = axes
+        self.svg = ""
+
+
+@contextmanager
+def chart(height: float = 3.2) -> Iterator[Chart]:
+    """Yield axes to draw on; what is drawn is in ``svg`` afterwards.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is missing; says how to install it.
+    """
+    matplotlib = require("matplotlib", extra="report")
+    from matplotlib.figure import Figure
+
+    named = ("text.color", "axes.edgecolor", "axes.labelcolor")
+    ink = dict.fromkeys((*named, "xtick.color", "ytick.color"), INK)
+    with matplotlib.rc_context({**STYLE, **ink}):
+        figure = Figure(figsize=(7, height), layout="constrained")
+        drawn = Chart(figure.add_subplot())
+        yield drawn
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    drawn.svg = _inline(written.getvalue())
+
+
+def _inline(svg: str) -> str:
+    """Make a file a part of a page: no prologue, no fixed size, the page's ink."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)  # names that all charts have
+    return svg.replace(INK, "currentColor")
+
+
+def intervals(
+    rows: Sequence[tuple[str, float, Interval, float | None]],
+    label: str,
+    names: Sequence[str] = (),
+) -> str:
+    """Draw named numbers with their intervals.
+
+    Args:
+        rows: Name, value, interval, and what it is at most, if that is known.
+        label: Of the axis.
+        names: All models, whose looks are by their turn; without any, what is drawn
+            are differences, and where there is none is marked.
+    """
+    with chart(0.9 + 0.45 * len(rows)) as drawn:
+        axes = drawn.axes
+        if not names:
+            axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
+        for place, (name, value, (low, high), most) in enumerate(rows):
+            colour, mark = _looks(name, names)
+            axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.5)
+            axes.plot(value, place, mark, color=colour)
+            if most is not None:
+                axes.plot(most, place, "|", color=INK, markersize=14)
+        axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel(label)
+    return drawn.svg
+
+
+def lines(series: Mapping[str, Series], names: Sequence[str], x: str, y: str) -> str:
+    """Draw a curve a model, over a logarithmic axis."""
+    with chart() as drawn:
+        for name, points in series.items():
+            colour, mark = _looks(name, names)
+            drawn.axes.plot(
+                *zip(*points, strict=True), color=colour, marker=mark, label=name
+            )
+        _finish(drawn.axes, x, y, logarithmic="x")
+    return drawn.svg
+
+
+def points(
+    series: Mapping[str, Series], names: Sequence[str], x: str, y: str, *, least: float
+) -> str:
+    """Draw a cloud of points a model, over logarithmic axes.
+
+    Args:
+        series: Model -> points.
+        names: All models.
+        x: Label of the axis.
+        y: Label of the axis.
+        least: What the points' y cannot be below.
+    """
+    with chart() as drawn:
+        for name, some in series.items():
+            colour, mark = _looks(name, names)
+            across, up = zip(*some, strict=True)
+            drawn.axes.scatter(
+                across,
+                up,
+                color=colour,
+                marker=mark,
+                s=14,
+                alpha=0.6,
+                linewidths=0,
+                label=name,
+            )
+        _finish(drawn.axes, x, y, logarithmic="xy")
+        drawn.axes.set_ylim(bottom=least * 0.9)
+    return drawn.svg
+
+
+def shares(
+    series: Mapping[str, Sequence[float]],
+    names: Sequence[str],
+    x: str,
+    y: str,
+    *,
+    mark: float,
+) -> str:
+    """Draw which share of values is above each value, and mark one."""
+    with chart() as drawn:
+        for name, values in series.items():
+            ordered = sorted(values)
+            above = [1 - n / len(ordered) for n in range(len(ordered))]
+            drawn.axes.step(
+                ordered,
+                above,
+                where="post",
+                color=_looks(name, names)[0],
+                label=name,
+            )
+        drawn.axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
+        drawn.axes.set_ylim(0, 1.02)
+        _finish(drawn.axes, x, y)
+    return drawn.svg
+
+
+def _looks(name: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return the colour and mark of a model, the same in every chart."""
+    if name not in names:
+        return INK, MARKS[0]
+    place = names.index(name)
+    return COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)]
+
+
+def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
+    for axis in logarithmic:
+        getattr(axes, f"set_{axis}scale")("log")
+        scale = getattr(axes, f"{axis}axis")
+        scale.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        scale.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.figure.legend(loc="outside upper left", ncols=3)
+
+
+__all__ = ["intervals", "lines", "points", "shares"]

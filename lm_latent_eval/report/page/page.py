@@ -1,0 +1,314 @@
+"""``lm-latent-eval report``: what runs found, compared on one page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lm_latent_eval
+from lm_latent_eval.durable import write_text
+from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
+from lm_latent_eval.extras import require
+from lm_latent_eval.report.compare import (
+    BOUNDS,
+    ChoiceComparison,
+    Side,
+    TextComparison,
+    bits,
+    compare,
+    described,
+)
+from lm_latent_eval.report.export.statement import slack
+from lm_latent_eval.report.numbers import numbers, rate
+from lm_latent_eval.report.page import charts
+from lm_latent_eval.scoring.records import Record, Row
+
+WORST = 20
+"""Documents shown."""
+UNRELIABLE = 0.7
+"""Pareto k above which an error is not known."""
+
+Sides = Mapping[str, Sequence[Sequence[Record]]]
+
+
+def write(sides: Sides, labels: Mapping[str, str], output: Path) -> None:
+    """Write the page.
+
+    Args:
+        sides: Name -> the runs of a model, each with its records.
+        labels: Name -> where they are from.
+        output: The file.
+
+    Raises:
+        ValueError: If there is nothing to show.
+        ModuleNotFoundError: If a library is missing; says how to install it.
+    """
+    jinja2 = require("jinja2", extra="report")
+    source = files(__package__).joinpath("page.html").read_text("utf-8")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True)
+    page = environment.from_string(source).render(
+        version=lm_latent_eval.__version__,
+        labels=labels,
+        tasks=[_task(task, some) for task, some in _by_task(sides).items()],
+        digits=_digits,
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(output, page)
+
+
+def _digits(value: Any) -> str:
+    """Write a number for a cell; words as they are, nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _by_task(sides: Sides) -> dict[str, dict[str, list[Record]]]:
+    found: dict[str, dict[str, list[Record]]] = {}
+    for name, runs in sides.items():
+        for run in runs:
+            for record in run:
+                found.setdefault(record.task, {}).setdefault(name, []).append(record)
+    return found
+
+
+def _task(task: str, sides: dict[str, list[Record]]) -> dict[str, Any]:
+    """Return all that the page says of a task."""
+    first = {name: records[0] for name, records in sides.items()}
+    asked = any(r.is_greedy is not None for x in first.values() for r in x.rows)
+    runs = {name: [[record] for record in records] for name, records in sides.items()}
+    compared: Sequence[TextComparison | ChoiceComparison] = []
+    refused = ""
+    if len(sides) > 1:
+        try:
+            compared = compare(runs)
+        except ValueError as err:
+            refused = str(err)
+    shown: dict[str, Any] = {
+        "name": task,
+        "models": [_model(name, records) for name, records in sides.items()],
+        "verdicts": [each.verdict for each in compared],
+        "refused": refused,
+    }
+    if asked:
+        return shown
+    differences = [each for each in compared if isinstance(each, TextComparison)]
+    return {
+        **shown,
+        "differences": [_difference(each) for each in differences],
+        "charts": [c for c in _charts(first, differences) if c["svg"] or c["note"]],
+        "worst": _worst(first),
+    }
+
+
+def _model(name: str, records: Sequence[Record]) -> dict[str, Any]:
+    """Return a row of the table of models, by column."""
+    side = Side.of(name, records)
+    found = numbers(records[0])
+    row: dict[str, Any] = {"model": name, "what": described(side)}
+    if "acc" in found:
+        return {
+            **row,
+            "accuracy": found["acc"].value,
+            "± questions": found["acc"].stderr,
+        }
+    for metric in ("bits_per_byte", "word_perplexity"):
+        number = found[metric]
+        row |= {
+            metric.replace("_", " "): number.value,
+            f"± texts, of {metric.split('_')[0]}": number.stderr,
+            f"± draws, of {metric.split('_')[0]}": number.draws_stderr,
+        }
+    row["bound"] = BOUNDS[side.bound]
+    for metric, short in (
+        ("effective_samples_median", "effective samples, median"),
+        ("effective_samples_minimum", "effective samples, least"),
+        ("share_pareto_k_above_0.7", "Pareto k > 0.7"),
+    ):
+        row[short] = found[metric].value
+    return row
+
+
+def _difference(each: TextComparison) -> dict[str, Any]:
+    unit, (_, _, found) = next(iter(each.units.items()))
+    a, b = (side.name for side in each.sides)
+    return {
+        "pair": f"{a} - {b}",
+        f"bits a {unit.removesuffix('s')}": bits(found.value),
+        "± together": bits(found.stderr),
+        "± draws": bits(found.draws_stderr),
+        "± texts": bits(found.texts_stderr),
+        "from": bits(found.interval[0]),
+        "to (95 %)": bits(found.interval[1]),
+        "texts won": found.share_won,
+        "decided": "yes" if each.decided else "no",
+    }
+
+
+# -- charts --------------------------------------------------------------------------
+
+
+def _charts(
+    first: dict[str, Record], differences: Sequence[TextComparison]
+) -> list[dict[str, str]]:
+    """Return the charts of texts, each with a title and what its marks are."""
+    return [
+        {
+            "title": "Models",
+            "svg": charts.intervals(
+                [_interval(name, record) for name, record in first.items()],
+                "bits per byte",
+                names=[*first],
+            ),
+            "note": "Band: 95 % of texts drawn again, the draws' error included. "
+            "Upright line: what it is at most, with 95 % confidence over draws.",
+        },
+        {
+            "title": "Differences",
+            "svg": charts.intervals([_band(each) for each in differences], "bits")
+            if differences
+            else "",
+            "note": "Band: 95 % of texts drawn again." if differences else "",
+        },
+        _over_samples(first),
+        _by_length(first),
+        _tails(first),
+    ]
+
+
+def _interval(
+    name: str, record: Record
+) -> tuple[str, float, tuple[float, float], float | None]:
+    found = rate(record.rows, "bytes")
+    bound = Side.of(name, [record]).bound
+    units = sum(row.bytes for row in record.rows)
+    most = bits(found.value + slack(record.rows, bound) / units)
+    band = tuple(map(bits, found.interval))
+    exact = bound in (Bound.EXACT, Bound.NONE)
+    return name, bits(found.value), (band[0], band[1]), None if exact else most
+
+
+def _band(
+    each: TextComparison,
+) -> tuple[str, float, tuple[float, float], float | None]:
+    found = next(iter(each.units.values()))[2]
+    low, high = map(bits, found.interval)
+    return (
+        " - ".join(side.name for side in each.sides),
+        bits(found.value),
+        (low, high),
+        None,
+    )
+
+
+def _over_samples(first: dict[str, Record]) -> dict[str, str]:
+    curves = {
+        name: curve for name, record in first.items() if (curve := _curve(record.rows))
+    }
+    title = "More samples"
+    if not curves:
+        note = (
+            "Records without log-weights have no curve: --model_args log_weights=true."
+        )
+        drawn = any(row.effective_sample_size for r in first.values() for row in r.rows)
+        return {"title": title, "svg": "", "note": note if drawn else ""}
+    return {
+        "title": title,
+        "svg": charts.lines(curves, [*first], "samples a text", "bits per byte"),
+        "note": "From the first samples of every text.",
+    }
+
+
+def _curve(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """Return bits per byte from the first k draws of every text, by k."""
+    drawn = [row for row in rows if row.bound != Bound.EXACT]
+    least = min((len(row.log_weights) for row in drawn), default=0)
+    if least < 2:
+        return []
+    log_w = torch.tensor([r.log_weights[:least] for r in drawn], dtype=torch.float64)
+    sure = math.fsum(r.log_likelihood for r in rows if r.bound == Bound.EXACT)
+    sizes = log_grid(least)
+    totals = sample_size_curve(log_w, sizes).sum(0) + sure
+    size = sum(row.bytes for row in rows)
+    found = zip(sizes, totals.tolist(), strict=True)
+    return [(k, bits(-total / size)) for k, total in found if math.isfinite(total)]
+
+
+def _by_length(first: dict[str, Record]) -> dict[str, str]:
+    clouds = {
+        name: some
+        for name, record in first.items()
+        if (
+            some := [
+                (row.words, row.effective_sample_size)
+                for row in record.rows
+                if row.effective_sample_size is not None
+            ]
+        )
+    }
+    return {
+        "title": "Effective samples by length",
+        "svg": charts.points(clouds, [*first], "words", "effective samples", least=1)
+        if clouds
+        else "",
+        "note": "One point a text; near 1, one draw decides its number."
+        if clouds
+        else "",
+    }
+
+
+def _tails(first: dict[str, Record]) -> dict[str, str]:
+    known = {
+        name: some
+        for name, record in first.items()
+        if (
+            some := [
+                r.pareto_k
+                for r in record.rows
+                if r.pareto_k is not None and math.isfinite(r.pareto_k)
+            ]
+        )
+    }
+    return {
+        "title": "Pareto k",
+        "svg": charts.shares(
+            known, [*first], "k", "share of texts above", mark=UNRELIABLE
+        )
+        if known
+        else "",
+        "note": "Beyond the dotted line, 0.7, the draws' error of a text is not known."
+        if known
+        else "",
+    }
+
+
+def _worst(first: dict[str, Record]) -> list[dict[str, Any]]:
+    """Return the documents that take most bits a byte of any model."""
+    rows = [
+        (bits(-row.log_likelihood / row.bytes), name, row)
+        for name, record in first.items()
+        for row in record.rows
+        if row.bytes
+    ]
+    rows.sort(key=lambda each: each[0], reverse=True)
+    return [
+        {
+            "document": row.document,
+            "digest": row.text,
+            "model": name,
+            "bits a byte": value,
+            "words": row.words,
+            "± draws, nats": row.draws_stderr,
+            "effective samples": row.effective_sample_size,
+            "Pareto k": row.pareto_k,
+        }
+        for value, name, row in rows[:WORST]
+    ]
+
+
+__all__ = ["write"]

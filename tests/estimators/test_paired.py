@@ -1,0 +1,97 @@
+"""Paired comparisons: their errors by simulation, their edges by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
+
+
+def compared(differences, units, draws=0.0, **more):
+    d = torch.as_tensor(differences, dtype=torch.float64)
+    return PairedDifference.of(
+        d, torch.as_tensor(units), draws_stderr=torch.full_like(d, draws), **more
+    )
+
+
+def test_the_errors_are_what_they_say():
+    """Texts are drawn with lengths, a difference each, and Monte Carlo noise."""
+    generator = torch.Generator().manual_seed(0)
+    rate, noise, count, trials = -0.02, 0.4, 150, 400
+    values, errors, draws, texts, covered = [], [], [], [], 0
+    for trial in range(trials):
+        units = torch.randint(20, 200, (count,), generator=generator)
+        true = rate * units + 0.05 * units * torch.randn(count, generator=generator)
+        found = compared(
+            true + noise * torch.randn(count, generator=generator),
+            units,
+            noise,
+            seed=trial,
+        )
+        values.append(found.value)
+        errors.append(found.stderr)
+        draws.append(found.draws_stderr)
+        texts.append(found.texts_stderr)
+        covered += found.interval[0] <= rate <= found.interval[1]
+    spread = torch.tensor(values).std().item()
+    mean = torch.tensor(errors).mean().item()
+    assert mean == pytest.approx(spread, rel=0.12), "of 400: 3.5 of its own errors"
+    assert 0.91 <= covered / trials <= 0.98
+    assert max(draws) < min(texts), "premise: the parts are told apart"
+    assert all(
+        e == pytest.approx(math.hypot(d, t))
+        for e, d, t in zip(errors, draws, texts, strict=True)
+    )
+
+
+def test_what_all_texts_agree_on_has_no_error_over_texts():
+    found = compared([-1.0, -2.0, -4.0], [10, 20, 40])
+    assert found.value == pytest.approx(-0.1)
+    assert found.interval == pytest.approx((-0.1, -0.1))
+    assert (found.stderr, found.share_won) == (pytest.approx(0, abs=1e-12), 1.0)
+
+
+def test_one_text_says_nothing_of_others():
+    found = compared([-1.0], [10], 0.5)
+    assert found.texts_stderr == found.stderr == math.inf
+    assert found.interval == (-math.inf, math.inf)
+
+
+def test_runs_are_an_error_of_their_own():
+    alone, runs = (
+        compared([-1.0, -3.0, 1.0], [10, 10, 10], runs_stderr=r) for r in (0.0, 0.3)
+    )
+    assert runs.stderr == pytest.approx(math.hypot(alone.stderr, 0.3))
+    assert runs.texts_stderr == alone.texts_stderr
+    assert alone.share_won == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("differences", "units", "message"),
+    [
+        ([], [], "needs texts"),
+        ([1.0], [0], "needs texts, and units"),
+        ([1.0, math.nan], [1, 1], r"differences\[1\] is not finite"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(differences, units, message):
+    with pytest.raises(ValueError, match=message):
+        compared(differences, units)
+
+
+def test_accuracies_are_compared_by_the_questions_that_differ():
+    a = torch.tensor([True] * 30 + [False] * 10)
+    b = torch.tensor([True] * 22 + [False] * 8 + [True] + [False] * 9)
+    found = PairedAccuracy.of(a, b)
+    assert found.accuracy == (pytest.approx(0.75), pytest.approx(23 / 40))
+    assert (found.only_a, found.only_b) == (8, 1)
+    two_sided = 2 * sum(math.comb(9, k) for k in (0, 1)) / 2**9
+    assert found.p_value == pytest.approx(two_sided)
+    gain = torch.tensor([1.0] * 8 + [-1.0] + [0.0] * 31)
+    assert found.stderr == pytest.approx((gain.std() / math.sqrt(40)).item())
+    assert PairedAccuracy.of(a, a).p_value == 1.0
+    with pytest.raises(ValueError, match="needs questions"):
+        PairedAccuracy.of(a[:0], b[:0])

@@ -1,0 +1,140 @@
+"""Every run that writes results leaves a record of each task beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import lm_eval
+import pytest
+from lm_eval.api.instance import Instance
+from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
+
+from lm_latent_eval.harness.backends import LatentKGLM
+from lm_latent_eval.harness.contrastive import DISTORTION
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.records import Recorder
+from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.metrics import METRICS
+from tests.conftest import PROJECT
+from tests.harness.test_processes import FUNCTIONS, TASK
+from tests.tiny_checkpoint import rolling
+
+TEXTS = "Ada saw the fox\nthe fox saw Bo.\na zebra\n"
+TASKS = ["latent_perplexity", "tiny_questions"]
+
+
+@pytest.fixture
+def run(tiny_spelled, tmp_path):
+    """Return a function that runs both tasks and returns lm-eval's results."""
+    (tmp_path / "text.txt").write_text(TEXTS)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "tiny_questions.yaml").write_text(TASK)
+    (tmp_path / "tasks" / "functions.py").write_text(FUNCTIONS)
+
+    def evaluate(output, use_cache=None, before=lambda lm: None, **settings):
+        lm = LatentKGLM(pretrained=tiny_spelled, num_samples=20, **settings)
+        before(lm)
+        manager = TaskManager(
+            include_path=[str(PROJECT / "tasks"), str(tmp_path / "tasks")],
+            include_defaults=False,
+            metadata={"text_file": str(tmp_path / "text.txt")},
+        )
+        return lm_eval.simple_evaluate(
+            model=lm,
+            model_args="pretrained=tiny",
+            tasks=TASKS,
+            task_manager=manager,
+            bootstrap_iters=0,
+            use_cache=use_cache,
+            evaluation_tracker=EvaluationTracker(output_path=output)
+            if output
+            else None,
+        )
+
+    return evaluate
+
+
+def written(results, folder):
+    names = results["config"]["latent_eval"]["records"]
+    return {task: records.read(Path(folder) / name)[0] for task, name in names.items()}
+
+
+def test_a_record_gives_the_results_again(run, tmp_path):
+    results = run(str(tmp_path / "out"), log_weights="true")
+    found = written(results, tmp_path / "out" / "tiny")
+    assert sorted(found) == TASKS
+    texts = found["latent_perplexity"]
+    items = [row.scored for row in texts.rows]
+    for name, metric in METRICS.items():
+        assert results["results"]["latent_perplexity"][f"{name},none"] == metric(items)
+    assert [row.document for row in texts.rows] == [0, 1, 2]
+    assert texts.settings["seed"] == 0
+    assert texts.settings["checkpoint"] == results["config"]["checkpoint_digest"]
+    questions = found["tiny_questions"].rows
+    assert [(row.document, row.option) for row in questions] == [
+        (document, option) for document in range(5) for option in range(3)
+    ]
+    accuracy = sum(row.accuracy for row in questions) / 15
+    assert accuracy == results["results"]["tiny_questions"]["acc,none"]
+    samples = results["samples"]["latent_perplexity"]
+    assert json.loads(json.dumps(samples))[0]["word_perplexity"][1] == 4
+
+
+def test_answers_from_a_cache_are_in_the_record_too(run, tmp_path):
+    first = run(str(tmp_path / "a"), use_cache=str(tmp_path / "cache"))
+    again = run(str(tmp_path / "b"), use_cache=str(tmp_path / "cache"))
+    assert again["config"]["latent_eval"]["requests"] == 0, "premise"
+    found = written(again, tmp_path / "b" / "tiny")
+    assert found == written(first, tmp_path / "a" / "tiny")
+    assert found["latent_perplexity"].rows[0].log_weights == (), "nobody asked"
+
+
+def test_a_killed_run_leaves_its_answers(run, tmp_path):
+    class KilledError(Exception):
+        pass
+
+    def kill_at_questions(lm):
+        def killed(_):
+            raise KilledError
+
+        lm._scorer.score_continuations = killed
+
+    folder = tmp_path / "out" / "tiny"
+    with pytest.raises(KilledError):
+        run(str(tmp_path / "out"), before=kill_at_questions)
+    [left] = [
+        record
+        for path in folder.glob(f"*texts*{records.UNFINISHED}")
+        for record in records.read(path)
+    ]
+    assert (left.task, len(left.rows), left.finished) == (TASKS[0], 3, False)
+    run(str(tmp_path / "out"))
+    assert not list(folder.glob(f"*{records.UNFINISHED}")), "the same run, finished"
+
+
+def test_distorted_copies_are_no_corpus(backend):
+    [score] = backend(num_samples=5).loglikelihood_rolling(rolling("the fox"))
+
+    def rows(doc):
+        instance = Instance("loglikelihood_rolling", doc, ("the fox",), 0)
+        instance.metadata, instance.resps = ("t", 0, 1), [score]
+        instance.task_name, instance.doc_id, instance.repeats = instance.metadata
+        task = SimpleNamespace(
+            instances=[instance], process_results=lambda doc, answers: {}
+        )
+        recorder = Recorder(Processes(), pilots=0, weights=False)
+        return [*recorder._answers(task)]
+
+    [row] = rows({"text": "the fox"})
+    assert (row.words, row.log_likelihood) == (2, float(score))
+    assert rows({"text": "the fox", DISTORTION: 0.1}) == []
+
+
+def test_without_an_output_nothing_is_written(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path / "tasks")
+    assert run(None)["config"]["latent_eval"]["records"] == {}
+    assert {p.name for p in (tmp_path / "tasks").iterdir()} >= {"functions.py"}
+    assert not list(tmp_path.rglob("record_*"))

@@ -1,0 +1,284 @@
+"""A verdict says no more than the numbers hold."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.report.compare import compare, told
+from lm_latent_eval.report.results import read
+from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.records import Record, Row
+from tests import tiny_checkpoint
+
+NUM_TEXTS = 60
+SPELLED = {"model": "m", "unk": "spelled", "vocabulary": "v"}
+KINDS = {"exact": 0.0, "strict lower": 0.0, "stochastic lower": 0.2, "none": 0.2}
+
+
+def row(n, log_likelihood, kind="exact", **more):
+    return Row(
+        document=n,
+        text=f"text {n}",
+        words=20,
+        bytes=100,
+        tokens=21,
+        log_likelihood=log_likelihood,
+        bound=kind,
+        estimator="is",
+        draws_stderr=KINDS[kind],
+        stderr=0.0 if kind == "exact" else None,
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=1,
+        evaluations=1,
+        stream=f"0/{n}",
+        **more,
+    )
+
+
+def record(
+    gain=0.0, kind="exact", seed=0, settings=SPELLED, spread=1.0, texts=NUM_TEXTS
+):
+    """A model that takes `gain` nats a text less than one without."""
+    dice = random.Random(seed)
+    return Record(
+        "t",
+        settings,
+        [row(n, -120 + gain + spread * dice.gauss(0, 1), kind) for n in range(texts)],
+    )
+
+
+def verdict(a, b):
+    [found] = compare({"A": [[a]], "B": [[b]]})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "decided", "said"),
+    [
+        ("exact", "exact", True, "A predicts these texts better: A takes 0.04"),
+        ("strict lower", "exact", True, "by at least that much"),
+        ("stochastic lower", "exact", True, "by at least that much"),
+        ("exact", "strict lower", False, "B may be the better model"),
+        ("exact", "stochastic lower", False, "B may be the better model"),
+        ("stochastic lower", "stochastic lower", False, "B may be the better model"),
+        ("none", "exact", False, "the number of A bounds nothing"),
+    ],
+)
+def test_a_bound_decides_in_one_direction(better, worse, decided, said):
+    found = verdict(record(3.0, better), record(0.0, worse, seed=1))
+    assert found.decided is decided
+    assert said in found.verdict
+    # The other way round the same model wins.
+    again = verdict(record(0.0, worse, seed=1), record(3.0, better))
+    assert again.decided is decided
+    assert again.verdict == found.verdict.translate(str.maketrans("AB", "BA"))
+
+
+def test_known_errors_make_a_number_of_an_estimate():
+    """Where an independent search agrees, an estimate's error covers its bias."""
+
+    def known(record):
+        return replace(record, rows=[replace(r, stderr=0.2) for r in record.rows])
+
+    a, b = record(3.0, "stochastic lower"), record(0.0, "stochastic lower", seed=1)
+    assert verdict(known(a), known(b)).decided
+    assert not verdict(known(a), b).decided
+
+
+def test_a_difference_within_its_error_decides_nothing():
+    found = verdict(record(0.1), record(0.0, seed=1))
+    assert not found.decided
+    assert "other texts or draws could turn round" in found.verdict
+
+
+def test_draws_must_win_by_more_than_their_certificate():
+    """Log 20 = 3 nats a corpus, so 0.04 a text of 60 are not enough."""
+    found = verdict(
+        record(0.04, "stochastic lower", spread=0.0), record(0.0, spread=0.0)
+    )
+    assert "certificate of its draws takes more" not in found.verdict, "premise"
+    a = record(0.04, "stochastic lower", spread=0.0)
+    a = replace(a, rows=[replace(r, draws_stderr=0.0) for r in a.rows])
+    found = verdict(a, record(0.0, spread=0.0))
+    assert "certificate of its draws takes more" in found.verdict
+    assert not found.decided
+    strict = record(0.04, "strict lower", spread=0.0)
+    assert verdict(strict, record(0.0, spread=0.0)).decided
+
+
+def test_pairing_sees_what_single_errors_hide():
+    """Texts differ by far more than models do."""
+    dice = random.Random(0)
+    lengths = [dice.gauss(0, 40) for _ in range(NUM_TEXTS)]
+
+    def made(gain, seed):
+        rows = record(gain, seed=seed, spread=0.3).rows
+        rows = [
+            replace(r, log_likelihood=r.log_likelihood + extra)
+            for r, extra in zip(rows, lengths, strict=True)
+        ]
+        return Record("t", SPELLED, rows)
+
+    found = verdict(made(0.5, 0), made(0.0, 1))
+    assert found.decided
+    assert found.units["bytes"][2].stderr < 0.01 * 40 / 100
+
+
+def test_texts_are_paired_whatever_their_order():
+    a, b = record(1.0), record(0.0, seed=1)
+    turned = replace(
+        b, rows=[replace(r, document=99 - r.document) for r in b.rows[::-1]]
+    )
+    assert verdict(a, turned).units == verdict(a, b).units
+
+
+def test_unlike_texts_are_refused():
+    with pytest.raises(ValueError, match="A has 60 texts and B 50, of which 50"):
+        verdict(record(), record(texts=50))
+    begun = replace(record(seed=1, texts=50), finished=False)
+    found = verdict(record(1.0), begun)
+    assert found.units["bytes"][2].num_texts == 50
+    assert "B is not finished" in " ".join(found.notes)
+
+
+def closed(record, vocabulary):
+    settings = {**SPELLED, "unk": "closed", "vocabulary": vocabulary}
+    rows = [replace(r, unknown_words_not_spelled=1) for r in record.rows]
+    return replace(record, settings=settings, rows=rows)
+
+
+def test_words_compare_within_one_vocabulary_only():
+    a, b = closed(record(1.0), "v"), closed(record(0.0, seed=1), "v")
+    assert [*verdict(a, b).units] == ["words"], "strings were not scored"
+    for other in (closed(b, "w"), record(0.0, seed=1)):
+        with pytest.raises(ValueError, match=r"do not compare.*bits per byte do"):
+            verdict(a, other)
+
+
+def test_runs_of_a_model_are_one_side_with_their_spread():
+    runs = [[record(gain, seed=seed)] for seed, gain in enumerate((1.0, 3.0, 2.0))]
+    [found] = compare({"A": runs, "B": [[record(0.0, seed=9)]]})
+    rates, _, difference = found.units["bytes"]
+    assert rates.runs == 3
+    assert rates.spread == pytest.approx(0.01, rel=0.4)
+    assert difference.runs_stderr == pytest.approx(rates.spread / 3**0.5)
+    assert "3 runs" in told([found])
+    assert "over runs" in told([found])
+    with pytest.raises(ValueError, match="another run of A"):
+        compare({"A": [runs[0], [record(texts=9)]], "B": runs[1:2]})
+
+
+def test_tokens_that_differ_are_named():
+    settings = {**SPELLED, "tokens_are": "letters"}
+    found = verdict(record(settings=settings), record(seed=1))
+    assert "Tokens of A are letters" in " ".join(found.notes)
+
+
+def questions(right, margin=5.0, error=0.0):
+    rows = []
+    for n, is_right in enumerate(right):
+        for option in range(2):
+            log_p = -10 - margin * (option == 1)
+            answer = row(n, log_p, option=option, accuracy=float(is_right))
+            answer = replace(answer, text=f"{n} {option}", is_greedy=False)
+            rows.append(replace(answer, draws_stderr=error))
+    return Record("q", SPELLED, rows)
+
+
+def test_answers_are_compared_by_question():
+    a = questions([True] * 20 + [False] * 5)
+    b = questions([True] * 10 + [False] * 15)
+    found = verdict(a, b)
+    assert found.decided
+    assert "A alone answers 10 of 25 questions rightly, B alone 0" in found.verdict
+    unsure = verdict(questions([True] * 20 + [False] * 5, margin=0.1, error=1.0), b)
+    assert not unsure.decided
+    assert unsure.uncertain == (10, 0)
+    assert "10 of them within Monte Carlo error" in unsure.verdict
+    assert "80.0%" in told([found])
+
+
+SAMPLE = {
+    "doc_id": 0,
+    "arguments": {"gen_args_0": {"arg_0": "Ada saw the fox ."}},
+    "resps": [["-12.5"]],
+    "filter": "none",
+    "word_perplexity": [-12.5, 5],
+    "bits_per_byte": [-12.5, 17],
+}
+
+
+def hf_folder(folder, **changes):
+    folder.mkdir()
+    config = {"model": "hf", "model_args": {"pretrained": "gpt2"}, "model_sha": "abc"}
+    results = {"config": config, "configs": {"t": {}}, "results": {"t": {}}}
+    (folder / "results_1.json").write_text(json.dumps(results))
+    (folder / "samples_t_1.jsonl").write_text(json.dumps(SAMPLE | changes) + "\n")
+    return folder
+
+
+def test_models_that_are_not_ours_are_read_from_the_sample_log(tmp_path):
+    [found] = read(hf_folder(tmp_path / "hf"))
+    [only] = found.rows
+    assert (only.words, only.bytes, only.log_likelihood) == (5, 17, -12.5)
+    assert (only.bound, only.stderr) == ("exact", 0.0)
+    assert found.settings["checkpoint"] == "abc"
+    (tmp_path / "hf" / "samples_t_1.jsonl").unlink()
+    with pytest.raises(ValueError, match="--log_samples"):
+        read(tmp_path / "hf")
+
+
+def test_folders_without_one_answer_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--output_path"):
+        read(tmp_path)
+    for name in "ab":
+        hf_folder(tmp_path / name)
+    with pytest.raises(ValueError, match="several models: name one of"):
+        read(tmp_path)
+
+
+def test_from_the_command_line(tmp_path, capsys):
+    """A checkpoint, an estimate file of another, and a hub model's results."""
+    writing = tiny_checkpoint.orthography()
+    checkpoints = {}
+    for name, model in (("k", tiny_checkpoint.kglm()), ("l", tiny_checkpoint.lstm())):
+        (tmp_path / name).mkdir()
+        checkpoints[name] = str(tiny_checkpoint.write(tmp_path / name, model, writing))
+    text = tmp_path / "texts.txt"
+    text.write_text("Ada saw the fox .\n")
+    estimates, hf = str(tmp_path / "l.jsonl"), str(hf_folder(tmp_path / "hf"))
+    data = ["--data", str(text)]
+    assert main(["estimate", checkpoints["l"], *data, "--output", estimates]) == 0
+    capsys.readouterr()
+    command = ["compare", checkpoints["k"], estimates, hf, *data]
+    assert main([*command, "--num-samples", "9"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("Undecided:") == 3, "one text decides nothing"
+    assert f"C = {hf}" in shown
+    assert "is with K = 9" in shown
+    assert "no end of a text is charged" in shown
+    assert main(["compare", estimates, hf, "--format", "csv"]) == 0
+    head, of_bytes, _ = csv.reader(capsys.readouterr().out.splitlines())
+    assert head[:4] == ["task", "difference of", "in", "value"]
+    assert of_bytes[1:3] == ["A - B", "bits a byte"]
+    assert main(["compare", estimates, hf, "--format", "latex"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("\\begin{tabular}{lllrrrrrrl}\n\\toprule")
+    assert r"\pm" in shown
+    assert main(["compare", checkpoints["k"], estimates]) == 2
+    assert "say with --data" in capsys.readouterr().err
+    assert main(["compare", estimates]) == 2
+    assert main(["compare", estimates, estimates]) == 2
+
+
+def test_a_record_file_is_a_result(tmp_path):
+    records.write(record(1.0), tmp_path / "a.parquet")
+    [found] = read(tmp_path / "a.parquet")
+    assert found.rows == record(1.0).rows

@@ -1,0 +1,184 @@
+"""What is exported is valid by the schemas of those who receive it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.report.export import every_eval_ever, hub
+from lm_latent_eval.report.export.every_eval_ever import Source
+from lm_latent_eval.report.export.statement import Statement
+from lm_latent_eval.report.numbers import numbers
+from lm_latent_eval.scoring import records
+from tests.report.test_compare import questions, record
+
+SCHEMAS = Path(__file__).parents[1] / "reference" / "every_eval_ever"
+UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+SOURCE = Source("us/model", "Us", "first_party")
+SETTINGS = {
+    "model": "latent_kglm",
+    "lm_latent_eval": "0.1.0",
+    "lm_eval": "0.4.13",
+    "checkpoint": "abc",
+    "estimator": "is",
+    "num_samples": 100,
+    "proposal": "adapted",
+    "temperature": 1.0,
+    "seed": 3,
+    "unk": "spelled",
+    "vocabulary": "v",
+    "tokens_are": "words",
+    "date": 1.7e9,
+}
+BENCHMARK = {"q": {"dataset_path": "nyu-mll/blimp", "dataset_name": "adjunct"}}
+
+
+def result(kind="stochastic lower", **more):
+    return record(-3.0, kind, settings=SETTINGS | more)
+
+
+def answers(**more):
+    return replace(questions([True] * 6 + [False] * 2), settings=SETTINGS | more)
+
+
+def validated(path, schema):
+    jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
+    schema = json.loads((SCHEMAS / f"{schema}.schema.json").read_text())
+    for line in path.read_text().splitlines() if path.suffix == ".jsonl" else [""]:
+        content = json.loads(line or path.read_text(), parse_constant=pytest.fail)
+        jsonschema.Draft7Validator(schema).validate(content)
+
+
+@pytest.mark.parametrize("kind", ["stochastic lower", "strict lower", "exact", "none"])
+def test_the_archive_s_schemas_hold(tmp_path, kind):
+    found = [result(kind), answers(configs=BENCHMARK)]
+    paths = every_eval_ever.export(found, SOURCE, tmp_path)
+    assert len(paths) == 4
+    for path in paths:
+        inside = path.relative_to(tmp_path).as_posix()
+        pattern = rf"data/lm_latent_eval/us/model/{UUID4}(_samples\.jsonl|\.json)"
+        assert re.fullmatch(pattern, inside)
+        samples = path.suffix == ".jsonl"
+        validated(path, "instance_level_eval" if samples else "eval")
+
+
+def test_the_archive_is_told_all_that_a_number_needs(tmp_path):
+    [path, samples] = every_eval_ever.export([result()], SOURCE, tmp_path)
+    content = json.loads(path.read_text())
+    results = {
+        r["metric_config"]["metric_name"]: r for r in content["evaluation_results"]
+    }
+    assert {*results} == {
+        *("bits_per_byte", "byte_perplexity", "word_perplexity", "token_perplexity")
+    }
+    expected = numbers(result())["bits_per_byte"]
+    found = results["bits_per_byte"]
+    parameters = found["metric_config"]["metric_parameters"]
+    assert parameters["num_samples"] == 100
+    assert (parameters["proposal"], parameters["seed"]) == ("adapted", 3)
+    assert parameters["bound"] == "stochastic upper bound of the true value"
+    details = found["score_details"]
+    uncertainty = details["uncertainty"]
+    assert details["score"] == expected.value
+    assert uncertainty["standard_error"]["value"] == expected.stderr
+    assert float(details["details"]["draws_stderr"]) == expected.draws_stderr
+    assert expected.draws_stderr < expected.stderr, "premise: two errors"
+    assert uncertainty["num_samples"] == 60
+    interval = uncertainty["confidence_interval"]
+    certified = expected.value + math.log(20) / 6000 / math.log(2)
+    assert interval["upper"] == pytest.approx(certified)
+    assert (interval["lower"], interval["confidence_level"]) == (0.0, 0.95)
+    assert "Markov" in interval["method"]
+    of_words = results["word_perplexity"]["score_details"]["uncertainty"]
+    assert of_words["confidence_interval"]["lower"] == 1.0
+    told = content["model_info"]["additional_details"]
+    assert (told["deployment_type"], told["checkpoint"]) == ("self_deployed", "abc")
+    detailed = content["detailed_evaluation_results"]
+    assert detailed["total_rows"] == 4 * 60
+    assert (tmp_path / detailed["file_path"]) == samples
+    assert detailed["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
+    lines = map(json.loads, samples.read_text().splitlines())
+    first = next(x for x in lines if x["evaluation_result_id"] == "t/bits_per_byte")
+    assert first["evaluation_id"] == content["evaluation_id"]
+    one = numbers(replace(result(), rows=result().rows[:1]))
+    assert first["evaluation"]["score"] == pytest.approx(one["bits_per_byte"].value)
+
+
+def test_benchmarks_of_the_hub_are_read_back(tmp_path):
+    found = [result(), answers(configs=BENCHMARK)]
+    [path] = hub.export_results(found, tmp_path)
+    assert path == tmp_path / ".eval_results" / "q.yaml"
+    [entry] = parse_eval_result_entries(yaml.safe_load(path.read_text()))
+    assert (entry.dataset_id, entry.task_id) == ("nyu-mll/blimp", "adjunct")
+    assert entry.value == 0.75
+    for part in ("estimator=is", "num_samples=100", "bound: exact", "checkpoint abc"):
+        assert part in entry.notes
+    [path] = hub.export_results([answers(configs=BENCHMARK)], tmp_path, "other")
+    assert yaml.safe_load(path.read_text())[0]["dataset"]["task_id"] == "other"
+    with pytest.raises(ValueError, match="no accuracy here"):
+        hub.export_results([result()], tmp_path)
+    with pytest.raises(ValueError, match="of no data set of the hub"):
+        hub.export_results([answers()], tmp_path)
+
+
+def test_a_model_card_gets_a_section_and_metadata(tmp_path):
+    path = tmp_path / "README.md"
+    hub.export_card([result()], path, "us/model")
+    card = ModelCard.load(path)
+    metrics = {r.metric_type: r.metric_value for r in card.data.eval_results}
+    assert metrics["bits_per_byte"] == numbers(result())["bits_per_byte"].value
+    assert "estimator=is, num_samples=100" in card.text
+    # A card that says more keeps it, and its section is replaced.
+    path.write_text(path.read_text().replace("# us/model", "# us/model\n\nOur words."))
+    hub.export_card([result("exact")], path, "us/model")
+    card = ModelCard.load(path)
+    assert "Our words." in card.text
+    assert card.text.count("## Likelihoods") == 1
+    assert "bound: exact" in card.text
+    assert "stochastic" not in card.text
+    assert len(card.data.eval_results) == len(metrics)
+
+
+@pytest.mark.parametrize("missing", ["checkpoint", "estimator", "seed", "proposal"])
+def test_what_is_not_said_is_not_exported(tmp_path, missing):
+    with pytest.raises(ValueError, match=f"does not say {missing}"):
+        Statement.of(result(**{missing: None}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_known_is_not_exported():
+    Statement.of(result("exact", seed=None))  # nothing is drawn
+    one = replace(result(), rows=result().rows[:1])
+    with pytest.raises(ValueError, match="no error over texts"):
+        Statement.of(one)
+    with pytest.raises(ValueError, match="not finished"):
+        Statement.of(replace(result(), finished=False))
+    unlike = [replace(r, bound="unnormalised score") for r in result().rows]
+    with pytest.raises(ValueError, match="no number to export"):
+        Statement.of(replace(result(), rows=unlike))
+
+
+def test_from_the_command_line(tmp_path, capsys):
+    records.write(result(), tmp_path / "r.parquet")
+    command = ["export", str(tmp_path / "r.parquet"), "--output", str(tmp_path / "out")]
+    archive = [*command, "--to", "every-eval-ever", "--model-id", "us/model"]
+    assert main(archive) == 2
+    assert "needs --organization, which no result says" in capsys.readouterr().err
+    who = ["--organization", "Us", "--relationship", "first_party"]
+    assert main([*archive, *who]) == 0
+    assert capsys.readouterr().out.count("wrote ") == 2
+    assert main([*archive[:-1], "model", *who]) == 2
+    assert "expected developer/model" in capsys.readouterr().err
+    card = [*command, "--to", "model-card", "--model-id", "us/model"]
+    card[card.index("--output") + 1] = str(tmp_path / "README.md")
+    assert main(card) == 0
+    assert main([*command, "--to", "hf-eval-results"]) == 2

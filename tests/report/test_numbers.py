@@ -1,0 +1,102 @@
+"""Numbers from a record alone."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+
+import pytest
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers, table
+from lm_latent_eval.scoring import files, records
+from lm_latent_eval.scoring.metrics import METRICS
+from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from tests import tiny_checkpoint
+from tests.report.test_compare import hf_folder, questions, record
+
+TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra"]
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """A file of estimates with log-weights, and its items."""
+    folder = tmp_path_factory.mktemp("kglm")
+    writing = tiny_checkpoint.orthography()
+    path = tiny_checkpoint.write(folder, tiny_checkpoint.kglm(), writing)
+    loaded = load(path, device="cpu").checkpoint
+    scorer = Scorer(loaded, ScoringOptions(num_samples=20), quiet=True)
+    output = folder / "out.jsonl"
+    return output, files.score_file(scorer, loaded, TEXTS, output)
+
+
+def test_they_are_those_of_the_run(scored, capsys):
+    output, items = scored
+    read = files.read_record(output)
+    for name, number in numbers(read).items():
+        assert number.value == METRICS[name](items), name
+        if error := METRICS.get(f"{name}_stderr"):
+            assert number.draws_stderr == pytest.approx(error(items)), name
+    assert main(["recompute", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{METRICS['word_perplexity'](items):.4f}" in shown
+    assert "estimator=is num_samples=20" in shown
+    assert main(["recompute", str(output), "--format", "csv"]) == 0
+    lines = [*csv.DictReader(capsys.readouterr().out.splitlines())]
+    found = {line["metric"]: line for line in lines}
+    assert float(found["bits_per_byte"]["value"]) == METRICS["bits_per_byte"](items)
+    assert main(["recompute", str(output), "--format", "word"]) == 2
+
+
+def test_what_takes_log_weights_says_that_there_are_none(scored):
+    read = files.read_record(scored[0])
+    without = replace(read, rows=[replace(r, log_weights=()) for r in read.rows])
+    found = numbers(without)
+    assert found["corpus_token_perplexity"].value == NO_WEIGHTS
+    assert found["effective_samples_corpus"].value == NO_WEIGHTS
+    assert found["word_perplexity"] == numbers(read)["word_perplexity"]
+    assert NO_WEIGHTS in table(without)
+    exact = numbers(record())["corpus_token_perplexity"].value
+    assert isinstance(exact, float), "nothing is drawn: it is the same"
+
+
+def test_the_error_over_texts_holds_the_one_over_draws():
+    found = numbers(record(kind="stochastic lower", spread=3.0))["bits_per_byte"]
+    assert found.draws_stderr == pytest.approx(0.2 * math.sqrt(60) / 6000 / math.log(2))
+    assert found.stderr == pytest.approx(3 / math.sqrt(60) / 100 / math.log(2), rel=0.3)
+    quiet = numbers(record(kind="stochastic lower", spread=0.0))["bits_per_byte"]
+    assert quiet.stderr == quiet.draws_stderr, "never below it"
+
+
+def test_accuracies_have_an_error_over_questions(capsys):
+    found = numbers(questions([True, True, False, True]))
+    assert found["acc"].value == 0.75
+    assert found["acc"].stderr == pytest.approx(math.sqrt(0.75 * 0.25 / 3))
+    assert "acc" in table(questions([True, False]))
+
+
+def test_tokens_of_other_models_are_not_counted(tmp_path, capsys):
+    assert main(["recompute", str(hf_folder(tmp_path / "hf"))]) == 0
+    shown = capsys.readouterr().out
+    assert f"{math.exp(12.5 / 5):.4f}" in shown
+    assert "token_perplexity" not in shown
+
+
+def test_a_file_of_estimates_is_explained(scored, capsys):
+    assert main(["explain", str(scored[0])]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "importance sampling, 20 samples a text from the adapted proposal" in shown
+    assert "word_perplexity = " in shown
+
+
+def test_an_unfinished_run_says_so(tmp_path, capsys):
+    path = tmp_path / f"record_0{records.UNFINISHED}"
+    made = record()
+    with records.journal(path, made.settings) as add:
+        for row in made.rows[:3]:
+            add("t", row)
+    assert main(["recompute", str(tmp_path)]) == 0
+    assert "t: 3 documents, m (not finished)" in capsys.readouterr().out

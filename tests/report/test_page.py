@@ -1,0 +1,168 @@
+"""The page of results: all in one file, and looked at in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.report.page import page
+from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.metrics import Scored
+from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.scoring.scorer import Answer
+from tests.report.test_compare import questions, record
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+WIDTH = {"phone": 500, "desk": 1200}
+"""Chromium has no narrower window; what fits 500 was made to fit any."""
+
+
+def drawn(seed: int, spread: float) -> Record:
+    """A record of importance sampling, with log-weights."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for n in range(30):
+        noise = torch.randn(60, generator=generator, dtype=torch.float64)
+        log_w = -100 - n + spread * noise
+        estimate = Estimate.from_log_weights(log_w, num_tokens=21)
+        answer = Answer(n, estimate, f"0/{n}", 0, 0)
+        scored = Scored(estimate, f"0/{n}", 0, 0, 20 + n, 100 + 5 * n)
+        rows.append(Row.of(answer, scored, text=f"text {n}", document=n))
+    settings = {"model": "<b>kglm</b>", "estimator": "is", "num_samples": 20}
+    return Record("t", settings, rows)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    pytest.importorskip("matplotlib", reason="pip install 'lm-latent-eval[report]'")
+    output = tmp_path_factory.mktemp("page") / "report.html"
+    sides = {"A": drawn(0, 0.5), "B": drawn(1, 1.5)}
+    right = questions([True, True, False, True])
+    runs = {name: [[record, right]] for name, record in sides.items()}
+    page.write(runs, {"A": "first/run", "B": "second/run"}, output)
+    return output
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+def test_the_page_needs_nothing_else(path):
+    text = path.read_text()
+    assert len(text) < 1_000_000
+    tags = Tags(text).found
+    names = [tag for tag, _ in tags]
+    assert not {"link", "img", "iframe", "object"} & {*names}
+    loading = {"src", "href", "srcset", "data"}
+    inside = [a[k] for _, a in tags for k in loading & a.keys()]
+    assert all(str(each).startswith("#") for each in inside), inside
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert names.count("table") == 4, "models, differences, worst; models of questions"
+    assert names.count("svg") == 5
+    identities = [a["id"] for _, a in tags if "id" in a]
+    assert "$" not in re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL)
+    assert identities, "premise: SVG refers to its parts by name"
+
+
+def test_names_are_text_and_not_tags(path):
+    text = path.read_text()
+    assert "<b>kglm" not in text
+    assert "&lt;b&gt;kglm" in text
+
+
+def test_models_that_do_not_compare_are_shown_still(tmp_path):
+    pytest.importorskip("matplotlib", reason="pip install 'lm-latent-eval[report]'")
+    output = tmp_path / "deep" / "report.html"
+    page.write({"A": [[record()]], "B": [[record(texts=9)]]}, {}, output)
+    text = output.read_text()
+    assert "Not compared: A has 60 texts and B 9" in text
+    # Without log-weights there is no curve, and it is said why.
+    bare = replace(
+        drawn(0, 1.0), rows=[replace(r, log_weights=()) for r in drawn(0, 1.0).rows]
+    )
+    page.write({"A": [[bare]]}, {}, output)
+    assert "log_weights=true" in output.read_text()
+
+
+def test_from_the_command_line(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="pip install 'lm-latent-eval[report]'")
+    records.write(record(), tmp_path / "a.parquet")
+    output = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "a.parquet"), "--output", str(output)]) == 0
+    assert capsys.readouterr().out == f"wrote {output}\n"
+    assert "a.parquet" in output.read_text()
+
+
+# -- in a browser --------------------------------------------------------------------
+
+PROBE = """
+<pre id="found"></pre>
+<script>
+const table = document.querySelectorAll("table")[2];
+const place = [...table.querySelectorAll("th")].findIndex(
+  head => head.textContent === "words");
+const column = () => [...table.tBodies[0].rows].map(
+  row => Number(row.children[place].dataset.value));
+const head = table.querySelectorAll("th")[place];
+head.click(); const down = column();
+head.click(); const up = column();
+const ink = getComputedStyle(document.querySelector("svg text")).fill;
+document.getElementById("found").textContent = JSON.stringify({
+  width: document.scrollingElement.scrollWidth, window: innerWidth, down, up, ink,
+  paper: getComputedStyle(document.body).backgroundColor,
+  charts: [...document.querySelectorAll("svg")].map(
+    svg => [svg.getBoundingClientRect().width, svg.getBoundingClientRect().height]),
+});
+</script>
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("window", "dark"), [("phone", True), ("desk", False)])
+def test_a_browser_shows_it(path, tmp_path, window, dark):
+    names = (os.environ.get("CHROMIUM", ""), *BROWSERS)
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip("needs Chromium: apt-get install chromium, or CHROMIUM=PATH")
+    probed = tmp_path / "probed.html"
+    probed.write_text(path.read_text().replace("</body>", f"{PROBE}</body>"))
+    shown = subprocess.run(
+        [
+            browser,
+            *("--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={WIDTH[window]},900",
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+            probed.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    ).stdout
+    found = json.loads(re.search(r'<pre id="found">(.*?)</pre>', shown)[1])
+    assert found["width"] <= found["window"], "nothing is cut off at the side"
+    assert found["down"] == sorted(found["down"], reverse=True)
+    assert found["up"] == sorted(found["up"])
+    assert found["up"] != found["down"], "premise"
+    assert all(w > 300 and 60 < h < w for w, h in found["charts"]), found["charts"]
+    luminance = [
+        sum(map(int, re.findall(r"\d+", found[part])[:3])) for part in ("ink", "paper")
+    ]
+    assert (luminance[0] > luminance[1]) is dark
