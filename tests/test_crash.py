@@ -25,7 +25,7 @@ from lm_latent_eval.studies.importance.draws import DrawsFile
 from lm_latent_eval.studies.importance.rows import read as read_rows
 from tests import tiny_checkpoint
 from tests.conftest import PROJECT
-from tests.killing import KILLS, Command, latent_eval, lm_eval, num_bytes
+from tests.killing import ENOUGH, KILLS, Command, latent_eval, lm_eval, num_bytes
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,7 +78,7 @@ def test_estimate(checkpoint, text_file, tmp_path):
     total, killed = command(whole).finish(), command(cut)
     saved = [cut.read_bytes() for _ in killed.kill(total)]
     killed.finish()
-    assert len(saved) == KILLS
+    assert len(saved) in range(ENOUGH, KILLS + 1)
     for content in saved:
         kept = content[: content.rindex(b"\n") + 1]
         assert cut.read_bytes().startswith(kept), "to the byte"
@@ -100,7 +100,7 @@ def test_study(checkpoint, text_file, tmp_path):
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) == KILLS
+    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
     assert killed.finish() == total
     for path in (whole / "draws").iterdir():
         number = 1 if path.name.startswith("beam") else 20
@@ -134,7 +134,7 @@ def test_train(tmp_path):
 
     command("whole").finish()
     killed = command("cut")
-    assert len([*killed.kill(total=25)]) == KILLS
+    assert len([*killed.kill(total=25)]) in range(ENOUGH, KILLS + 1)
     killed.finish()
     assert epochs(killed.log) >= 25
     for name in ("model.safetensors", "spelling.safetensors"):
@@ -153,7 +153,7 @@ def test_distort_sample(tmp_path):
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) == KILLS
+    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
     killed.finish()
     assert Corpus.open(cut).settings == Corpus.open(whole).settings
     same_files(cut, whole)
@@ -181,7 +181,7 @@ def test_distort_study(tmp_path):
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) == KILLS
+    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
     assert killed.finish() == total
     layouts = [Layout(folder) for folder in (cut, whole)]
     for learner in Learners(Plan.read(PLAN)).all:
@@ -210,7 +210,7 @@ def test_use_cache(checkpoint, text_file, tmp_path):
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) == KILLS
+    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
     killed.finish()
     close(results(cut), results(whole))
 
