@@ -174,14 +174,19 @@ class Mixed:
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
     ) -> Estimate:
-        """Estimate log p(continuation | prefix), both from the same latents."""
+        """Estimate log p(continuation | prefix), both from the same latents.
+
+        No bound, but where every latent of the whole was found: of the prefix, too.
+        """
         estimate = self.estimate(log_w, num_tokens)
         whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
-        drawn = log_ratio_stderr(whole, prefix).item()
+        log_p = log_evidence(whole).item() - log_evidence(prefix).item()
+        if estimate.bound is Bound.EXACT:
+            return replace(estimate, log_evidence=log_p)
         return replace(
             estimate,
-            log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
-            stderr=0.0 if estimate.bound is Bound.EXACT else max(drawn, 1 / len(whole)),
+            log_evidence=log_p,
+            stderr=max(log_ratio_stderr(whole, prefix).item(), 1 / len(whole)),
             bound=Bound.NONE,
             log_weights=(),
         )

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
-from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -88,7 +88,7 @@ def test_importance_sampling_is_unbiased(backend, model, truth, proposal, text):
     exact_log_p = truth.log_p(words)
     relative_error = exact_relative_error(model, proposal, words, num_samples)
     assert 0 < relative_error < 0.05, "premise: precise enough to notice an error"
-    lm = backend(num_samples=num_samples, proposal=proposal)
+    lm = backend(estimator="is", num_samples=num_samples, proposal=proposal)
     (answer,) = lm.loglikelihood_rolling(rolling(text))
     assert abs((answer - torch.tensor(exact_log_p)).exp() - 1) < 5 * relative_error
 
@@ -115,7 +115,7 @@ def test_every_seed_draws_anew_and_their_mean_is_the_probability(backend, model,
     error = exact_relative_error(model, "peeking", words, 500)
     estimates = []
     for seed in range(30):
-        lm = backend(num_samples=500, seed=seed, proposal="peeking")
+        lm = backend(estimator="is", num_samples=500, seed=seed, proposal="peeking")
         (answer,) = lm.loglikelihood_rolling(rolling("the saw"))
         estimates.append(float(answer))
     assert len(set(estimates)) == len(estimates)
@@ -191,7 +191,7 @@ def test_a_difference_of_estimates_says_that_it_is_no_bound(backend):
 
 
 def test_sampled_continuations_agree_with_enumeration(backend, truth):
-    lm = backend(num_samples=20_000)
+    lm = backend(estimator="is", num_samples=20_000)
     ((answer, _),) = lm.loglikelihood(conditional(("the", " saw Ada")))
     whole, prefix = ids("the", "saw", "Ada"), ids("the")
     expected = truth.log_p(whole) - truth.log_p(prefix)
@@ -208,7 +208,7 @@ def test_options_of_a_question_share_the_draws_of_their_context(backend, monkeyp
         return original(self, log_w, log_w_prefix, num_tokens)
 
     monkeypatch.setattr(ImportanceSampling, "difference", spy)
-    lm = backend(num_samples=40)
+    lm = backend(estimator="is", num_samples=40)
     question, other = conditional(
         ("Ada saw", " the fox"), ("Ada saw", " Bo"), task="questions"
     )

@@ -125,7 +125,7 @@ WRONG = {
     ("temperature", "nan"): "temperature='nan': expected a positive number",
     ("seed", -1): "seed=-1: expected a whole number of at least 0",
     ("estimator", "bean"): r"estimator=.bean.: .* \(did you mean beam\?\)",
-    ("estimator", "exact"): "estimator='exact': expected one of is, beam",
+    ("estimator", "exact"): "estimator='exact': expected one of auto, mixed, is, beam",
     ("proposal", "peking"): "proposal='peking'.*peeking",
     ("unk", "open"): "unk='open': expected one of spelled, penalized, closed",
     ("unk", "spelled"): "unk=spelled needs .* character model.* use unk=penalized",
@@ -281,10 +281,11 @@ def test_a_proposal_that_misses_the_support_is_an_error(
 
 def test_a_weight_that_is_no_number_is_an_error(backend, monkeypatch):
     lm = backend(num_samples=5)
+    original = lm.checkpoint.model.log_joint
     monkeypatch.setattr(
         lm.checkpoint.model,
         "log_joint",
-        lambda encoded, walks: torch.full((1, 5), math.nan),
+        lambda encoded, walks: original(encoded, walks).fill_(math.nan),
     )
     with pytest.raises(ValueError, match=r"task/0 \('the fox'\).*nan"):
         lm.loglikelihood_rolling(rolling("the fox"))

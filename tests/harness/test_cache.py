@@ -48,12 +48,12 @@ def forbid(lm, monkeypatch):
 
 
 def test_a_second_run_answers_from_the_cache(backend, caching, monkeypatch):
-    first = caching(backend(num_samples=10))
+    first = caching(backend(estimator="is", num_samples=10))
     texts = first.loglikelihood_rolling(rolling(*TEXTS))
     parts = first.loglikelihood(conditional(*PAIRS))
     written = first.generate_until(generation("the fox", max_gen_toks=4))
 
-    lm = backend(num_samples=10)
+    lm = backend(estimator="is", num_samples=10)
     second = caching(lm)
     forbid(lm, monkeypatch)
     again = second.loglikelihood_rolling(rolling(*TEXTS))

@@ -180,7 +180,7 @@ def test_the_share_of_an_estimator_is_told_apart(rnng, tmp_path):
     corpus = draw(fox(), tmp_path / "corpus", 40, max_length=4)
     pretrained = str(tiny_checkpoint.write(tmp_path / "rnng", rnng))
     found = evaluate(
-        LatentRNNG(pretrained=pretrained, num_samples=40),
+        LatentRNNG(pretrained=pretrained, estimator="is", num_samples=40),
         corpus,
         metadata={"end": "implied"},
     )
