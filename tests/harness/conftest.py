@@ -47,10 +47,15 @@ def tiny_lstm(tmp_path_factory):
 
 @pytest.fixture
 def backend(tiny):
-    """Return a function that opens the tiny KGLM with other settings."""
+    """Return a function that opens the tiny KGLM with other settings.
+
+    By importance sampling, unless they say otherwise: its tiny texts would be exact.
+    """
     from lm_latent_eval.harness.backends import LatentKGLM
 
-    return lambda **settings: LatentKGLM(pretrained=tiny, **settings)
+    return lambda **settings: LatentKGLM(
+        pretrained=tiny, **{"estimator": "is", **settings}
+    )
 
 
 @pytest.fixture

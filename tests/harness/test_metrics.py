@@ -244,12 +244,12 @@ def test_the_stderr_column_is_filled(results):
 
 def test_the_results_say_what_the_numbers_are(results):
     said = results["config"]["latent_eval"]
-    assert said["estimator"] == "is"
+    assert said["estimator"] == "auto"
     assert said["num_samples"] == 40
     assert said["requests"] == 3
     assert said["predicted_tokens"] == 5 + 6 + 3
     assert said["bound_of_log_likelihood"] == {"stochastic lower": 3}
     assert said["samples_per_request"] == [40, 40]
-    assert 1 <= said["effective_sample_size_minimum"] <= 40
+    assert 1 <= said["effective_sample_size_minimum"] <= 20, "half are drawn"
     samples = results["samples"]["latent_perplexity"]
     assert all(math.isfinite(sample["filtered_resps"][0]) for sample in samples)
