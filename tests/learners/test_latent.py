@@ -128,7 +128,7 @@ def test_numbers_are_those_of_the_model():
 
 def test_a_sequence_is_not_cut_into_sentences():
     words = {2: "Plums", 3: "."}
-    given = replace(checkpoint(), tokenizer=word_tokenizer(["Plums", "."]))
+    given = replace(checkpoint(), words=word_tokenizer(["Plums", "."]))
     assert len(given.model.sentence_starts("Plums . Plums .")) == 2, "premise"
     ids = [2, 3, 2, 3, END_ID]
     expected = EveryTree(given, words, END_ID).score([0], [ids]).log_p
@@ -182,7 +182,7 @@ def test_words_that_the_model_lacks_or_cuts():
         ({i: f"w{i}" for i in range(2, 14)}, r"w2, .*, w11 and 2 more\. They"),
     ):
         with pytest.raises(ValueError, match=message):
-            latent(replace(checkpoint(), tokenizer=few), given)
+            latent(replace(checkpoint(), words=few), given)
 
 
 def test_a_word_that_is_a_mark_is_no_word():

@@ -283,7 +283,9 @@ def test_weights_of_filters_are_of_the_token_level(metric):
 @of("importance_perplexity")
 def test_estimates_of_a_model(metric):
     texts = ["She studied in the town.", "Falmere is a town in the north."]
-    estimates = lm_latent_eval.load(CHECKPOINT).log_likelihood(texts, num_samples=60)
+    estimates = lm_latent_eval.load(CHECKPOINT).log_likelihood(
+        texts, estimator="is", num_samples=60
+    )
 
     found = metric.compute(
         log_weights=[e.log_weights for e in estimates],

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from lm_latent_eval.inference import beam, importance, particles
+from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
@@ -236,7 +236,7 @@ def test_a_batch_is_scored_as_its_texts(model, which, method):
 def test_pieces_are_scored_as_the_whole(model, which, method, piece, monkeypatch):
     q, batch = model.proposal(which), tiny.batch(RAGGED, -2.0)
     whole = method.log_weights(model, q, batch, keys(len(RAGGED)))
-    for module in (particles, importance, beam):
+    for module in (particles, importance):
         monkeypatch.setattr(module, "PIECE", piece)
     cut = method.log_weights(model, q, batch, keys(len(RAGGED)))
     assert (whole > -torch.inf).any(1).all(), "premise"

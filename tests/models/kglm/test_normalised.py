@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_latent_eval.inference import beam, importance, particles
+from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
@@ -170,7 +170,7 @@ def test_a_text_may_wait_while_others_go_on(kglm):
 
 def cut(monkeypatch, size: int) -> None:
     """Let everything that reads in pieces read pieces of this size."""
-    for module in (particles, importance, beam):
+    for module in (particles, importance):
         monkeypatch.setattr(module, "PIECE", size)
 
 

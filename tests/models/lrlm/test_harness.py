@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lm_latent_eval.harness.backends import LatentLRLM, LatentNKLM
-from lm_latent_eval.inference import beam, importance, particles
+from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.facts import pieces
 from lm_latent_eval.models.lrlm.modeling import LRLM
@@ -103,7 +103,7 @@ def test_whole_texts(opened):
 
 def test_texts_of_many_pieces(opened, monkeypatch):
     built, _, backend = opened
-    for module in (beam, importance, particles):
+    for module in (importance, particles):
         monkeypatch.setattr(module, "PIECE", 2)
     [found] = backend().loglikelihood_rolling(rolling(CASES[0][0]))
     assert float(found) == pytest.approx(
