@@ -138,4 +138,4 @@ def test_contrastive_tasks_take_it(backend, model, tmp_path):
 def test_spelling_is_refused(pretrained):
     with pytest.raises(ValueError, match="unk=spelled needs"):
         LatentSRNN(pretrained=pretrained, unk="spelled")
-    assert LatentSRNN(pretrained=pretrained).options.unk == "closed"
+    assert LatentSRNN(pretrained=pretrained).fingerprint["unk"] == "closed"
