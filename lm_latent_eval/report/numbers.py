@@ -91,7 +91,7 @@ def _number(name: str, rows: Sequence[Row]) -> Number:
 
 def _lacks_weights(rows: Sequence[Row]) -> bool:
     """Whether there were log-weights that the record does not hold."""
-    drawn = [r for r in rows if r.estimator == "is" and r.bound != Bound.EXACT]
+    drawn = [row for row in rows if row.bound == Bound.STOCHASTIC_LOWER]
     return not all(row.log_weights for row in drawn)
 
 

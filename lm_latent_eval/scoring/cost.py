@@ -49,12 +49,13 @@ def announce(
     cost = (
         f"num_samples={most} for {texts:,} text{'s' * (texts != 1)}: "
         f"{evaluations:,} evaluations of p(x, z), of {scored:,} words in all; "
-        f"log-weights and latents take {memory / 1e9:,.1f} GB"
+        f"log-weights and latents take {_gigabytes(memory)} GB"
     )
     if memory > (there_is := machine_memory()):
         fewer = ", or score fewer texts at a time" if kept and texts > 1 else ""
         raise ValueError(
-            f"{cost}, and there are {there_is / 1e9:,.1f} GB: draw fewer samples{fewer}"
+            f"{cost}, and there are {_gigabytes(there_is)} GB: draw fewer samples"
+            f"{fewer}"
         )
     if scored >= MUCH:
         logger.warning("%s. Ctrl-C ends the run", cost)
@@ -72,12 +73,19 @@ def machine_memory() -> int:
 def _estimating(method: Any, words: Sequence[int], stepwise: bool) -> int:
     """Bytes that the longest text's log-weights and latents take, at least."""
     # What is searched for is held; draws come in rounds, and filters go by tokens.
-    searched = {BeamMarginalization: 1.0, Mixed: 0.5}.get(type(method), 0.0)
-    longest = min(max(words, default=0), PIECE) * (1.0 if stepwise else searched)
-    return int(method.num_samples * (ESTIMATED + DECISION * longest)) * bool(words)
+    halves = {BeamMarginalization: 2, Mixed: 1}.get(type(method), 0)
+    held = method.num_samples * (2 if stepwise else halves) // 2
+    longest = min(max(words, default=0), PIECE)
+    weights = method.num_samples * ESTIMATED * bool(words)
+    return int(weights + held * DECISION * longest)
 
 
 def _keeping(method: Any, words: Sequence[int]) -> int:
     """Bytes of the log-weights in all estimates; beams have none, filters have few."""
-    drawn = {ImportanceSampling: 1.0, Mixed: 0.5}.get(type(method), 0.0)
-    return int(method.num_samples * len(words) * KEPT * drawn)
+    halves = {ImportanceSampling: 2, Mixed: 1}.get(type(method), 0)
+    return int(method.num_samples * len(words) * KEPT * halves // 2)
+
+
+def _gigabytes(number: int) -> str:
+    """Write bytes as gigabytes, in integers: numbers may be beyond any float."""
+    return f"{number // 10**9:,}.{number // 10**8 % 10}"

@@ -173,7 +173,7 @@ def test_one_spelling_is_one_number_everywhere(folders, value):
         )
 
     python, harness = (
-        outcome(lambda way=way: way().options.num_samples) for way in ways()
+        outcome(lambda way=way: way().fingerprint["num_samples"]) for way in ways()
     )
     if value not in ("", "None"):  # which the harness takes for nothing given
         assert isinstance(python, Refused) == isinstance(harness, Refused)

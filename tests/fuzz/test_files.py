@@ -26,9 +26,10 @@ FEW = ("--num-samples", "2")
 
 
 def in_lines(texts: list[str]) -> bool:
-    """Whether texts can stand one a line in UTF-8."""
+    """Whether texts can stand one a line in UTF-8; a file with a NUL is no text."""
     return all(
-        text.strip() and not {"\n", "\r"} & {*text} and _encodes(text) for text in texts
+        text.strip() and not {"\n", "\r", "\0"} & {*text} and _encodes(text)
+        for text in texts
     )
 
 

@@ -468,7 +468,7 @@ def test_a_graph_of_another_checkpoint(tmp_path, other):
 def test_no_such_model_lists_its_neighbours():
     with pytest.raises(ValueError, match=r"no latent model 'kgml'; there is kglm"):
         model_class("kgml")
-    with pytest.raises(ValueError, match=r"there is .*kglm, lstm"):
+    with pytest.raises(ValueError, match=r"there is .*kglm, lrlm, lstm"):
         model_class("?")
 
 

@@ -262,7 +262,7 @@ def test_from_the_command_line(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("Undecided:") == 3, "one text decides nothing"
     assert f"C = {hf}" in shown
-    assert "is with K = 9" in shown
+    assert "auto with K = 9" in shown
     assert "no end of a text is charged" in shown
     assert main(["compare", estimates, hf, "--format", "csv"]) == 0
     head, of_bytes, _ = csv.reader(capsys.readouterr().out.splitlines())

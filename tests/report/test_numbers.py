@@ -28,9 +28,9 @@ def scored(tmp_path_factory):
     writing = tiny_checkpoint.orthography()
     path = tiny_checkpoint.write(folder, tiny_checkpoint.kglm(), writing)
     loaded = load(path, device="cpu").checkpoint
-    scorer = Scorer(loaded, ScoringOptions(num_samples=20), quiet=True)
+    scorer = Scorer(loaded, ScoringOptions("is", num_samples=20), quiet=True)
     output = folder / "out.jsonl"
-    return output, files.score_file(scorer, loaded, TEXTS, output)
+    return output, files.score_file(scorer, TEXTS, output)
 
 
 def test_they_are_those_of_the_run(scored, capsys):

@@ -118,6 +118,13 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
         model.generate(TEXTS, num_samples=10**12)
 
 
+def test_no_number_is_too_large_to_be_refused(model):
+    """Beyond what a float can hold, too."""
+    for estimator in ("auto", "is", "beam"):
+        with pytest.raises(ValueError, match=r"take [\d,]{400,}\.\d GB, and there are"):
+            model.log_likelihood(TEXTS, num_samples=10**400, estimator=estimator)
+
+
 def test_the_command_refuses_in_one_line(model, checkpoint, text_file, capsys):
     assert ways(model, checkpoint, text_file)["estimate"](10**12) == 2
     (line,) = capsys.readouterr().err.splitlines()

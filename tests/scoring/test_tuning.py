@@ -178,7 +178,7 @@ def test_scoring_a_text_that_was_tuned_on_is_found_out(checkpoint, tmp_path, cap
         output = tmp_path / f"{proposal}.jsonl"
         with caplog.at_level(logging.WARNING):
             caplog.clear()
-            score_file(scorer, loaded, texts, output)
+            score_file(scorer, texts, output)
         said = "the smoothing proposal was tuned on 1 of these texts" in caplog.text
         assert said == warned
         head = json.loads(output.read_text().splitlines()[0])
