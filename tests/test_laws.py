@@ -215,7 +215,7 @@ def test_a_normalised_model_says_so(name):
     assert model.mass in (Mass.ONE, Mass.LESS)
 
 
-@proposals("crf")
+@proposals("crf", "posterior", ("lrlm", "adapted"))  # it reads a piece as a whole
 def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkeypatch):
     """So they read as much of the text as the proposal does."""
     case, _, proposal = opened(name, which)
@@ -230,7 +230,7 @@ def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkey
     torch.testing.assert_close(filtered, drawn, rtol=0, atol=1e-10)
 
 
-@proposals("crf")
+@proposals("crf", "posterior")
 def test_filters_are_the_same_in_any_company(name, which):
     case = TINY_MODELS[name].case()
     proposal = case.proposal(which, 2.0)

@@ -110,7 +110,7 @@ def test_an_estimator_of_another_package_serves_any_model(checkpoint, declare, n
     assert scorer.fingerprint["estimator"] == name
     with pytest.raises(ValueError, match=r"estimator='twi': .*did you mean twice"):
         ScoringOptions.parse(estimator="twi")
-    with pytest.raises(ValueError, match="estimator='exact': expected one of is"):
+    with pytest.raises(ValueError, match="estimator='exact': expected one of auto"):
         Scorer(checkpoint, ScoringOptions(estimator="exact"))
 
 

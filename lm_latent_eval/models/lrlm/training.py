@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
@@ -19,7 +18,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import LRLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 
 def train(
@@ -77,7 +76,7 @@ def train(
         return -model.log_joint(model.encode(batch, about), Everything()).sum()
 
     annotate = Annotator(topics, tokenizer)
-    with only_writer(directory, "the finished epochs"):
+    with only_trainer(directory):
         trainer = Trainer(
             {"p": Part(model, loss)},
             size=lambda item: len(item[0]),

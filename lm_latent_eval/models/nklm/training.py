@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
 from lm_latent_eval.models.lrlm.data import build_topics
@@ -20,7 +19,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import NKLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 
 def train(
@@ -74,7 +73,7 @@ def train(
     torch.manual_seed(options.seed)
     model = NKLM(config, topics)
     annotate = Annotator(topics, tokenizer, config.num_positions)
-    with only_writer(directory, "the finished epochs"):
+    with only_trainer(directory):
         trainer: Trainer[Item] = Trainer(
             {"p": Part(model, lambda items: _loss(model, items))},
             size=lambda item: len(item[0]),
