@@ -13,6 +13,7 @@ import lm_latent_eval
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.world import generate
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -45,7 +46,7 @@ def train(folder, model: str, output: str, *options: str) -> int:
 def log_p(checkpoint, text: str) -> torch.Tensor:
     ids = [*checkpoint.tokenizer(text).ids, END]
     batch = TokenBatch.collate([ids], first=START)
-    model, latents = checkpoint.model, 1
+    model, latents = checkpoint.model, NO_LATENT
     if checkpoint.name == "kglm":
         proposal = model.proposal()
         latents = proposal.beam(proposal.encode(batch), 3).latents
