@@ -65,6 +65,8 @@ def _register() -> None:
             "needs 2.9 or later"
         ) from err
     setup("sim")
+    # Gradient checkpointing asks every device that there is, wherever it computes.
+    vars(torch)["sim"].get_amp_supported_dtype = lambda: [torch.bfloat16]
 
 
 def _is_simulated(device: Any) -> bool:

@@ -27,11 +27,15 @@ ASTRAY = {"scores": 3.0, "look_ahead": 0.2, "start": 6.0, "whole": -6.0, "longer
 
 def astray(name: str, which: str):
     """Return a tiny model whose proposal is badly weighed, and some of its texts."""
-    tiny = TINY_MODELS[name]
-    model = tiny.build()
+    tiny = TINY_MODELS[name].case()
+    model = tiny.model
     begin = {strength: ASTRAY[strength] for strength in model.untuned(which)}
     model.tuned = {which: Tuned(begin, [], {})}
-    texts = [text for text in tiny.outcomes(5) if text[-1] == END and len(text) == 5]
+    texts = [
+        text
+        for text in replace(tiny, length=5).outcomes()
+        if text[-1] == END and len(text) == 5
+    ]
     return tiny, model, texts[::17] if name == "rnng" else [t[2:] for t in texts[::19]]
 
 
@@ -39,9 +43,9 @@ def divergence(tiny, model, proposal, texts) -> float:
     """Sum KL(p(z | x) || q(z | x)) over texts, by listing every z."""
     total = 0.0
     for text in texts:
-        log_p = tiny.log_joint(model, text).log_softmax(-1)
+        log_p = tiny.log_joint(text).log_softmax(-1)
         encoded = proposal.encode(tiny.batch([text]))
-        log_q = proposal.log_prob(encoded, tiny.latents(model, text))[0]
+        log_q = proposal.log_prob(encoded, tiny.latents(text))[0]
         some = log_p > -torch.inf
         total += (log_p[some].exp() * (log_p - log_q)[some]).sum().item()
     return total
@@ -134,7 +138,7 @@ def test_a_gain_is_that_of_the_divergence():
     tiny, model, texts = astray("kglm", "smoothing")
     text = texts[0]
     read = fitting.Read.of(model, "smoothing", tiny.batch([text]))
-    log_p, latents = tiny.log_joint(model, text), tiny.latents(model, text)
+    log_p, latents = tiny.log_joint(text), tiny.latents(text)
     listed = fitting.Drawn([latents], [log_p.softmax(-1)[None]], [])
     old, new = model.strengths("smoothing"), model.untuned("smoothing")
     far = [

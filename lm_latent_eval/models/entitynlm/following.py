@@ -172,8 +172,9 @@ class Following:
             for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
         ]
         log_slot, log_length = (torch.cat(part) for part in zip(*parts, strict=True))
-        slot = zeros.index_put((row, t), log_slot)
-        length = zeros.index_put((row, t), log_length)
+        # Strengths that are fitted are float64, whatever the weights are.
+        slot = zeros.index_put((row, t), log_slot.to(zeros))
+        length = zeros.index_put((row, t), log_length.to(zeros))
         mention = mention.masked_fill(self._impossible(), -torch.inf)
         return Factors(*(x.view(self.shape) for x in (mention, slot, length)))
 

@@ -239,6 +239,7 @@ class Steps:
                 checkpoint,
                 test,
                 proposal=proposal,
+                estimator="is",  # of which more draws continue fewer
                 num_samples=number,
                 seed=self.plan.seed,
                 device=self.device,

@@ -218,7 +218,7 @@ def test_sentences_are_estimated_one_by_one(tmp_path):
     data.write_text("\n".join(texts), encoding="utf-8")
     found = study(checkpoint, data, tmp_path / "study").run()
     last = next(r for r in found if r["level"] == "instance" and r["num_samples"] == 20)
-    single = estimates(checkpoint, texts, num_samples=20)
+    single = estimates(checkpoint, texts, estimator="is", num_samples=20)
     assert last["texts"] == 3
     total = math.fsum(estimate.log_evidence for estimate in single)
     assert last["log_likelihood"] == pytest.approx(total, rel=1e-8)
