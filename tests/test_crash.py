@@ -125,7 +125,7 @@ def test_train(tmp_path):
     def command(name: str) -> Command:
         log = tmp_path / f"{name}.log"
         given = ["train", "lstm", *data, "--output", str(tmp_path / name)]
-        given += ["--epochs", "25", "--batch-size", "2", "--dropout", "0.3"]
+        given += ["--epochs", "12", "--batch-size", "2", "--dropout", "0.3"]
         given += ["--embedding-dim", "8", "--hidden-size", "9", "--patience", "30"]
         return Command(latent_eval, given, log, lambda: epochs(log))
 
@@ -134,9 +134,9 @@ def test_train(tmp_path):
 
     command("whole").finish()
     killed = command("cut")
-    assert len([*killed.kill(total=25)]) in range(ENOUGH, KILLS + 1)
+    assert len([*killed.kill(total=12)]) in range(ENOUGH, KILLS + 1)
     killed.finish()
-    assert epochs(killed.log) >= 25
+    assert epochs(killed.log) >= 12
     for name in ("model.safetensors", "spelling.safetensors"):
         found, expected = (load_file(tmp_path / n / name) for n in ("cut", "whole"))
         assert found.keys() == expected.keys()
