@@ -69,9 +69,14 @@ class Tuned:
         )
 
 
-def tilted(model: Any) -> list[str]:
-    """Return the proposals whose strengths training fits: more than a temperature."""
-    return [name for name in model.proposal_names if len(model.untuned(name)) > 1]
+def learned(model: Any) -> list[str]:
+    """Return the proposals with strengths that were learned from annotation.
+
+    The others begin at strengths of 1, which were never found to be far from best, and
+    a fit of them costs more than the training of a small model.
+    """
+    given = {"scores", "look_ahead"}
+    return [name for name in model.proposal_names if model.untuned(name).keys() - given]
 
 
 def fit_after_training(
@@ -98,7 +103,7 @@ def fit_after_training(
     model.requires_grad_(False)
     model.tuned = {}  # what was fitted to another p is past
     result: dict[str, Tuned] = {}
-    for name in tilted(model):
+    for name in learned(model):
         found = fit(model, name, batches, RANGES, budget)
         if found.better:
             result[name] = Tuned.of(found, [*read], budget)

@@ -15,7 +15,6 @@ from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.conll import CoreferenceText
 from lm_latent_eval.models.entitynlm.data import Annotator, collate_chains
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.models.tuning import fit_after_training
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer, split
 from lm_latent_eval.training import orthography
@@ -71,7 +70,6 @@ def train(
         trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
         model.eval()  # type: ignore[no-untyped-call]
         shown = [text.text for text in texts]
-        model.tuned = fit_after_training(model, tokenizer, shown, options.seed)
         writing = orthography.train(shown, tokenizer)
         save(model, tokenizer, directory, model.state_dict(), writing)
     return model

@@ -27,7 +27,6 @@ from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.trees import Trees
-from lm_latent_eval.models.tuning import fit_after_training
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer, split
 from lm_latent_eval.training import orthography
@@ -88,7 +87,6 @@ def train(
         )
         trainer.run(learnt, held_out)
         model.eval()  # type: ignore[no-untyped-call]
-        model.tuned = fit_after_training(model, tokenizer, texts, options.seed)
         writing = orthography.train(texts, tokenizer)
         save(model, tokenizer, directory, model.state_dict(), writing)
     return model
