@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.latent import NO_LATENT
+from lm_latent_eval.latent import NO_LATENT, Mass
 from lm_latent_eval.models import recurrent_lm
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
@@ -103,3 +103,15 @@ def test_scores_of_words_are_held_some_at_a_time(build, monkeypatch):
     parts = model.log_joint(model.encode(texts), NO_LATENT)
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
     assert rows == [3, 3, 1]
+
+
+@pytest.mark.parametrize("build", [tiny_models.lstm, tiny_models.rnn])
+def test_a_model_may_utter_every_word(build):
+    """Padding and the start, too: then it wastes what they get, and says so."""
+    model = build()
+    model.config.never_uttered = []
+    hidden = torch.ones(2, model.config.embedding_dim, dtype=torch.float64)
+    every = model.log_probs(hidden)
+    assert every.isfinite().all()
+    assert (every.logsumexp(-1).abs() < 1e-12).all()
+    assert model.mass is Mass.LESS

@@ -37,5 +37,5 @@ class LSTMLanguageModel(RecurrentLM):
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p of every word after each state: (N, D) -> (N, V) nats."""
         scores = F.linear(hidden, self.embeddings.weight, self.bias)
-        never = torch.tensor(self.config.never_uttered, device=scores.device)
+        never = torch.tensor(self.config.never_uttered, device=scores.device).long()
         return scores.index_fill(-1, never, -torch.inf).log_softmax(-1)

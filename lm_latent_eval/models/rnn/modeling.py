@@ -108,7 +108,7 @@ class RNNLanguageModel(RecurrentLM):
 
     def _of_classes(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each class's rows of the output layer: weights and biases."""
-        never = torch.tensor(self.config.never_uttered, device=self.bias.device)
+        never = torch.tensor(self.config.never_uttered, device=self.bias.device).long()
         bias = self.bias.index_fill(0, never, -torch.inf)
         # Split once: the gradient of each slice would be as large as the whole.
         weights = self.embeddings.weight.split(self.sizes)
