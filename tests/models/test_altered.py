@@ -217,6 +217,7 @@ def test_a_value_out_of_range_is_named(copy):
     config = json.loads(path.read_text())
     for name, value, message in [
         ("cutoff", True, r"cutoff is True: expected a whole number of 1 <= n"),
+        ("cutoff", 1001, r"cutoff is 1001: expected a whole number of 1 <= n <= 1000"),
         ("special_entities", -1, r"special_entities is -1: .* 1 <= n <= 3"),
         ("special_entities", None, r"special_entities is None: .* 1 <= n <= 3"),
         ("special_entities", 4, r"special_entities is 4: .* 1 <= n <= 3"),

@@ -10,6 +10,10 @@ from lm_latent_eval.values import Each, Flag, OneOf, Rules, Share, Whole
 CopyScores = Literal["transposed", "reshaped"]
 
 
+MOST_CUTOFF = 1000
+"""Tokens. Every decision looks at the nodes of as many, so memory grows with it."""
+
+
 class KGLMConfig(CheckedConfig):
     """Configuration of a knowledge graph language model and its proposals.
 
@@ -51,7 +55,7 @@ class KGLMConfig(CheckedConfig):
         "entity_embedding_dim": Whole(1),
         "hidden_size": Whole(1),
         "num_layers": Whole(1, 1000),
-        "cutoff": Whole(1),
+        "cutoff": Whole(1, MOST_CUTOFF),
         "tie_weights": Flag(),
         "entity_shortlist": Flag(),
         "special_entities": Whole(1, "num_entities"),
