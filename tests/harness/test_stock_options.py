@@ -67,7 +67,7 @@ def test_num_fewshot_puts_examples_before_the_question(
     results = evaluate_stock(
         names=["who_saw"], include_path=questions, num_fewshot=num_fewshot
     )
-    ours = backend(num_samples=12)._scorer
+    ours = backend(estimator="auto", num_samples=12)._scorer
     right = 0
     found = log_likelihoods(results)
     for i, doc in enumerate(QUESTIONS):

@@ -85,7 +85,7 @@ def test_the_stock_tasks_report_what_enumeration_says(exact, truth):
 def test_every_estimate_is_the_scorers_alone(evaluate_stock, backend):
     """With few samples: the task's name and the document's number choose the draws."""
     found = log_likelihoods(evaluate_stock())
-    ours = backend(num_samples=12)._scorer
+    ours = backend(estimator="auto", num_samples=12)._scorer
 
     def alone(name, text, context):
         (answer,) = ours.score_continuations([Query(0, name, text, context)])
