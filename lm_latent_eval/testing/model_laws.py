@@ -286,18 +286,52 @@ def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
         _equal(sum_of_beam, exact, EXACT, what)
 
 
+def latents_are_told_apart(case: Case, name: str) -> None:
+    """A latent is the same numbers, drawn or found, and no other latent's.
+
+    ``estimator=mixed`` leaves out draws that were found, so latents have to be equal to
+    the last number, those past the end of a text included.
+    """
+    proposal, texts = case.proposal(name), _of_several_lengths(case, name)
+    batch, ids = case.batch(texts), keys(len(texts))
+    encoded = particles.encode(case.model, proposal, batch)
+    every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
+    found = every.search(case.model, proposal, batch, ids, encoded)
+    draw = ImportanceSampling(50)
+    log_w, drawn = draw.draw(case.model, proposal, batch, ids, encoded)
+    for text, paths, log_q, path, weight in zip(
+        texts, found.path, found.log_q, drawn, log_w, strict=True
+    ):
+        used = paths[log_q > -torch.inf].tolist()
+        _hold(
+            len(set(used)) == len(used),
+            f"{name}, of {text}: two latents that a beam finds are equal",
+        )
+        _hold(
+            {*path[weight > -torch.inf].tolist()} <= {*used},
+            f"{name}, of {text}: a latent that is drawn is none that a beam finds. Are "
+            "the places past the end of a text 0?",
+        )
+
+
 def company_moves_no_weight(case: Case, name: str) -> None:
     """A text is scored in a batch as it is alone."""
     proposal, method = case.proposal(name), ImportanceSampling(7)
-    texts = case.readable(proposal)[::4]
-    if case.goes_on:
-        texts = [text[: 1 + n % case.length] for n, text in enumerate(texts)]
+    texts = _of_several_lengths(case, name)
     together = case.log_weights(method, proposal, texts)
     for n, text in enumerate(texts):
         alone = method.log_weights(
             case.model, proposal, case.batch([text]), [keys(len(texts))[n]]
         )
         _close(together[n], alone[0], f"{name}: {text} in company and alone")
+
+
+def _of_several_lengths(case: Case, name: str) -> list[list[int]]:
+    """Texts of which the shorter ones are padded."""
+    texts = case.readable(case.proposal(name))[::4]
+    if case.goes_on:
+        texts = [text[: 1 + n % case.length] for n, text in enumerate(texts)]
+    return texts
 
 
 def first_samples_are_those_of_fewer(case: Case, name: str) -> None:
@@ -402,6 +436,7 @@ OF_PROPOSALS = (
     total_is_one_and_covers_the_model,
     importance_sampling_is_unbiased,
     beams_are_bounds_and_become_exact,
+    latents_are_told_apart,
     company_moves_no_weight,
     first_samples_are_those_of_fewer,
     device_moves_no_number,

@@ -88,11 +88,20 @@ def _left_on_the_host(right, *given):
     return replace(draws, log_q=draws.log_q.cpu())
 
 
+def _unpadded(right, self, encoded, *given):
+    """Latents of a text go on after its end."""
+    draws = right(self, encoded, *given)
+    beyond = ~encoded.batch.inside[:, None]
+    entity = draws.latents.entity.masked_fill(beyond, 1)
+    return replace(draws, latents=draws.latents._replace(entity=entity))
+
+
 CHANGES = {
     "total_is_one_and_covers_the_model": ("log_prob", lambda f, *x: f(*x) - 0.01),
     "importance_sampling_is_unbiased": ("sample", _too_probable),
     "filters_are_unbiased": ("sample", _too_probable),
     "beams_are_bounds_and_become_exact": ("beam", _without_the_first),
+    "latents_are_told_apart": ("sample", _unpadded),
     "company_moves_no_weight": ("sample", _flipped(0)),
     "first_samples_are_those_of_fewer": ("sample", _flipped(1)),
     "pieces_are_scored_as_the_whole": ("sample", _one_number),
