@@ -62,8 +62,8 @@ class Draws(Generic[LatentsT]):
 
     latents: LatentsT
     """The model's own: a tensor or named tuple of tensors of integers with leading axes
-    (B, K). Two latents of a text are equal if and only if all of their numbers are, those
-    past its end included: so what was drawn is known among what was found."""
+    (B, K). Two latents of a text are equal if and only if their numbers are, those past
+    its end included: so what was drawn is known among what was found."""
     log_q: Tensor
     """log q(z_k | x) in nats, shape (B, K), float64."""
 
