@@ -19,36 +19,26 @@ Source: Hayashi et al. (2020), section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
-from lm_latent_eval.models.kglm.ragged import expand_ranges, ranked_within
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
 from lm_latent_eval.models.lrlm.choices import log_choice
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
+from lm_latent_eval.models.lrlm.encoding import Encoded, after_readings, log_readings
 from lm_latent_eval.models.lrlm.facts import Facts
-from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, log_sum, sunk
-from lm_latent_eval.models.lrlm.reading import (
-    Plan,
-    beam_readings,
-    log_prob_readings,
-    sample_readings,
-)
+from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice
+from lm_latent_eval.models.lrlm.proposals import Adapted, Posterior, Summation
 from lm_latent_eval.models.lrlm.state import (
-    WORD,
     Everything,
     Readings,
     RelationState,
-    after_last,
 )
-from lm_latent_eval.models.lrlm.topics import FILE_NAME, PAD, Topics, TopicsError
+from lm_latent_eval.models.lrlm.topics import FILE_NAME, Topics, TopicsError
 from lm_latent_eval.models.lrlm.transformer_xl import TransformerXL
 from lm_latent_eval.models.lrlm.words import Words
 from lm_latent_eval.models.pretrained import Pretrained
@@ -59,25 +49,6 @@ from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 
 TABLE = 1 << 24
 """Scores (tokens x words, or places x facts) held at a time."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A batch of pieces with everything that no reading changes."""
-
-    batch: TokenBatch
-    value: Tensor
-    """What everything is predicted from, (B, T, inner)."""
-    lattice: Lattice
-    state: RelationState
-    """Where the readings before the pieces stand."""
-    carry: Any
-    topics: Topics
-
-    @cached_property
-    def summed(self) -> tuple[Tensor, RelationState]:
-        """Log p of the pieces, (B,), and the state of all readings after them."""
-        return _sum(self)
 
 
 class LRLM(Pretrained):
@@ -191,7 +162,7 @@ class LRLM(Pretrained):
         if isinstance(latents, Everything):
             log_p, _ = encoded.summed
             return log_p[:, None].expand(-1, latents.choice.shape[1])
-        return _log_readings(encoded, latents)
+        return log_readings(encoded, latents)
 
     def advance(
         self, encoded: Encoded, latents: Readings | Everything
@@ -206,7 +177,7 @@ class LRLM(Pretrained):
                 device=self.device,
             )
             return state.resample(copies)
-        return _after_readings(encoded, latents)
+        return after_readings(encoded, latents)
 
     def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
@@ -348,294 +319,6 @@ class LRLM(Pretrained):
         name = chosen(name, self.proposal_names)
         adapted = Adapted(self, temperature)
         return Posterior(adapted) if name == "posterior" else adapted
-
-
-@dataclass(frozen=True)
-class Summation:
-    """All readings as one latent: what ``exact`` takes for a proposal.
-
-    It reads nothing, so that texts are encoded once, by the model.
-    """
-
-    name = "sum"
-
-    def encode(self, batch: TokenBatch, after: Unmoved | None = None) -> TokenBatch:
-        """Return the piece as it is."""
-        return batch
-
-    def sample(
-        self, batch: TokenBatch, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Everything]:
-        """Draw everything, K times, with log q = 0."""
-        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), num_samples)
-        return Draws(Everything(zeros.new_empty(*zeros.shape, 0).long()), zeros)
-
-    def beam(
-        self, batch: TokenBatch, width: int, score: Tensor | None = None
-    ) -> Beam[Everything]:
-        """Return the one latent there is."""
-        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), 1)
-        return Beam(
-            Everything(zeros.new_empty(*zeros.shape, 0).long()), zeros, zeros.long()
-        )
-
-    def advance(self, batch: TokenBatch, latents: Everything) -> Unmoved:
-        """Return the state after the piece, which is none."""
-        return Unmoved()
-
-
-@dataclass(frozen=True)
-class Unmoved:
-    """The state of what reads nothing."""
-
-    def select(self, index: Tensor) -> Unmoved:
-        """Pick texts."""
-        return self
-
-    def resample(self, index: Tensor) -> Unmoved:
-        """Pick latents of each text."""
-        return self
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A piece of text, encoded, and how to go through it."""
-
-    encoded: Encoded
-    plan: Plan
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """q(z | x) from left to right: p's costs, and what follows as if it were words."""
-
-    model: LRLM
-    temperature: float
-    name = "adapted"
-
-    def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Planned:
-        """Read a piece of text as the model does."""
-        encoded = self.model.encode(batch, after)
-        return Planned(encoded, Plan.plain(_tempered(encoded, self.temperature)))
-
-    def sample(
-        self, planned: Planned, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Readings]:
-        """Draw K readings a text, continuing the K histories if there are any."""
-        encoded = planned.encoded
-        return sample_readings(
-            planned.plan, encoded.topics, encoded.state, uniforms, num_samples
-        )
-
-    def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
-        return log_prob_readings(planned.plan, planned.encoded.state, readings)
-
-    def beam(
-        self, planned: Planned, width: int, score: Tensor | None = None
-    ) -> Beam[Readings]:
-        """Find up to ``width`` distinct readings of high p, by what p charges them."""
-        encoded = planned.encoded
-        agrees = _goes_on(encoded).all(-1)
-        return beam_readings(
-            planned.plan, encoded.topics, agrees, encoded.state, width, score
-        )
-
-    def advance(self, planned: Planned, readings: Readings) -> RelationState:
-        """Return the state after the encoded piece."""
-        return _after_readings(planned.encoded, readings)
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """q(z | x) = p(z | x), by backward sums: every importance weight is p(x)."""
-
-    left_to_right: Adapted
-    name = "posterior"
-
-    def encode(self, batch: TokenBatch) -> Planned:
-        """Read whole texts as the model does."""
-        encoded = self.left_to_right.model.encode(batch)
-        lattice = _tempered(encoded, self.left_to_right.temperature)
-        return Planned(encoded, Plan.exact(lattice))
-
-    def sample(
-        self, planned: Planned, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Readings]:
-        """Draw K readings a text."""
-        return self.left_to_right.sample(planned, uniforms, num_samples)
-
-    def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
-        return self.left_to_right.log_prob(planned, readings)
-
-    def beam(
-        self, planned: Planned, width: int, score: Tensor | None = None
-    ) -> Beam[Readings]:
-        """Find up to ``width`` distinct readings of high p(z | x)."""
-        return self.left_to_right.beam(planned, width, score)
-
-
-# -- readings, one by one and all at once -------------------------------------------
-
-
-def _log_readings(encoded: Encoded, readings: Readings) -> Tensor:
-    """Return log p(x, z_k) in nats, (B, K) float64."""
-    lattice, topics = encoded.lattice, encoded.topics
-    source, offset = readings
-    batch, samples, num_tokens = source.shape
-    inside = encoded.batch.inside[:, None].expand_as(source)
-    naming = (source - 1).clamp_min(0)
-    begins = (source != WORD) & (offset == 0) & inside
-    follows = (source != WORD) & (offset > 0) & inside
-    words = lattice.word[:, None].masked_fill(~((source == WORD) & inside), 0.0)
-    total = words.sum(-1)
-
-    texts = torch.arange(batch, device=source.device)[:, None, None]
-    place = torch.arange(num_tokens, device=source.device) * batch + texts
-    many = len(topics.naming_alias)
-    key = lattice.arcs.place * many + lattice.arcs.naming
-    wanted = (place * many + naming)[begins]
-    last = max(len(key) - 1, 0)
-    where = torch.searchsorted(key, wanted).clamp_max(last)
-    cost = lattice.score.new_full(wanted.shape, -torch.inf)
-    if len(key):
-        found = key[where] == wanted
-        cost = torch.where(found, lattice.score[where], cost)
-    total = total + torch.zeros_like(words).masked_scatter(begins, cost).sum(-1)
-
-    said = encoded.batch.targets[:, None].expand_as(source)
-    wrong = follows & (topics.word(naming, offset) != said)
-    before, _, _ = encoded.state.expanded(samples)
-    topic = _topic_after(encoded, readings)
-    wrong = wrong | (begins & (topics.naming_topic[naming] != topic[..., None]))
-    new = (before == 0) & (topic != 0)
-    prior = topics.log_prior.double()[(topic - 1).clamp_min(0)]
-    total = total + prior.masked_fill(~new, 0.0)
-    return sunk(total).masked_fill(wrong.any(-1), -torch.inf)
-
-
-def _topic_after(encoded: Encoded, readings: Readings) -> Tensor:
-    """Return the topic that is known after a piece, 0 for none, (B, K)."""
-    source, offset = readings
-    before, _, _ = encoded.state.expanded(source.shape[1])
-    if not source.shape[-1]:
-        return before
-    begins = (source != WORD) & (offset == 0) & encoded.batch.inside[:, None]
-    first = begins.long().argmax(-1, keepdim=True)
-    naming = (source.gather(-1, first)[..., 0] - 1).clamp_min(0)
-    named = encoded.topics.naming_topic[naming]
-    return torch.where((before == 0) & begins.any(-1), named, before)
-
-
-def _after_readings(encoded: Encoded, readings: Readings) -> RelationState:
-    topic = _topic_after(encoded, readings)
-    _, naming, coming = encoded.state.expanded(readings.source.shape[1])
-    last = (encoded.batch.length - 1)[:, None, None].clamp_min(0)
-    nothing = (encoded.batch.length == 0)[:, None]
-    if readings.source.shape[-1]:
-        last = last.expand(*topic.shape, 1)
-        source, offset = (column.gather(-1, last)[..., 0] for column in readings)
-        source = torch.where(nothing, naming + 1, source)
-        offset = torch.where(nothing, coming - 1, offset)
-    else:
-        source, offset = naming + 1, coming - 1
-    return after_last(encoded.topics, encoded.carry, topic, source, offset)
-
-
-def _goes_on(encoded: Encoded) -> Tensor:
-    """Whether open names go on as their texts do, (B, K, H); true where none is."""
-    state, topics, words = encoded.state, encoded.topics, encoded.batch.targets
-    width = topics.alias_words.shape[1]
-    step = torch.arange(width, device=words.device)
-    name = topics.alias_words[topics.naming_alias[state.naming.clamp_min(0)]]
-    name = F.pad(name, (0, width), value=PAD)
-    name = name.gather(-1, state.offset[..., None] + step)
-    said = words.masked_fill(~encoded.batch.inside, PAD)
-    said = F.pad(said, (0, width), value=PAD)[:, None, None, :width]
-    agrees = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
-    return agrees | (state.naming < 0)
-
-
-def _sum(encoded: Encoded) -> tuple[Tensor, RelationState]:
-    """Return log p of pieces, (B,), and the state of all readings after them."""
-    state, lattice, topics = encoded.state, encoded.lattice, encoded.topics
-    if state.topic.shape[1] != 1:
-        raise ValueError(f"{state.topic.shape[1]} histories cannot be summed into one")
-    used = state.used & _goes_on(encoded)
-    text, _, _ = used.nonzero(as_tuple=True)
-    columns = (state.topic, state.naming, state.offset, state.log_share)
-    topic, naming, offset, share = (column[used] for column in columns)
-    row, between = lattice.row(text, topic), naming < 0
-    begin = log_sum(share[between], row[between], lattice.num_rows)
-    row, end = row[~between], (topics.length(naming.clamp_min(0)) - offset)[~between]
-    beyond = end > lattice.length[text[~between]]
-    early = (row[~beyond], end[~beyond], share[~between][~beyond])
-    alpha, through = lattice.forward(begin, early)
-
-    out, arcs = lattice.leads_out, lattice.arcs
-    length = lattice.length
-    ends = alpha.gather(0, length[lattice.text][None])[0]
-    parts = (
-        (lattice.text, arcs.text[out], text[~between][beyond]),
-        (lattice.topic, arcs.topic[out], topic[~between][beyond]),
-        (
-            torch.full_like(lattice.topic, -1),
-            arcs.naming[out],
-            naming[~between][beyond],
-        ),
-        (
-            torch.zeros_like(lattice.topic),
-            (length[arcs.text] - arcs.start)[out],
-            (offset + length[text])[~between][beyond],
-        ),
-        (ends, through[out], share[~between][beyond]),
-    )
-    text, topic, naming, offset, mass = (torch.cat(part) for part in parts)
-    log_p = log_sum(mass, text, lattice.num_texts)
-    share = sunk(mass) - log_p[text].clamp_min(FLOOR / 4)
-    kept = share > -torch.inf
-    after = _padded(
-        encoded.carry,
-        lattice.num_texts,
-        *(column[kept].detach() for column in (text, topic, naming, offset, share)),
-    )
-    return sunk(log_p), after
-
-
-def _padded(
-    carry: Any,
-    num_texts: int,
-    text: Tensor,
-    topic: Tensor,
-    naming: Tensor,
-    offset: Tensor,
-    share: Tensor,
-) -> RelationState:
-    """Put what there is of each text side by side."""
-    order, rank = ranked_within(text, share)
-    size = (num_texts, 1, int(rank.max()) + 1 if len(rank) else 1)
-    index = (text[order], torch.zeros_like(rank), rank)
-    columns = (
-        column.new_full(size, nothing).index_put(index, column[order])
-        for column, nothing in (
-            (topic, 0),
-            (naming, -1),
-            (offset, 0),
-            (share, -torch.inf),
-        )
-    )
-    return RelationState(carry, *columns)
-
-
-def _tempered(encoded: Encoded, temperature: float) -> Lattice:
-    lattice = encoded.lattice
-    return replace(
-        lattice,
-        word=(lattice.word / temperature).clamp_min(FLOOR),
-        score=lattice.score / temperature,
-        log_prior=lattice.log_prior / temperature,
-    )
 
 
 def _keys(state: RelationState, num_topics: int) -> Tensor:

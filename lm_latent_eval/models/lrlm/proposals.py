@@ -1,0 +1,153 @@
+"""Where readings come from: p(z | x) itself, from left to right, or all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.lrlm.encoding import (
+    Encoded,
+    after_readings,
+    goes_on,
+    tempered,
+)
+from lm_latent_eval.models.lrlm.reading import (
+    Plan,
+    beam_readings,
+    log_prob_readings,
+    sample_readings,
+)
+from lm_latent_eval.models.lrlm.state import Everything, Readings, RelationState
+from lm_latent_eval.text.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.lrlm.modeling import LRLM
+
+
+@dataclass(frozen=True)
+class Summation:
+    """All readings as one latent: what ``exact`` takes for a proposal.
+
+    It reads nothing, so that texts are encoded once, by the model.
+    """
+
+    name = "sum"
+
+    def encode(self, batch: TokenBatch, after: Unmoved | None = None) -> TokenBatch:
+        """Return the piece as it is."""
+        return batch
+
+    def sample(
+        self, batch: TokenBatch, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Everything]:
+        """Draw everything, K times, with log q = 0."""
+        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), num_samples)
+        return Draws(Everything(zeros.new_empty(*zeros.shape, 0).long()), zeros)
+
+    def beam(
+        self, batch: TokenBatch, width: int, score: Tensor | None = None
+    ) -> Beam[Everything]:
+        """Return the one latent there is."""
+        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), 1)
+        return Beam(
+            Everything(zeros.new_empty(*zeros.shape, 0).long()), zeros, zeros.long()
+        )
+
+    def advance(self, batch: TokenBatch, latents: Everything) -> Unmoved:
+        """Return the state after the piece, which is none."""
+        return Unmoved()
+
+
+@dataclass(frozen=True)
+class Unmoved:
+    """The state of what reads nothing."""
+
+    def select(self, index: Tensor) -> Unmoved:
+        """Pick texts."""
+        return self
+
+    def resample(self, index: Tensor) -> Unmoved:
+        """Pick latents of each text."""
+        return self
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A piece of text, encoded, and how to go through it."""
+
+    encoded: Encoded
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """q(z | x) from left to right: p's costs, and what follows as if it were words."""
+
+    model: LRLM
+    temperature: float
+    name = "adapted"
+
+    def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Planned:
+        """Read a piece of text as the model does."""
+        encoded = self.model.encode(batch, after)
+        return Planned(encoded, Plan.plain(tempered(encoded, self.temperature)))
+
+    def sample(
+        self, planned: Planned, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Readings]:
+        """Draw K readings a text, continuing the K histories if there are any."""
+        encoded = planned.encoded
+        return sample_readings(
+            planned.plan, encoded.topics, encoded.state, uniforms, num_samples
+        )
+
+    def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        return log_prob_readings(planned.plan, planned.encoded.state, readings)
+
+    def beam(
+        self, planned: Planned, width: int, score: Tensor | None = None
+    ) -> Beam[Readings]:
+        """Find up to ``width`` distinct readings of high p, by what p charges them."""
+        encoded = planned.encoded
+        agrees = goes_on(encoded).all(-1)
+        return beam_readings(
+            planned.plan, encoded.topics, agrees, encoded.state, width, score
+        )
+
+    def advance(self, planned: Planned, readings: Readings) -> RelationState:
+        """Return the state after the encoded piece."""
+        return after_readings(planned.encoded, readings)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """q(z | x) = p(z | x), by backward sums: every importance weight is p(x)."""
+
+    left_to_right: Adapted
+    name = "posterior"
+
+    def encode(self, batch: TokenBatch) -> Planned:
+        """Read whole texts as the model does."""
+        encoded = self.left_to_right.model.encode(batch)
+        lattice = tempered(encoded, self.left_to_right.temperature)
+        return Planned(encoded, Plan.exact(lattice))
+
+    def sample(
+        self, planned: Planned, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Readings]:
+        """Draw K readings a text."""
+        return self.left_to_right.sample(planned, uniforms, num_samples)
+
+    def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        return self.left_to_right.log_prob(planned, readings)
+
+    def beam(
+        self, planned: Planned, width: int, score: Tensor | None = None
+    ) -> Beam[Readings]:
+        """Find up to ``width`` distinct readings of high p(z | x)."""
+        return self.left_to_right.beam(planned, width, score)
