@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
-from lm_latent_eval.models.lrlm.configuration import LRLMConfig
+from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.data import Annotator, Item, build_topics
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.state import Everything, RelationState
+from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import START
+from lm_latent_eval.text.words import START, WordTokenizer
 from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import LRLMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+
+ConfigT = TypeVar("ConfigT", bound=RelationConfig)
 
 
 def train(
@@ -43,30 +47,7 @@ def train(
         options: How to train.
     """
     size, options = size or LRLMSize(), options or Options()
-    tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
-    topics, relations = build_topics(
-        texts,
-        knowledge,
-        tokenizer,
-        max_aliases=size.max_aliases,
-        max_alias_words=size.max_alias_words,
-        num_pieces=size.num_pieces,
-    )
-    config = LRLMConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
-        num_relations=len(relations),
-        num_unknown_types=num_unknown,
-        embedding_dim=size.embedding_dim,
-        predictor_dim=size.embedding_dim,
-        hidden_size=size.hidden_size,
-        num_layers=size.num_layers,
-        fact_dim=size.fact_dim,
-        alias_dim=size.fact_dim,
-        num_pieces=size.num_pieces,
-        dropout=size.dropout,
-        **topics.sizes(),
-    )
+    tokenizer, topics, config = prepared(LRLMConfig, texts, knowledge, min_count, size)
     torch.manual_seed(options.seed)
     model = LRLM(config, topics)
 
@@ -88,3 +69,52 @@ def train(
         writing = orthography.train([text.text for text in texts], tokenizer)
         save(model, tokenizer, directory, model.state_dict(), writing)
     return model
+
+
+def prepared(
+    kind: type[ConfigT],
+    texts: Sequence[AnnotatedText],
+    knowledge: Knowledge | None,
+    min_count: int,
+    size: LRLMSize,
+    **more: int,
+) -> tuple[WordTokenizer, Topics, ConfigT]:
+    """Build what a model of relations is trained with.
+
+    Args:
+        kind: Of the configuration.
+        texts: Training text.
+        knowledge: Facts and names beyond its own.
+        min_count: Rarer words are unknown.
+        size: How large the model is.
+        more: What else the configuration takes.
+
+    Returns:
+        The vocabulary, the topics and the configuration.
+    """
+    tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
+    topics, relations = build_topics(
+        texts,
+        knowledge,
+        tokenizer,
+        max_aliases=size.max_aliases,
+        max_alias_words=size.max_alias_words,
+        num_pieces=size.num_pieces,
+    )
+    sizes: dict[str, Any] = {**topics.sizes(), **more}
+    config = kind(
+        vocab_size=tokenizer.vocab_size,
+        num_words=tokenizer.num_words,
+        num_relations=len(relations),
+        num_unknown_types=num_unknown,
+        embedding_dim=size.embedding_dim,
+        predictor_dim=size.embedding_dim,
+        hidden_size=size.hidden_size,
+        num_layers=size.num_layers,
+        fact_dim=size.fact_dim,
+        alias_dim=size.fact_dim,
+        num_pieces=size.num_pieces,
+        dropout=size.dropout,
+        **sizes,
+    )
+    return tokenizer, topics, config

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.checkpoint import save
-from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
-from lm_latent_eval.models.lrlm.data import build_topics
+from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
+from lm_latent_eval.models.lrlm.training import prepared
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.data import Annotator, Item
 from lm_latent_eval.models.nklm.modeling import NKLM
@@ -45,30 +45,13 @@ def train(
         options: How to train.
     """
     size, options = size or NKLMSize(), options or Options()
-    tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
-    topics, relations = build_topics(
+    tokenizer, topics, config = prepared(
+        NKLMConfig,
         texts,
         knowledge,
-        tokenizer,
-        max_aliases=size.max_aliases,
-        max_alias_words=size.max_alias_words,
-        num_pieces=size.num_pieces,
-    )
-    config = NKLMConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
-        num_relations=len(relations),
-        num_unknown_types=num_unknown,
-        embedding_dim=size.embedding_dim,
-        predictor_dim=size.embedding_dim,
-        hidden_size=size.hidden_size,
-        num_layers=size.num_layers,
-        fact_dim=size.fact_dim,
-        alias_dim=size.fact_dim,
-        num_pieces=size.num_pieces,
+        min_count,
+        size,
         num_positions=size.max_alias_words,
-        dropout=size.dropout,
-        **topics.sizes(),
     )
     torch.manual_seed(options.seed)
     model = NKLM(config, topics)

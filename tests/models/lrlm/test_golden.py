@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.models.lrlm.lattice import FLOOR
-from lm_latent_eval.models.lrlm.modeling import Planned
+from lm_latent_eval.models.lrlm.proposals import Planned
 from lm_latent_eval.models.lrlm.reading import Plan
 from lm_latent_eval.models.lrlm.state import Everything
 from lm_latent_eval.text.words import START, UNKNOWN
