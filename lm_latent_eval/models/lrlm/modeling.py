@@ -19,7 +19,6 @@ Source: Hayashi et al. (2020), section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +26,9 @@ from torch import Tensor, nn
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
+from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
 from lm_latent_eval.models.lrlm.choices import log_choice
-from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
+from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.encoding import Encoded, after_readings, log_readings
 from lm_latent_eval.models.lrlm.facts import Facts
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice
@@ -38,12 +38,11 @@ from lm_latent_eval.models.lrlm.state import (
     Readings,
     RelationState,
 )
-from lm_latent_eval.models.lrlm.topics import FILE_NAME, Topics, TopicsError
+from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.models.lrlm.transformer_xl import TransformerXL
 from lm_latent_eval.models.lrlm.words import Words
-from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.recurrent import RecurrentStack, initialise
+from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 
@@ -51,7 +50,7 @@ TABLE = 1 << 24
 """Scores (tokens x words, or places x facts) held at a time."""
 
 
-class LRLM(Pretrained):
+class LRLM(RelationModel):
     """A latent relation language model with its proposals and its topics.
 
     Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``Summable`` for p;
@@ -87,36 +86,6 @@ class LRLM(Pretrained):
             self.to_alias = nn.Linear(size, config.alias_dim)
         self.topics = topics
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
-        initialise(module)
-
-    # -- files ----------------------------------------------------------------------
-
-    def save_extras(self, directory: Path) -> None:
-        """Write the topics."""
-        self.knowledge.save(directory)
-
-    def load_extras(self, directory: Path) -> None:
-        """Read the topics.
-
-        Raises:
-            TopicsError: If they are missing, damaged or of another model.
-        """
-        topics = Topics.load(directory)
-        check_fit(topics, self.config, directory)
-        self.topics = topics.to(self.device)
-
-    def check_extras(self) -> None:
-        """Nothing is left to check: the topics are checked when they are read."""
-
-    @property
-    def knowledge(self) -> Topics:
-        """The topics; an error if the model has none yet."""
-        if self.topics is None:
-            raise ValueError("this LRLM has no topics: pass topics=")
-        return self.topics
 
     @property
     def mass(self) -> Mass:
@@ -327,35 +296,3 @@ def _keys(state: RelationState, num_topics: int) -> Tensor:
     text, _, _ = known.nonzero(as_tuple=True)
     keys: Tensor = (text * (num_topics + 1) + state.topic[known]).unique()
     return keys
-
-
-def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
-    """Build the map from what is predicted from to fact vectors."""
-    if not hidden:
-        return nn.Linear(inner, outer)
-    return nn.Sequential(nn.Linear(inner, hidden), nn.ReLU(), nn.Linear(hidden, outer))
-
-
-def check_fit(topics: Topics, config: RelationConfig, directory: Path) -> None:
-    """Hold topics against the model that they belong to.
-
-    Raises:
-        TopicsError: If they are another model's.
-    """
-    for name, size in topics.sizes().items():
-        if size != getattr(config, name):
-            raise TopicsError(
-                f"{directory / FILE_NAME} has {name}={size}, the model "
-                f"{getattr(config, name)}: it belongs to another checkpoint"
-            )
-    for name, column, limit in (
-        ("a relation", topics.fact_relation, config.num_relations),
-        ("an object", topics.fact_object, config.num_objects or None),
-        ("a word of an alias", topics.alias_words, config.num_words),
-        ("a piece of an alias", topics.alias_pieces, config.num_pieces),
-    ):
-        if limit is not None and len(column) and int(column.max()) >= limit:
-            raise TopicsError(
-                f"{directory / FILE_NAME}: {name} is not one of {limit}: it belongs "
-                "to another checkpoint"
-            )

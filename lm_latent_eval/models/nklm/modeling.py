@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -28,17 +27,16 @@ from torch.nn import functional as F
 
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
+from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
 from lm_latent_eval.models.lrlm.choices import log_choice
 from lm_latent_eval.models.lrlm.facts import Facts
-from lm_latent_eval.models.lrlm.modeling import check_fit, to_facts
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.models.lrlm.words import Words
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.proposal import NKLMProposal
 from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState, flat, folded
-from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
+from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 
@@ -85,7 +83,7 @@ class Tables:
         return key[order], naming[order], offset[order]
 
 
-class NKLM(Pretrained):
+class NKLM(RelationModel):
     """A neural knowledge language model with its proposals and its topics.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -121,36 +119,6 @@ class NKLM(Pretrained):
             self.to_alias = nn.Linear(both, config.alias_dim)
         self.topics = topics
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
-        initialise(module)
-
-    # -- files ----------------------------------------------------------------------
-
-    def save_extras(self, directory: Path) -> None:
-        """Write the topics."""
-        self.knowledge.save(directory)
-
-    def load_extras(self, directory: Path) -> None:
-        """Read the topics.
-
-        Raises:
-            TopicsError: If they are missing, damaged or of another model.
-        """
-        topics = Topics.load(directory)
-        check_fit(topics, self.config, directory)
-        self.topics = topics.to(self.device)
-
-    def check_extras(self) -> None:
-        """Nothing is left to check: the topics are checked when they are read."""
-
-    @property
-    def knowledge(self) -> Topics:
-        """The topics; an error if the model has none yet."""
-        if self.topics is None:
-            raise ValueError("this NKLM has no topics: pass topics=")
-        return self.topics
 
     @property
     def mass(self) -> Mass:
