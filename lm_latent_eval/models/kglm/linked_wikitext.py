@@ -37,7 +37,7 @@ from lm_latent_eval.text.strict_json import checked, parse, strings
 from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
 
 if TYPE_CHECKING:
-    from lm_latent_eval.models.kglm.modeling import Encoded
+    from lm_latent_eval.models.kglm.encoding import Encoded
 
 _NEW, _REFLEXIVE, _INVERSE = "@@NEW@@", "@@REFLEXIVE@@", "R:"
 

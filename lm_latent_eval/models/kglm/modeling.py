@@ -20,25 +20,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.kglm.alias_memo import AliasMemo
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
-from lm_latent_eval.models.kglm.graph import NO_ENTITY, GraphError, KnowledgeGraph
-from lm_latent_eval.models.kglm.look_ahead import look_ahead
+from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import AliasMatching
+from lm_latent_eval.models.kglm.proposal import KGLMProposal
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
-    beam_walks,
     log_prob_walks,
-    sample_walks,
 )
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
 from lm_latent_eval.models.kglm.words import TABLE, Words, log_add
@@ -47,9 +46,8 @@ from lm_latent_eval.models.proposals import (
     Strengths,
     check_temperature,
     chosen,
-    factors,
 )
-from lm_latent_eval.models.recurrent import Carry, initialise
+from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
 
@@ -58,74 +56,6 @@ READING_MOST = ("smoothing", "peeking", "nonpeeking")
 
 NEGLIGIBLE = 1e-6
 """Probability of nodes that a next-token distribution may leave out."""
-
-
-@dataclass(frozen=True)
-class KGLMState:
-    """Where B texts with K walks each stand."""
-
-    carry: Carry
-    history: Tensor
-    """Nodes of the last ``cutoff`` tokens, (B, K, cutoff)."""
-
-    def select(self, index: Tensor) -> KGLMState:
-        """Pick texts."""
-        return KGLMState(self.carry.select(index), self.history[index])
-
-    def resample(self, index: Tensor) -> KGLMState:
-        """Pick walks of each text, (B, K')."""
-        texts = torch.arange(len(index), device=index.device)[:, None]
-        return KGLMState(self.carry, self.history[texts, index])
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A batch of pieces with everything that no walk changes."""
-
-    batch: TokenBatch
-    text: Tensor
-    """h^t, (B, T, token_embedding_dim)."""
-    walk: Walk
-    """The distribution of the next step at every position."""
-    history: Tensor
-    """Nodes before the piece, (B, 1 or K, cutoff)."""
-    carry: Carry
-    search: Walk | None = None
-    """What beams go by, where that is not ``walk``."""
-
-    def token(self, t: int, after: KGLMState | None) -> Encoded:
-        """Cut out token t, after given walks; where the text stands is of its end."""
-        return replace(
-            self,
-            batch=self.batch.piece(t, t + 1),
-            text=self.text[:, t : t + 1],
-            walk=self.walk.select(self._positions(t)),
-            history=after.history if after else self.history,
-        )
-
-    def log_ahead(self, t: int, after: KGLMState) -> Tensor:
-        """Return what is expected of tokens t and on, (B, K) float64 nats."""
-        node = after.history[..., -1]
-        log_psi = torch.zeros(node.shape, dtype=torch.float64, device=node.device)
-        if self.walk.expected is None or t == self.text.shape[1]:
-            return log_psi
-        position = self._positions(t)[:, None].expand_as(node)
-        expected = self.walk.expected.at(position, node).double()
-        return expected.masked_fill(node == NO_ENTITY, 0.0)
-
-    def _positions(self, t: int) -> Tensor:
-        """Return where token t of each text is in the flattened (B * T), (B,)."""
-        batch, num_tokens = self.text.shape[:2]
-        return torch.arange(batch, device=self.text.device) * num_tokens + t
-
-    def after(self, walks: Walks) -> KGLMState:
-        """Return the state after the piece under the given walks."""
-        batch, samples, _ = walks.node.shape
-        cutoff = self.history.shape[-1]
-        history = self.history.expand(batch, samples, cutoff)
-        path = torch.cat([history, walks.node], -1)
-        last = torch.arange(cutoff, device=path.device) + self.batch.length[:, None]
-        return KGLMState(self.carry, path.gather(2, last[:, None].expand_as(history)))
 
 
 class GenerativeModel(nn.Module):
@@ -231,7 +161,7 @@ class KGLM(Pretrained):
     def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
         log_z = log_prob_walks(
-            encoded.walk, self._history(encoded, walks), walks, encoded.batch.length
+            encoded.walk, encoded.before(walks), walks, encoded.batch.length
         )
         return (log_z.double() + self.log_words(encoded, walks)).sum(-1)
 
@@ -445,10 +375,6 @@ class KGLM(Pretrained):
         mask[: self.config.special_entities] = False
         return mask
 
-    @staticmethod
-    def _history(encoded: Encoded, walks: Walks) -> Tensor:
-        return encoded.history.expand(*walks.node.shape[:2], encoded.history.shape[-1])
-
     def _entity_vectors(self, node: Tensor) -> Tensor:
         table: nn.Embedding = self.generative.trunk.entity_embeddings
         vectors: Tensor = table(self.knowledge.entity(node))
@@ -480,155 +406,3 @@ class KGLM(Pretrained):
         """Drop what was derived from weights and graph."""
         self._alias_keys = None
         self.__dict__.pop("_introducible", None)
-
-
-class AliasMemo:
-    """Encodes the aliases of each node once, as long as they fit into memory."""
-
-    LIMIT = 1 << 30  # bytes
-
-    def __init__(self, graph: KnowledgeGraph, words: Words) -> None:
-        """Remember nothing yet."""
-        self.graph, self.words = graph, words
-        self.version = self._version()
-        n, num_aliases, length = graph.aliases.shape
-        weight = words.copy.weight
-        shape = (n, len(weight), num_aliases * length)
-        self.fits = math.prod(shape) * weight.element_size() <= self.LIMIT
-        if self.fits:
-            self.keys = weight.new_empty(shape)
-            self.known = torch.zeros(n, dtype=torch.bool, device=weight.device)
-
-    @property
-    def outdated(self) -> bool:
-        """Whether a weight has changed since."""
-        return self._version() != self.version
-
-    def _version(self) -> int:
-        weights = [*self.words.parameters(), self.words.tokens[0].weight]
-        return sum(weight._version for weight in weights)
-
-    def __call__(self, node: Tensor) -> tuple[Tensor, Tensor]:
-        """Return encoded and plain alias words, (n, dim, slots) and (n, slots)."""
-        words = self.graph.alias_words(node)
-        if not self.fits:
-            return self.words.encode_aliases(words), words.flatten(1)
-        new = node[~self.known[node]]
-        if len(new):
-            self.keys[new] = self.words.encode_aliases(self.graph.alias_words(new))
-            self.known[new] = True
-        return self.keys[node], words.flatten(1)
-
-
-@dataclass(frozen=True)
-class KGLMProposal:
-    """q(z | x): walks over the scores of a trunk, over possible choices only.
-
-    A peeking proposal reads each token before it decides on its latent, so exactly one
-    token more than p; a smoothing one reads to the end of the piece of text at hand.
-    """
-
-    model: KGLM
-    name: str
-    trunk: Trunk
-    reads_target: bool
-    looks_ahead: bool
-    temperature: float
-    strengths: Strengths
-    """``scores``; of one that looks ahead ``look_ahead``, of one that matches names
-    the weights of ``AliasMatching``."""
-
-    def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
-        """Read the text and score every decision of a walk."""
-        return self.weighed(self.read(batch, after))
-
-    def read(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
-        """Do what no strength changes."""
-        encoded = self.model._encode(
-            self.trunk,
-            batch.targets if self.reads_target else batch.inputs,
-            batch,
-            after,
-            only_possible=True,
-        )
-        if not self.looks_ahead:
-            return encoded
-        words = partial(self.model._log_words, encoded.text, batch)
-        return replace(encoded, walk=look_ahead(encoded.walk, batch, words))
-
-    def weighed(self, encoded: Encoded) -> Encoded:
-        """Give what was read its strengths."""
-        walk, batch = encoded.walk, encoded.batch
-        if self.trunk.matching is not None:
-            tilt = self.trunk.matching(
-                batch.targets, batch.length, self.model.knowledge, self.strengths
-            )
-            walk = replace(walk, tilt=tilt)
-        by = factors(self.strengths, self.temperature)
-        if by is None:
-            return replace(encoded, walk=walk)
-        return replace(
-            encoded,
-            walk=walk.weighed(*by),
-            search=walk if self.looks_ahead else None,
-        )
-
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Walks]:
-        """Draw K walks a text, continuing the K histories if there are any."""
-        batch, samples, cutoff = encoded.history.shape
-        if samples not in (1, num_samples):
-            raise ValueError(
-                f"{samples} histories cannot continue in {num_samples} walks"
-            )
-        history = encoded.history.expand(batch, num_samples, cutoff)
-        num_tokens = encoded.batch.targets.shape[1]
-        return Draws(
-            *sample_walks(
-                encoded.walk, history, encoded.batch.length, uniforms, num_tokens
-            )
-        )
-
-    def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
-        history = KGLM._history(encoded, walks)
-        log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
-        return log_z.double().sum(-1)
-
-    def beam(
-        self, encoded: Encoded, width: int, score: Tensor | None = None
-    ) -> Beam[Walks]:
-        """Find up to ``width`` distinct walks of high q, continuing those so far.
-
-        One that looks ahead ranks by log p so far and what it expects of the rest,
-        whatever its strengths and its temperature.
-        """
-        history = encoded.history
-        if score is None:
-            score = torch.zeros(
-                history.shape[:2], dtype=torch.float64, device=history.device
-            )
-        num_tokens = encoded.batch.targets.shape[1]
-        return Beam(
-            *beam_walks(
-                encoded.search or encoded.walk,
-                history,
-                score,
-                encoded.batch.length,
-                num_tokens,
-                width,
-            )
-        )
-
-    def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
-        """Return the state after the encoded piece."""
-        return encoded.after(walks)
-
-    def token(self, encoded: Encoded, t: int, after: KGLMState | None) -> Encoded:
-        """Cut out token t of an encoded piece, after the walks so far."""
-        return encoded.token(t, after)
-
-    def log_ahead(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
-        """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
-        return encoded.log_ahead(t, after)

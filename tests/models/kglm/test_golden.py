@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.kglm.modeling import KGLM, Encoded
+from lm_latent_eval.models.kglm.encoding import Encoded
+from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.unfolding import windows
 from lm_latent_eval.models.kglm.walk import Mention, Rows
 from tests import kglm_reference as reference

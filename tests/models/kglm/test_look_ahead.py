@@ -7,9 +7,9 @@ import torch
 
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm import look_ahead
+from lm_latent_eval.models.kglm.encoding import KGLMState
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.look_ahead import Candidates
-from lm_latent_eval.models.kglm.modeling import KGLMState
 from lm_latent_eval.models.kglm.walk import Mention, Walks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START

@@ -14,12 +14,12 @@ from lm_latent_eval.models import load
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.kglm.conversion import convert
 from lm_latent_eval.models.kglm.data import collate_walks
+from lm_latent_eval.models.kglm.encoding import Encoded
 from lm_latent_eval.models.kglm.linked_wikitext import (
     LinkedAnnotator,
     LinkedText,
     over_shortlist,
 )
-from lm_latent_eval.models.kglm.modeling import Encoded
 from lm_latent_eval.models.kglm.unfolding import windows
 from lm_latent_eval.models.kglm.walk import Mention, Rows
 from lm_latent_eval.text.batch import TokenBatch

@@ -1,0 +1,85 @@
+"""A batch of pieces that was read, and where its walks stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.models.kglm.graph import NO_ENTITY
+from lm_latent_eval.models.kglm.walk import Walk, Walks
+from lm_latent_eval.models.recurrent import Carry
+from lm_latent_eval.text.batch import TokenBatch
+
+
+@dataclass(frozen=True)
+class KGLMState:
+    """Where B texts with K walks each stand."""
+
+    carry: Carry
+    history: Tensor
+    """Nodes of the last ``cutoff`` tokens, (B, K, cutoff)."""
+
+    def select(self, index: Tensor) -> KGLMState:
+        """Pick texts."""
+        return KGLMState(self.carry.select(index), self.history[index])
+
+    def resample(self, index: Tensor) -> KGLMState:
+        """Pick walks of each text, (B, K')."""
+        texts = torch.arange(len(index), device=index.device)[:, None]
+        return KGLMState(self.carry, self.history[texts, index])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of pieces with everything that no walk changes."""
+
+    batch: TokenBatch
+    text: Tensor
+    """h^t, (B, T, token_embedding_dim)."""
+    walk: Walk
+    """The distribution of the next step at every position."""
+    history: Tensor
+    """Nodes before the piece, (B, 1 or K, cutoff)."""
+    carry: Carry
+    search: Walk | None = None
+    """What beams go by, where that is not ``walk``."""
+
+    def token(self, t: int, after: KGLMState | None) -> Encoded:
+        """Cut out token t, after given walks; where the text stands is of its end."""
+        return replace(
+            self,
+            batch=self.batch.piece(t, t + 1),
+            text=self.text[:, t : t + 1],
+            walk=self.walk.select(self._positions(t)),
+            history=after.history if after else self.history,
+        )
+
+    def log_ahead(self, t: int, after: KGLMState) -> Tensor:
+        """Return what is expected of tokens t and on, (B, K) float64 nats."""
+        node = after.history[..., -1]
+        log_psi = torch.zeros(node.shape, dtype=torch.float64, device=node.device)
+        if self.walk.expected is None or t == self.text.shape[1]:
+            return log_psi
+        position = self._positions(t)[:, None].expand_as(node)
+        expected = self.walk.expected.at(position, node).double()
+        return expected.masked_fill(node == NO_ENTITY, 0.0)
+
+    def _positions(self, t: int) -> Tensor:
+        """Return where token t of each text is in the flattened (B * T), (B,)."""
+        batch, num_tokens = self.text.shape[:2]
+        return torch.arange(batch, device=self.text.device) * num_tokens + t
+
+    def after(self, walks: Walks) -> KGLMState:
+        """Return the state after the piece under the given walks."""
+        batch, samples, _ = walks.node.shape
+        cutoff = self.history.shape[-1]
+        history = self.history.expand(batch, samples, cutoff)
+        path = torch.cat([history, walks.node], -1)
+        last = torch.arange(cutoff, device=path.device) + self.batch.length[:, None]
+        return KGLMState(self.carry, path.gather(2, last[:, None].expand_as(history)))
+
+    def before(self, walks: Walks) -> Tensor:
+        """Return the nodes before the piece of every walk, (B, K, cutoff)."""
+        return self.history.expand(*walks.node.shape[:2], self.history.shape[-1])

@@ -1,0 +1,140 @@
+"""Where walks come from: trained trunks, or p's conditional tilted by what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
+from lm_latent_eval.models.kglm.look_ahead import look_ahead
+from lm_latent_eval.models.kglm.trunk import Trunk
+from lm_latent_eval.models.kglm.unfolding import (
+    beam_walks,
+    log_prob_walks,
+    sample_walks,
+)
+from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.models.proposals import Strengths, factors
+from lm_latent_eval.text.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.kglm.modeling import KGLM
+
+
+@dataclass(frozen=True)
+class KGLMProposal:
+    """q(z | x): walks over the scores of a trunk, over possible choices only.
+
+    A peeking proposal reads each token before it decides on its latent, so exactly one
+    token more than p; a smoothing one reads to the end of the piece of text at hand.
+    """
+
+    model: KGLM
+    name: str
+    trunk: Trunk
+    reads_target: bool
+    looks_ahead: bool
+    temperature: float
+    strengths: Strengths
+    """``scores``; of one that looks ahead ``look_ahead``, of one that matches names
+    the weights of ``AliasMatching``."""
+
+    def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
+        """Read the text and score every decision of a walk."""
+        return self.weighed(self.read(batch, after))
+
+    def read(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
+        """Do what no strength changes."""
+        encoded = self.model._encode(
+            self.trunk,
+            batch.targets if self.reads_target else batch.inputs,
+            batch,
+            after,
+            only_possible=True,
+        )
+        if not self.looks_ahead:
+            return encoded
+        words = partial(self.model._log_words, encoded.text, batch)
+        return replace(encoded, walk=look_ahead(encoded.walk, batch, words))
+
+    def weighed(self, encoded: Encoded) -> Encoded:
+        """Give what was read its strengths."""
+        walk, batch = encoded.walk, encoded.batch
+        if self.trunk.matching is not None:
+            tilt = self.trunk.matching(
+                batch.targets, batch.length, self.model.knowledge, self.strengths
+            )
+            walk = replace(walk, tilt=tilt)
+        by = factors(self.strengths, self.temperature)
+        if by is None:
+            return replace(encoded, walk=walk)
+        return replace(
+            encoded,
+            walk=walk.weighed(*by),
+            search=walk if self.looks_ahead else None,
+        )
+
+    def sample(
+        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
+    ) -> Draws[Walks]:
+        """Draw K walks a text, continuing the K histories if there are any."""
+        batch, samples, cutoff = encoded.history.shape
+        if samples not in (1, num_samples):
+            raise ValueError(
+                f"{samples} histories cannot continue in {num_samples} walks"
+            )
+        history = encoded.history.expand(batch, num_samples, cutoff)
+        num_tokens = encoded.batch.targets.shape[1]
+        return Draws(
+            *sample_walks(
+                encoded.walk, history, encoded.batch.length, uniforms, num_tokens
+            )
+        )
+
+    def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        history = encoded.before(walks)
+        log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
+        return log_z.double().sum(-1)
+
+    def beam(
+        self, encoded: Encoded, width: int, score: Tensor | None = None
+    ) -> Beam[Walks]:
+        """Find up to ``width`` distinct walks of high q, continuing those so far.
+
+        One that looks ahead ranks by log p so far and what it expects of the rest,
+        whatever its strengths and its temperature.
+        """
+        history = encoded.history
+        if score is None:
+            score = torch.zeros(
+                history.shape[:2], dtype=torch.float64, device=history.device
+            )
+        num_tokens = encoded.batch.targets.shape[1]
+        return Beam(
+            *beam_walks(
+                encoded.search or encoded.walk,
+                history,
+                score,
+                encoded.batch.length,
+                num_tokens,
+                width,
+            )
+        )
+
+    def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
+        """Return the state after the encoded piece."""
+        return encoded.after(walks)
+
+    def token(self, encoded: Encoded, t: int, after: KGLMState | None) -> Encoded:
+        """Cut out token t of an encoded piece, after the walks so far."""
+        return encoded.token(t, after)
+
+    def log_ahead(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
+        """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
+        return encoded.log_ahead(t, after)
