@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.scoring.scorer import Answer
+from lm_latent_eval.scoring.answer import Answer
 
 
 class ScoredFloat(float):

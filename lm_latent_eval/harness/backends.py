@@ -32,10 +32,10 @@ from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import Keep, Recorder
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.scoring.answer import Answer, telling
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.interface import open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.scorer import Answer, telling
 from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.text.digests import digest

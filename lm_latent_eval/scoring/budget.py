@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,9 +20,15 @@ from lm_latent_eval.estimators import (
     log_evidence,
     required_num_samples,
 )
-from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
+from lm_latent_eval.inference import (
+    ImportanceSampling,
+    Mixed,
+    ParticleFilter,
+    estimator_named,
+)
 from lm_latent_eval.inference.smc import FEWEST, FILTERS
 from lm_latent_eval.scoring.cost import announce
+from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
 
 Weigh: TypeAlias = Callable[[Any, list[Text], str], Iterator[tuple[Text, Tensor]]]
@@ -134,6 +140,39 @@ class Auto:
                 method = (ImportanceSampling if found < FOUND else Mixed)(rest)
             groups.setdefault(method, []).append(text)
         yield from groups.items()
+
+
+def budget_of(
+    options: ScoringOptions, offered: Sequence[str], *, filters: bool
+) -> Fixed | Target | Auto:
+    """Return how the samples of a text are spent.
+
+    Args:
+        options: Whose estimator is chosen.
+        offered: The estimators that a model names.
+        filters: Whether model and proposal can be filtered.
+
+    Raises:
+        ValueError: If there is no such estimator, it cannot divide the samples, or has
+            no error to aim at.
+    """
+    name, number, target = (
+        options.estimator or "",
+        options.num_samples,
+        options.target_stderr,
+    )
+    auto = Auto(number, filters)
+    method: Any = auto.method
+    if name != "auto":
+        method = estimator_named(name, offered)(number)
+    if target is None:
+        return auto if name == "auto" else Fixed(method)
+    if not isinstance(method, ImportanceSampling | Mixed):
+        raise ValueError(
+            f"target_stderr needs estimator=is or mixed: estimator={name} has no Monte "
+            "Carlo error to aim at"
+        )
+    return Target(method, target, options.max_samples)
 
 
 def _announce(groups: list[tuple[Any, list[Text]]], *, kept: bool = True) -> None:

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import lm_latent_eval
 from lm_latent_eval.durable import appending, only_writer, whole_lines, write_text
 from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Scored
 from lm_latent_eval.scoring.records import Record, Row, plain
-from lm_latent_eval.scoring.scorer import Answer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.settings import differences
 from lm_latent_eval.text.digests import digest

@@ -22,9 +22,10 @@ import torch
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models import checkpoint, model_class
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.scorer import Answer, Scorer
+from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 
 __all__ = ["Answer", "GenerationOptions", "Query", "TextModel", "TextScorer"]

@@ -29,7 +29,7 @@ from lm_latent_eval.estimators import (
     perplexity_per_unit,
     total_stderr,
 )
-from lm_latent_eval.scoring.scorer import Answer
+from lm_latent_eval.scoring.answer import Answer
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ import torch
 from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.answer import telling
 from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.interface import (
     TextModel,
@@ -20,7 +21,6 @@ from lm_latent_eval.scoring.interface import (
     scorer_of,
 )
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
-from lm_latent_eval.scoring.scorer import telling
 from lm_latent_eval.scoring.texts import Query
 
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"

@@ -21,8 +21,8 @@ import torch
 
 from lm_latent_eval.durable import appending, replacing, whole_lines
 from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import Scored
-from lm_latent_eval.scoring.scorer import Answer
 
 METADATA = b"lm_latent_eval"
 FORMAT = 1

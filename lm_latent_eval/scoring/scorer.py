@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from tqdm import tqdm
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference import ImportanceSampling, Mixed, estimator_named
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
@@ -29,7 +27,8 @@ from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
-from lm_latent_eval.scoring.budget import Auto, Fixed, Target
+from lm_latent_eval.scoring.answer import Answer, Part
+from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
@@ -48,60 +47,6 @@ UNITS = {
     Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
 }
 """What a log-likelihood is where it is not that of a whole text, its end included."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What was found for a text."""
-
-    text: Text
-    estimate: Estimate
-    is_greedy: bool = False
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was found for a query."""
-
-    index: int
-    estimate: Estimate
-    stream: str
-    """Which random numbers were used: equal streams mean shared draws."""
-    unspelled: int = 0
-    """Unknown words charged as a class: what was scored is more than this string."""
-    respaced: int = 0
-    """Gaps of unusual white space that were not charged."""
-    sentences: int = 1
-    """Sentences whose probabilities were multiplied."""
-    is_greedy: bool = False
-    """Whether a continuation is the argmax of the estimated next-token marginals."""
-    evaluations: int = 1
-    """Of p(x, z), for the number itself."""
-
-    @classmethod
-    def of(cls, parts: Sequence[Part], stream: str) -> Answer:
-        """Put the parts of one query together."""
-        parts = sorted(parts, key=lambda part: part.text.sentence)
-        return cls(
-            parts[0].text.query.index,
-            Estimate.product([part.estimate for part in parts]),
-            stream,
-            sum(part.text.unspelled for part in parts),
-            sum(part.text.respaced for part in parts),
-            len(parts),
-            all(part.is_greedy for part in parts),
-            sum(part.estimate.num_samples for part in parts),
-        )
-
-
-@contextmanager
-def telling(found: Sized, of: Sized, what: str) -> Iterator[None]:
-    """Add to an interruption how many answers were found, and what became of them."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"interrupted: {len(found)} of {len(of)} {what}")
-        raise
 
 
 class Scorer:
@@ -152,7 +97,8 @@ class Scorer:
             proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
-        self.budget = self._budget(name)
+        filters = "smc" in estimators and not isinstance(self.proposal, WholeText)
+        self.budget = budget_of(self.options, estimators, filters=filters)
         # Whole texts may be read to their ends; contexts stop where they stop.
         self.stepwise = (
             self.proposal.left_to_right
@@ -161,29 +107,6 @@ class Scorer:
         )
         self.batch_size, self.quiet = parse_batch_size(batch_size), quiet
         self.max_batch_size = parse_batch_size(max_batch_size) or MOST_TEXTS
-
-    def _budget(self, name: str) -> Fixed | Target | Auto:
-        """Return how the samples of a text are spent.
-
-        Raises:
-            ValueError: If an estimator cannot divide them, or has no error to aim at.
-        """
-        number, target = self.options.num_samples, self.options.target_stderr
-        filters = "smc" in self.model.estimators and not isinstance(
-            self.proposal, WholeText
-        )
-        auto = Auto(number, filters)
-        method: Any = auto.method
-        if name != "auto":
-            method = estimator_named(name, self.model.estimators)(number)
-        if target is None:
-            return auto if name == "auto" else Fixed(method)
-        if not isinstance(method, ImportanceSampling | Mixed):
-            raise ValueError(
-                f"target_stderr needs estimator=is or mixed: estimator={name} has no "
-                "Monte Carlo error to aim at"
-            )
-        return Target(method, target, self.options.max_samples)
 
     @property
     def mass(self) -> Mass:

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from typing import Any
 
-from lm_latent_eval.scoring.scorer import Answer
+from lm_latent_eval.scoring.answer import Answer
 
 UNRELIABLE_PARETO_K = 0.7
 

@@ -16,8 +16,8 @@ from lm_eval.utils import make_table
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import metrics
 from lm_latent_eval.harness.metrics import process_text
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS, Scored
-from lm_latent_eval.scoring.scorer import Answer
 from tests.conftest import PROJECT
 
 # Two documents of 3 and 2 words, 10 and 5 bytes, 4 and 3 predicted tokens; two draws

@@ -17,9 +17,9 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.report.page import page
 from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import Scored
 from lm_latent_eval.scoring.records import Record, Row
-from lm_latent_eval.scoring.scorer import Answer
 from tests.report.test_compare import questions, record
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

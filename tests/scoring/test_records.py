@@ -12,9 +12,9 @@ import torch
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import Scored
 from lm_latent_eval.scoring.records import Record, Row
-from lm_latent_eval.scoring.scorer import Answer
 
 WEIGHTS = (0.25, 0.75, 0.5)
 
