@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import (
     effective_sample_size,
     log_evidence,
@@ -156,14 +157,12 @@ def budget_of(
         ValueError: If there is no such estimator, it cannot divide the samples, or has
             no error to aim at.
     """
-    name, number, target = (
-        options.estimator or "",
-        options.num_samples,
-        options.target_stderr,
-    )
-    auto = Auto(number, filters)
-    method: Any = auto.method
-    if name != "auto":
+    number, target = options.num_samples, options.target_stderr
+    name, auto = options.estimator or offered[0], Auto(number, filters)
+    if name == "auto":
+        one_of("estimator", name, offered)
+        method: Any = auto.method
+    else:
         method = estimator_named(name, offered)(number)
     if target is None:
         return auto if name == "auto" else Fixed(method)

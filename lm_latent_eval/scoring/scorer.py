@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles
@@ -88,12 +87,9 @@ class Scorer:
             ends=self.model.mass in (Mass.ONE, Mass.LESS),
         )
         estimators = self.model.estimators
-        name = options.estimator or estimators[0]
-        if name == "auto":
-            one_of("estimator", name, estimators)
         self.options = replace(
             options,
-            estimator=name,
+            estimator=options.estimator or estimators[0],
             proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
