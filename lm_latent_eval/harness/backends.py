@@ -124,10 +124,8 @@ class Latent(LM):
             max_batch_size=max_batch_size,
             quiet=self.rank != 0,
         )
-        settings = self._scorer.fingerprint
         self._recorder = Recorder(
             self._processes,
-            pilots=settings["num_samples"] if settings.get("target_stderr") else 0,
             weights=truth("log_weights", log_weights),
         )
 

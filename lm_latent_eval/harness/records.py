@@ -69,16 +69,15 @@ def _run(settings: Settings) -> str:
 class Recorder:
     """Collects the answers of a run, and writes them a task a file."""
 
-    def __init__(self, processes: Processes, *, pilots: int, weights: bool) -> None:
+    def __init__(self, processes: Processes, *, weights: bool) -> None:
         """Start empty.
 
         Args:
             processes: Whose answers are put together.
-            pilots: Evaluations a sentence that choose the number of samples.
             weights: Whether to keep log-weights.
         """
         self._processes = processes
-        self._pilots, self._weights = pilots, weights
+        self._weights = weights
         self._rows: dict[str, dict[tuple[int, int], Row]] = {}
 
     @contextmanager
@@ -160,7 +159,6 @@ class Recorder:
             Scored.of(request.args[-1], scored.answer),
             text=scored.text,
             document=request.doc_id or 0,
-            pilots=self._pilots,
             option=request.idx,
             is_greedy=scored.answer.is_greedy if len(request.args) > 1 else None,
         )

@@ -17,6 +17,8 @@ class Part:
     text: Text
     estimate: Estimate
     is_greedy: bool = False
+    pilot: int = 0
+    """Evaluations of p(x, z) that decided how the others were spent."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Answer:
     is_greedy: bool = False
     """Whether a continuation is the argmax of the estimated next-token marginals."""
     evaluations: int = 1
-    """Of p(x, z), for the number itself."""
+    """Of p(x, z), those of pilots included."""
 
     @classmethod
     def of(cls, parts: Sequence[Part], stream: str) -> Answer:
@@ -50,7 +52,7 @@ class Answer:
             sum(part.text.respaced for part in parts),
             len(parts),
             all(part.is_greedy for part in parts),
-            sum(part.estimate.num_samples for part in parts),
+            sum(part.estimate.num_samples + part.pilot for part in parts),
         )
 
 

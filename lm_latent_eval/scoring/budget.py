@@ -56,6 +56,10 @@ class Fixed:
     method: Any
     """It also reads contexts and continuations."""
 
+    def pilot(self, text: Text) -> int:
+        """Return how many evaluations of p decide on a text's others: none."""
+        return 0
+
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give every text the same."""
         _announce([(self.method, texts)])
@@ -72,6 +76,10 @@ class Target:
     """Wanted of a query's log-likelihood, nats."""
     most: int
     """Samples of a text."""
+
+    def pilot(self, text: Text) -> int:
+        """Return how many evaluations of p decide on a text's others."""
+        return self.method.num_samples
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give every text what its pilot asks for."""
@@ -119,19 +127,24 @@ class Auto:
             return ImportanceSampling(1)
         return Mixed(self.num_samples)
 
+    def pilot(self, text: Text) -> int:
+        """Return how many evaluations of p decide on a text's others."""
+        spent = self.num_samples // PILOT
+        few = self.num_samples - spent < FEWEST_PARTICLES
+        return 0 if few or not self.filters or len(text.words) <= SHORT else spent
+
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give short texts to ``Mixed``, and long ones as their pilots say."""
         _announce([(self.method, texts)])
-        spent = self.num_samples // PILOT
-        rest = self.num_samples - spent
-        particles = rest - rest % FILTERS
-        if not (self.filters and particles >= FEWEST_PARTICLES):
-            yield self.method, texts
+        yield self.method, [text for text in texts if not self.pilot(text)]
+        long = [text for text in texts if self.pilot(text)]
+        if not long:
             return
-        yield self.method, [text for text in texts if len(text.words) <= SHORT]
-        long, pilot = [t for t in texts if len(t.words) > SHORT], Mixed(spent)
+        pilot = Mixed(self.pilot(long[0]))
+        rest = self.num_samples - pilot.num_samples
+        particles = rest - rest % FILTERS
         groups: dict[Any, list[Text]] = {}
-        for text, log_w in weigh(pilot, long, "pilot") if long else ():
+        for text, log_w in weigh(pilot, long, "pilot"):
             draws = pilot.unbiased(log_w)
             worth = effective_sample_size(draws) / len(draws)
             found = (pilot.bound(log_w) - log_evidence(draws)).exp()

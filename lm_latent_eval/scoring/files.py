@@ -71,7 +71,7 @@ def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
     rows = []
     for answer in scorer.score_texts(_queries(texts, ())):
         values = _sizes(texts[answer.index])
-        rows.append(_row(answer, values, settings))
+        rows.append(_row(answer, values))
     return Record("estimate", settings, sorted(rows, key=lambda row: row.document))
 
 
@@ -192,13 +192,13 @@ def read_record(path: Path) -> Record:
     for place, line in list(lines.items())[1:]:
         try:
             values = json.loads(line)
-            rows.append(_row(_answer(values), values, settings))
+            rows.append(_row(_answer(values), values))
         except (ValueError, TypeError, KeyError, RecursionError) as err:
             raise _edited(path, place, f"{err!r:.200}") from err
     return Record("estimate", settings, sorted(rows, key=lambda row: row.document))
 
 
-def _row(answer: Answer, values: dict[str, Any], settings: dict[str, Any]) -> Row:
+def _row(answer: Answer, values: dict[str, Any]) -> Row:
     scored = Scored(
         answer.estimate,
         answer.stream,
@@ -212,7 +212,6 @@ def _row(answer: Answer, values: dict[str, Any], settings: dict[str, Any]) -> Ro
         scored,
         text=values["text"],
         document=answer.index,
-        pilots=settings["num_samples"] if settings.get("target_stderr") else 0,
     )
 
 

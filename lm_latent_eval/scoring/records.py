@@ -113,7 +113,6 @@ class Row:
         *,
         text: str,
         document: int,
-        pilots: int = 0,
         **more: Any,
     ) -> Row:
         """Describe an answer.
@@ -123,7 +122,6 @@ class Row:
             scored: The same with its sizes.
             text: Digest of what was scored.
             document: Its place in the task.
-            pilots: Evaluations a sentence that chose the number of samples.
             **more: Other fields.
         """
         estimate = scored.estimate
@@ -141,7 +139,7 @@ class Row:
             effective_sample_size=estimate.effective_sample_size,
             pareto_k=estimate.pareto_k,
             num_samples=estimate.num_samples,
-            evaluations=answer.evaluations + pilots * answer.sentences,
+            evaluations=answer.evaluations,
             sentences=answer.sentences,
             stream=scored.stream,
             unknown_words_not_spelled=scored.unspelled,

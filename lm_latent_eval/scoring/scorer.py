@@ -183,7 +183,7 @@ class Scorer:
         estimates = self.estimate(texts)
         with self._bar(len(texts), "texts") as bar:
             for text, estimate in estimates:
-                yield Part(text, estimate)
+                yield Part(text, estimate, pilot=self.budget.pilot(text))
                 bar.update()
 
     def estimate(self, texts: list[Text]) -> Iterator[tuple[Text, Estimate]]:

@@ -125,7 +125,7 @@ def test_distorted_copies_are_no_corpus(backend):
         task = SimpleNamespace(
             instances=[instance], process_results=lambda doc, answers: {}
         )
-        recorder = Recorder(Processes(), pilots=0, weights=False)
+        recorder = Recorder(Processes(), weights=False)
         return [*recorder._answers(task)]
 
     [row] = rows({"text": "the fox"})

@@ -99,7 +99,7 @@ def scored(checkpoint, texts, batch_size=None, **options):
     options = ScoringOptions.parse(num_samples=100, **options)
     scorer = Scorer(checkpoint, options, batch_size=batch_size, quiet=True)
     queries = [Query(n, name, string) for n, (name, string) in enumerate(texts)]
-    answers = {a.index: a.estimate for a in scorer.score_texts(queries)}
+    answers = {a.index: a for a in scorer.score_texts(queries)}
     return [answers[n] for n in range(len(queries))]
 
 
@@ -111,11 +111,20 @@ def test_company_decides_nothing(checkpoint):
         ("d", "Ada . " * 40),
     ]
     together = scored(checkpoint, texts)
-    assert len({e.estimator for e in together}) > 1, "premise"
+    assert len({answer.estimate.estimator for answer in together}) > 1, "premise"
+    assert {answer.evaluations for answer in together} == {100}, "pilots included"
     backwards = scored(checkpoint, texts[::-1], batch_size=1)[::-1]
-    for a, b in zip(together, backwards, strict=True):
+    for one, other in zip(together, backwards, strict=True):
+        a, b = one.estimate, other.estimate
         assert (a.estimator, a.num_samples) == (b.estimator, b.num_samples)
         assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-9)
+
+
+def test_a_pilot_for_a_target_is_counted(checkpoint):
+    [answer] = scored(
+        checkpoint, [("a", "Ada saw the fox .")], estimator="is", target_stderr=0.2
+    )
+    assert answer.evaluations == 100 + answer.estimate.num_samples
 
 
 def test_the_pilots_draws_are_not_those_of_the_estimate(checkpoint):

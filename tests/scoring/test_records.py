@@ -19,16 +19,17 @@ from lm_latent_eval.scoring.records import Record, Row
 WEIGHTS = (0.25, 0.75, 0.5)
 
 
-def row(document=0, weights=WEIGHTS, **more):
+def row(document=0, weights=WEIGHTS, pilot=0, **more):
     log_w = torch.tensor(weights, dtype=torch.float64).log()
     estimate = Estimate.from_log_weights(log_w, num_tokens=4)
-    answer = Answer(document, estimate, f"0/{document}", 0, 0, evaluations=len(weights))
+    spent = pilot + len(weights)
+    answer = Answer(document, estimate, f"0/{document}", 0, 0, evaluations=spent)
     scored = Scored.of("aé b", answer)
     return Row.of(answer, scored, text=f"{document:x}", document=document, **more)
 
 
 def test_what_is_written_is_read(tmp_path):
-    rows = [row(0), row(1, weights=(0.5,), pilots=7, accuracy=0.5, is_greedy=True)]
+    rows = [row(0), row(1, weights=(0.5,), pilot=7, accuracy=0.5, is_greedy=True)]
     record = Record("a task", {"seed": 3}, rows)
     records.write(record, tmp_path / "r.parquet")
     [again] = records.read(tmp_path / "r.parquet")
