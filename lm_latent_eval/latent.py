@@ -110,6 +110,14 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
         """
         ...
 
+    def log_prob(self, encoded: EncodedT, latents: LatentsT, /) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64, of latents that p has.
+
+        They may come from another proposal of the model. What the padding of fewer
+        latents than K gets is not looked at.
+        """
+        ...
+
     def beam(
         self, encoded: EncodedT, width: int, score: Tensor | None = None, /
     ) -> Beam[LatentsT]:

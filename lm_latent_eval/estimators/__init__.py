@@ -32,27 +32,25 @@ from lm_latent_eval.estimators.contrastive import (
 from lm_latent_eval.estimators.contrastive_levels import (
     ContrastiveLevel,
     ContrastiveMean,
+    Rate,
     contrastive_levels,
     mean_entropy,
     mean_ratio,
 )
 from lm_latent_eval.estimators.corpus import (
-    Rate,
-    bits_per_byte,
     checked_log_evidences,
     corpus_effective_sample_size,
     corpus_log_evidence,
     corpus_perplexity,
     corpus_stderr,
     instance_perplexity,
-    perplexity_per_unit,
     stacked_weights,
-    total_stderr,
 )
 from lm_latent_eval.estimators.corpus_estimate import (
     CorpusEstimate,
     filter_log_weights,
 )
+from lm_latent_eval.estimators.corpus_rate import CorpusRate
 from lm_latent_eval.estimators.error_curve import (
     ErrorBin,
     ErrorCurve,
@@ -89,6 +87,7 @@ from lm_latent_eval.estimators.rates import (
     perplexity,
 )
 from lm_latent_eval.estimators.sentence_perplexity import mean_sentence_perplexity
+from lm_latent_eval.estimators.unseen import unseen_share
 
 __all__ = [
     "Bins",
@@ -96,6 +95,7 @@ __all__ = [
     "ContrastiveLevel",
     "ContrastiveMean",
     "CorpusEstimate",
+    "CorpusRate",
     "ErrorBin",
     "ErrorCell",
     "ErrorCurve",
@@ -111,7 +111,6 @@ __all__ = [
     "ProductivityCurve",
     "Rate",
     "Verdict",
-    "bits_per_byte",
     "bootstrap_interval",
     "branching_factor",
     "certified_log_likelihood",
@@ -144,7 +143,6 @@ __all__ = [
     "mean_stderr",
     "pareto_k",
     "perplexity",
-    "perplexity_per_unit",
     "potential_productivity",
     "productivity_stderr",
     "ratio_stderr",
@@ -153,6 +151,6 @@ __all__ = [
     "sample_size_curve",
     "stacked_weights",
     "stderr",
-    "total_stderr",
+    "unseen_share",
     "verdict",
 ]

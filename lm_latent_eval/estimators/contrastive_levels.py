@@ -15,7 +15,19 @@ from lm_latent_eval.estimators.contrastive import (
     mean_stderr,
     ratio_stderr,
 )
-from lm_latent_eval.estimators.corpus import Rate
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A number of a corpus with its standard error.
+
+    Example:
+        >>> Rate(value=1.25, stderr=0.01)
+        Rate(value=1.25, stderr=0.01)
+    """
+
+    value: float
+    stderr: float
 
 
 @dataclass(frozen=True)

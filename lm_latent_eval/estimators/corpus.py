@@ -1,4 +1,4 @@
-r"""From inputs to a corpus: two aggregations, and rates at the edge.
+r"""From inputs to a corpus: two aggregations.
 
     instance level   exp(-1/T sum_n log (1/K sum_k w_nk))
     corpus level     exp(-1/T log (1/K sum_k prod_n w_nk))
@@ -12,7 +12,6 @@ Source: Logan et al. (2020), section 3, equations 5 and 6.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,22 +24,6 @@ from lm_latent_eval.estimators.importance import (
     stderr,
 )
 from lm_latent_eval.estimators.rates import perplexity
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A rate or perplexity of a corpus with its Monte Carlo standard error.
-
-    The standard error speaks of the latents' sampling alone, not of which texts
-    make the corpus. Neither value nor error is in nats: see the function it is from.
-
-    Example:
-        >>> Rate(value=1.25, stderr=0.01)
-        Rate(value=1.25, stderr=0.01)
-    """
-
-    value: float
-    stderr: float
 
 
 def checked_log_evidences(log_evidences: Tensor) -> Tensor:
@@ -302,123 +285,3 @@ def corpus_perplexity(
             "no corpus-level perplexity; draw more samples or aggregate by instance"
         )
     return perplexity(total, total_count(num_tokens, "num_tokens", len(log_w)))
-
-
-def total_stderr(stderrs: Tensor) -> float:
-    r"""Return the standard error of a sum of independent estimates.
-
-    .. math:: \Bigl(\sum_{n=1}^{N} \mathrm{se}_n^2\Bigr)^{1/2}
-
-    Args:
-        stderrs: Standard errors of the inputs' log-evidences in nats, shape ``(N,)``.
-
-    Returns:
-        Nats; ``inf`` if one of them is.
-
-    Raises:
-        TypeError: If ``stderrs`` is not a floating-point tensor.
-        ValueError: If N is 0, or an entry is NaN or negative.
-
-    Example:
-        >>> total_stderr(torch.tensor([0.3, 0.4], dtype=torch.float64))
-        0.5
-    """
-    checked_floating(stderrs, "stderrs")
-    if stderrs.ndim != 1 or len(stderrs) == 0:
-        raise ValueError(
-            f"stderrs must have shape (N,) with N >= 1; got {tuple(stderrs.shape)}"
-        )
-    bad = (~(stderrs >= 0)).nonzero()
-    if len(bad):
-        index = int(bad[0])
-        raise ValueError(f"stderrs[{index}] is {stderrs[index].item()}; expected >= 0")
-    return math.sqrt(stderrs.double().square().sum().item())
-
-
-def bits_per_byte(
-    log_evidences: Tensor, stderrs: Tensor, num_bytes: int | Tensor
-) -> Rate:
-    r"""Return the corpus's information rate in bits per byte.
-
-    .. math:: -\frac{\sum_n \log\hat p(x_n)}{\ln 2 \; \sum_n B_n}
-
-    Sums before dividing; the mean of the inputs' rates is a different quantity. A
-    stochastic upper bound where the log p-hat are stochastic lower bounds. Linear in
-    the log-evidences, so the standard error is exact given theirs.
-
-    Args:
-        log_evidences: Nats, shape ``(N,)``.
-        stderrs: Their standard errors in nats, shape ``(N,)``.
-        num_bytes: Bytes of the text: in all, or an input, shape ``(N,)``. For bits
-            per word or character, count those instead.
-
-    Returns:
-        Bits per byte, and its Monte Carlo standard error in the same unit.
-
-    Raises:
-        TypeError: If ``log_evidences`` or ``stderrs`` is not a floating-point tensor.
-        ValueError: If a log-evidence is not finite, a standard error NaN or negative,
-            the two of different lengths, or no byte is counted.
-
-    Example:
-        >>> log_evidences = torch.tensor([0.25, 0.5], dtype=torch.float64).log()
-        >>> bits_per_byte(log_evidences, torch.zeros(2), num_bytes=3)
-        Rate(value=1.0, stderr=0.0)
-    """
-    total, total_se = _total(log_evidences, stderrs)
-    bits = math.log(2) * total_count(num_bytes, "num_bytes", len(log_evidences))
-    return Rate(value=-total / bits, stderr=total_se / bits)
-
-
-def perplexity_per_unit(
-    log_evidences: Tensor, stderrs: Tensor, num_units: int | Tensor
-) -> Rate:
-    r"""Return the instance-level perplexity per unit with its standard error.
-
-    .. math::
-        \mathrm{PPL} = \exp\Bigl(-\frac{1}{U} \sum_n \log\hat p(x_n)\Bigr), \qquad
-        \mathrm{se}(\mathrm{PPL}) = \frac{\mathrm{PPL}}{U}
-        \Bigl(\sum_n \mathrm{se}_n^2\Bigr)^{1/2}
-
-    The delta method's; inputs are independent. Perplexities compare only per the same
-    unit, with the same rule for the ends of sentences. Biased as
-    :func:`instance_perplexity` is, upwards.
-
-    Args:
-        log_evidences: Nats, shape ``(N,)``.
-        stderrs: Their standard errors in nats, shape ``(N,)``.
-        num_units: U, the tokens, words or bytes: in all, or an input, shape ``(N,)``.
-
-    Returns:
-        Perplexity per unit and its Monte Carlo standard error.
-
-    Raises:
-        TypeError: If ``log_evidences`` or ``stderrs`` is not a floating-point tensor.
-        ValueError: As :func:`bits_per_byte`.
-
-    Example:
-        >>> log_evidences = torch.tensor([-6.0, -4.0], dtype=torch.float64)
-        >>> rate = perplexity_per_unit(log_evidences, torch.tensor([0.3, 0.4]), 10)
-        >>> round(rate.value, 4), round(rate.stderr, 4)
-        (2.7183, 0.1359)
-
-    Reference:
-        Logan et al. (2020), section 3, equation 5; the standard error is ours.
-    """
-    total, total_se = _total(log_evidences, stderrs)
-    num_units = total_count(num_units, "num_units", len(log_evidences))
-    value = perplexity(total, num_units)
-    # An infinite perplexity times no error at all is no error.
-    return Rate(value, value * total_se / num_units if total_se else 0.0)
-
-
-def _total(log_evidences: Tensor, stderrs: Tensor) -> tuple[float, float]:
-    """Return the sum of the log-evidences and its standard error, in nats."""
-    total = checked_log_evidences(log_evidences).sum().item()
-    total_se = total_stderr(stderrs)
-    if len(stderrs) != len(log_evidences):
-        raise ValueError(
-            f"stderrs has {len(stderrs)} entries and log_evidences "
-            f"{len(log_evidences)}; expected one an input"
-        )
-    return total, total_se

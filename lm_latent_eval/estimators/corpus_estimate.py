@@ -10,15 +10,14 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.certificate import certified_perplexity
 from lm_latent_eval.estimators.corpus import (
-    Rate,
     corpus_effective_sample_size,
     corpus_log_evidence,
     corpus_perplexity,
     corpus_stderr,
-    perplexity_per_unit,
     stacked_weights,
     total_count,
 )
+from lm_latent_eval.estimators.corpus_rate import CorpusRate
 from lm_latent_eval.estimators.estimate import Estimate
 from lm_latent_eval.estimators.importance import (
     checked_weights,
@@ -32,9 +31,10 @@ from lm_latent_eval.estimators.rates import perplexity
 class CorpusEstimate:
     """Importance-sampled perplexity of a corpus, per predicted token."""
 
-    instance: Rate
-    """Every input estimated by itself: exp(-1/T sum_n log p-hat(x_n))."""
-    corpus: Rate | None
+    instance: CorpusRate
+    """Every input estimated by itself: exp(-1/T sum_n log p-hat(x_n)). Its error is
+    that of the draws: no log-weight tells what was never drawn."""
+    corpus: CorpusRate | None
     """The inputs' weights multiplied first: exp(-1/T log p-hat(x_C)); None where every
     product holds a weight of zero."""
     corpus_effective_sample_size: float
@@ -90,13 +90,12 @@ class CorpusEstimate:
         evidences = torch.tensor(
             [e.log_evidence for e in estimates], dtype=torch.float64
         )
-        errors = torch.tensor([e.stderr for e in estimates], dtype=torch.float64)
         least = min(len(row) for row in log_w)
         rows = stacked_weights([row[:least] for row in log_w])
         sizes = log_grid(least)
         curve = zip(sizes, sample_size_curve(rows, sizes).sum(0).tolist(), strict=True)
         return cls(
-            instance=perplexity_per_unit(evidences, errors, total),
+            instance=CorpusRate.perplexity(estimates, num_tokens),
             corpus=_corpus_level(rows, total),
             corpus_effective_sample_size=corpus_effective_sample_size(rows).item(),
             corpus_num_samples=least,
@@ -156,9 +155,14 @@ def _estimate(index: int, log_w: Tensor, num_tokens: int) -> Estimate:
         raise type(err)(f"input {index}: {err}") from err
 
 
-def _corpus_level(log_w: Tensor, total: int) -> Rate | None:
+def _corpus_level(log_w: Tensor, total: int) -> CorpusRate | None:
     if corpus_log_evidence(log_w) == -math.inf:
         return None
     value = corpus_perplexity(log_w, total)
     relative = corpus_stderr(log_w).item() / total
-    return Rate(value, value * relative if relative else 0.0)
+    return CorpusRate(
+        value,
+        stderr=None,
+        monte_carlo_stderr=None,
+        draws_stderr=value * relative if relative else 0.0,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
@@ -19,6 +19,11 @@ from lm_latent_eval.estimators.importance import (
     stderr,
 )
 from lm_latent_eval.estimators.rates import perplexity
+
+MOST_UNSEEN = 0.9
+"""Share of p(x) that draws may be expected to miss where an error is still given."""
+LARGEST = 0.5
+"""The largest error of a logarithm, nats, that the delta method can be asked for."""
 
 
 class MissedSupportError(ValueError):
@@ -42,11 +47,25 @@ class Bound(StrEnum):
     STOCHASTIC_LOWER = "stochastic lower"
     """E[log p-hat] <= log p, and a certificate exists: perplexity is bounded above."""
 
+    ESTIMATED_LOWER = "estimate of a lower bound"
+    """E[log p-hat] <= log p, but no certificate: the estimate of a bound, such as an
+    average of log-weights, not the logarithm of an unbiased estimate."""
+
     NONE = "none"
     """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
 
     UNNORMALISED = "unnormalised score"
     """No log p(x) at all, but log p(x) plus a constant that nobody knows."""
+
+    @classmethod
+    def weakest(cls, bounds: Iterable[Bound]) -> Bound:
+        """Return the kind of a product of factors of these kinds.
+
+        Example:
+            >>> print(Bound.weakest([Bound.EXACT, Bound.STRICT_LOWER]))
+            strict lower
+        """
+        return max(bounds, key=list(cls).index)
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,7 @@ class Estimate:
     """One input's estimated log p(x) with its diagnostics; picklable, by value.
 
     Raises:
-        ValueError: If ``log_evidence`` is not finite, ``stderr`` NaN or negative,
+        ValueError: If ``log_evidence`` is not finite, an error NaN or negative,
             ``num_samples`` below 1 or ``num_tokens`` negative: what could not be
             computed is an error, never a record.
 
@@ -62,8 +81,10 @@ class Estimate:
         >>> import torch
         >>> log_w = torch.tensor([0.2, 0.4]).log()
         >>> estimate = Estimate.from_log_weights(log_w, num_tokens=3)
-        >>> round(estimate.log_evidence, 4), round(estimate.stderr, 4)
+        >>> round(estimate.log_evidence, 4), round(estimate.draws_stderr, 4)
         (-1.204, 0.2357)
+        >>> estimate.stderr is None  # draws alone do not know what they miss
+        True
         >>> estimate.num_samples, str(estimate.bound), round(estimate.perplexity, 4)
         (2, 'stochastic lower', 1.4938)
     """
@@ -71,9 +92,15 @@ class Estimate:
     log_evidence: float
     """Estimated log p(x), nats."""
 
-    stderr: float
-    """Monte Carlo standard error of ``log_evidence``, nats; 0 for a beam, whose
-    distance from log p(x) is unknown; ``inf`` if one draw is all there is."""
+    stderr: float | None
+    """Monte Carlo standard error of ``log_evidence``, nats, what the draws may have
+    missed included: 0 of what is exact; None where it cannot be estimated, since
+    nothing but the draws themselves could say (see ``checked``), or only a bound is
+    known (a beam)."""
+
+    draws_stderr: float
+    """The error as the draws tell it, nats: it says nothing of what their proposal
+    never visits. 0 where nothing is drawn; ``inf`` if one draw is all there is."""
 
     effective_sample_size: float | None
     """In [1, num_samples]; None where nothing is sampled."""
@@ -98,12 +125,17 @@ class Estimate:
     """Log-weights in nats in the order drawn; empty where there are none to combine
     with another input's."""
 
+    unseen: float | None = None
+    """Share of p(x) that so many draws are likely to miss, by what a search found
+    (``unseen_share``); None where nothing was searched for."""
+
     def __post_init__(self) -> None:
         """Refuse what was not computed."""
         if not math.isfinite(self.log_evidence):
             raise ValueError(f"log_evidence must be finite; got {self.log_evidence}")
-        if not self.stderr >= 0:
-            raise ValueError(f"stderr must be at least 0; got {self.stderr}")
+        for error in (self.draws_stderr, 0.0 if self.stderr is None else self.stderr):
+            if not error >= 0:
+                raise ValueError(f"a standard error must be at least 0; got {error}")
         if self.num_samples < 1:
             raise ValueError(f"num_samples must be at least 1; got {self.num_samples}")
         if self.num_tokens < 0:
@@ -148,7 +180,7 @@ class Estimate:
                 include a pilot.
 
         Returns:
-            The record; its log-weights in float64.
+            The record, whose error nothing has checked; its log-weights in float64.
 
         Raises:
             MissedSupportError: If all K weights are zero.
@@ -176,7 +208,8 @@ class Estimate:
             )
         return cls(
             log_evidence=estimated,
-            stderr=stderr(log_w).item(),
+            stderr=None,
+            draws_stderr=stderr(log_w).item(),
             effective_sample_size=effective_sample_size(log_w).item(),
             pareto_k=pareto_k(log_w).item(),
             num_samples=num_samples,
@@ -201,8 +234,8 @@ class Estimate:
             estimator: Its name.
 
         Returns:
-            The record: standard error 0, no effective sample size, no Pareto k, and
-            no log-weights, since joint probabilities are not weights.
+            The record: no standard error, effective sample size or Pareto k, and no
+            log-weights, since joint probabilities are not weights.
 
         Raises:
             MissedSupportError: If p is zero on the whole beam.
@@ -229,7 +262,8 @@ class Estimate:
             )
         return cls(
             log_evidence=bound,
-            stderr=0.0,
+            stderr=None,
+            draws_stderr=0.0,
             effective_sample_size=None,
             pareto_k=None,
             num_samples=width,
@@ -255,6 +289,7 @@ class Estimate:
         return cls(
             log_evidence=log_p,
             stderr=0.0,
+            draws_stderr=0.0,
             effective_sample_size=None,
             pareto_k=None,
             num_samples=1,
@@ -276,8 +311,9 @@ class Estimate:
             factors: The estimates of S parts (sentences, say), from independent draws.
 
         Returns:
-            The record: standard errors add in squares, effective sample size and Pareto
-            k are those of the worst part, log-weights are sums over the parts.
+            The record: errors add in squares, and are known where each part's is;
+            effective sample size, Pareto k and unseen share are those of the worst
+            part, log-weights are sums over the parts.
 
         Raises:
             ValueError: If there is no part.
@@ -291,7 +327,7 @@ class Estimate:
             >>> both = Estimate.product([a, b])
             >>> round(math.exp(both.log_evidence), 4), both.num_tokens
             (0.15, 4)
-            >>> both.stderr == a.stderr
+            >>> both.draws_stderr == a.draws_stderr
             True
         """
         if not factors:
@@ -300,17 +336,60 @@ class Estimate:
             return factors[0]
         return cls(
             log_evidence=math.fsum(factor.log_evidence for factor in factors),
-            stderr=math.hypot(*(factor.stderr for factor in factors)),
+            stderr=together([factor.stderr for factor in factors]),
+            draws_stderr=math.hypot(*(factor.draws_stderr for factor in factors)),
             effective_sample_size=_worst(
                 min, [factor.effective_sample_size for factor in factors]
             ),
             pareto_k=_worst(max, [factor.pareto_k for factor in factors]),
             num_samples=max(factor.num_samples for factor in factors),
             num_tokens=sum(factor.num_tokens for factor in factors),
-            bound=max((factor.bound for factor in factors), key=list(Bound).index),
+            bound=Bound.weakest(factor.bound for factor in factors),
             estimator="+".join(sorted({factor.estimator for factor in factors})),
             log_weights=_sums(factors),
+            unseen=_worst(max, [factor.unseen for factor in factors]),
         )
+
+    def checked(self, unseen: float) -> Self:
+        r"""Give the error that holds if what a search found stands for all of p(x).
+
+        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
+
+        If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). There is
+        no error where u is above ``MOST_UNSEEN``, which is to say that search and draws
+        contradict each other, or where that of the draws is above ``LARGEST``: the
+        delta method cannot find larger ones than 1.
+
+        Args:
+            unseen: u, see ``unseen_share``.
+
+        Example:
+            >>> import torch
+            >>> log_w = torch.tensor([0.2, 0.2, 0.3]).log()
+            >>> estimate = Estimate.from_log_weights(log_w, num_tokens=3)
+            >>> round(estimate.draws_stderr, 3)
+            0.117
+            >>> round(estimate.checked(0.01).stderr, 3)
+            0.117
+            >>> round(estimate.checked(0.4).stderr, 3)
+            0.524
+            >>> estimate.checked(0.95).stderr is None
+            True
+        """
+        known = unseen <= MOST_UNSEEN and self.draws_stderr <= LARGEST
+        return replace(
+            self,
+            stderr=math.hypot(self.draws_stderr, math.log1p(-unseen))
+            if known
+            else None,
+            unseen=unseen,
+        )
+
+
+def together(errors: Sequence[float | None]) -> float | None:
+    """Add independent errors in squares; None where one of them is not known."""
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if len(known) == len(errors) else None
 
 
 def _worst(

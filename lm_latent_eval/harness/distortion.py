@@ -205,7 +205,7 @@ class DistributionalDistortionTask(ConfigurableTask):
         [answer] = results
         score = answer[0] if self._request_type(doc) == "loglikelihood" else answer
         model_log_p = self._checked(doc, score)
-        stderr = score.estimate.stderr if isinstance(score, ScoredFloat) else 0.0
+        stderr = score.estimate.draws_stderr if isinstance(score, ScoredFloat) else 0.0
         error = model_log_p - float(doc["true_log_p"])
         values: dict[str, float | None] = {
             "mean_error": error,

@@ -29,23 +29,19 @@ class Term(list[Any]):
         return term
 
 
-def _divided(unit: str) -> dict[str, Callable[[Scored], list[Any]]]:
-    """Return what perplexities per unit sum, and their errors."""
+def _divided(unit: str) -> Callable[[Scored], list[Any]]:
+    """Return what a perplexity per unit sums."""
 
-    def units(scored: Scored) -> int:
-        count: int = (
-            scored.estimate.num_tokens if unit == "tokens" else getattr(scored, unit)
-        )
-        return count
+    def terms(scored: Scored) -> list[Any]:
+        estimate = scored.estimate
+        units = estimate.num_tokens if unit == "tokens" else getattr(scored, unit)
+        return [estimate.log_evidence, units]
 
-    return {
-        "": lambda scored: [scored.estimate.log_evidence, units(scored)],
-        "_stderr": lambda scored: [scored.estimate.stderr, units(scored)],
-    }
+    return terms
 
 
 _VALUES: dict[str, Callable[[Scored], list[Any]]] = {
-    f"{rate}{part}": value
+    f"{rate}{part}": _divided(unit)
     for rate, unit in (
         ("word_perplexity", "words"),
         ("byte_perplexity", "bytes"),
@@ -53,8 +49,11 @@ _VALUES: dict[str, Callable[[Scored], list[Any]]] = {
         ("token_perplexity", "tokens"),
         ("certified_token_perplexity", "tokens"),
     )
-    for part, value in _divided(unit).items()
+    for part in ("", "_stderr")
 } | {
+    "token_perplexity_monte_carlo_error": lambda scored: [scored.estimate.stderr],
+    "token_perplexity_draws_error": lambda scored: [scored.estimate.draws_stderr],
+    "texts_without_monte_carlo_error": lambda s: [int(s.estimate.stderr is None)],
     "corpus_token_perplexity": lambda scored: [*scored.estimate.log_weights],
     "corpus_token_perplexity_stderr": lambda scored: [],
     "effective_samples_median": lambda s: [s.estimate.effective_sample_size],
@@ -88,7 +87,7 @@ def _terms(scored: Scored) -> dict[str, Term]:
     return {name: Term.of(name, scored) for name in METRICS}
 
 
-def _of_terms(metric: metrics.Metric) -> Callable[[Sequence[Term]], float | str]:
+def _of_terms(metric: metrics.Number) -> Callable[[Sequence[Term]], float | str]:
     return lambda terms: metric([term.scored for term in terms])
 
 

@@ -29,30 +29,30 @@ class BeamMarginalization:
     ) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
         encoded = encode(model, proposal, batch)
-        return self.search(model, proposal, batch, keys, encoded).log_w
-
-    def search(
-        self,
-        model: Any,
-        proposal: Any,
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[Any, Any] | None,
-    ) -> Particles:
-        """Return the latents of whole texts, without states where none are needed."""
         if encoded is None:
             begin = Particles.begin(len(keys), batch.inputs.device)
-            return self.extend(model, proposal, batch, keys, [], begin)
-        p, q = encoded
+            return self.extend(model, proposal, batch, keys, [], begin).log_w
+        return self.search(model, proposal, *encoded)[0].log_w
+
+    def search(
+        self, model: Any, proposal: Any, p: Any, q: Any
+    ) -> tuple[Particles, Any]:
+        """Find latents of whole texts, without states, which nothing needs any more.
+
+        Args:
+            model: A latent LM.
+            proposal: What the search goes by.
+            p: The texts as the model encodes them.
+            q: The texts as the proposal does.
+
+        Returns:
+            The latents as particles, and as they are.
+        """
         beam = proposal.beam(q, self.num_samples)
         log_p: Tensor = model.log_joint(p, beam.latents).double()
-        return Particles(
-            None,
-            None,
-            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
-            beam.score,
-            fingerprint(beam.latents),
-        )
+        log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
+        path = fingerprint(beam.latents)
+        return Particles(None, None, log_p, beam.score, path), beam.latents
 
     def extend(
         self,
@@ -96,7 +96,8 @@ class BeamMarginalization:
         whole = Estimate.from_beam(log_w, num_tokens=num_tokens)
         return Estimate(
             log_evidence=whole.log_evidence - log_w_prefix.logsumexp(-1).item(),
-            stderr=0.0,
+            stderr=None,
+            draws_stderr=0.0,
             effective_sample_size=None,
             pareto_k=None,
             num_samples=self.num_samples,

@@ -151,7 +151,7 @@ class ImportanceSampling:
         return replace(
             whole,
             log_evidence=whole.log_evidence - log_evidence(log_w_prefix).item(),
-            stderr=log_ratio_stderr(log_w, log_w_prefix).item(),
+            draws_stderr=log_ratio_stderr(log_w, log_w_prefix).item(),
             bound=Bound.NONE,
             log_weights=(),
         )

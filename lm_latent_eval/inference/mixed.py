@@ -11,6 +11,10 @@ to this estimator what weights are to importance sampling, and its bound, error 
 certificate hold. The sum over B is a strict lower bound by itself, and draws cannot
 fall below it; what a search misses, draws find, and the other way round.
 
+The search also checks the draws. It goes by the model's own proposal, whichever they
+come from, and what it finds has a probability under theirs: so it tells what share of
+p they are likely to miss (``unseen_share``).
+
 Source: a control variate by stratification (Owen, 2013, section 8.4), one stratum of
 which is summed in whole.
 """
@@ -18,16 +22,23 @@ which is summed in whole.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    log_evidence,
+    log_ratio_stderr,
+    unseen_share,
+)
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles, encode
+from lm_latent_eval.latent import WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
 LEAST = torch.finfo(torch.float64).min
@@ -41,14 +52,23 @@ class Population:
 
     found: Particles
     drawn: Particles
+    found_log_w: Tensor | None = None
+    """Log-weights under the draws' proposal of what was found, (B, W) nats; None where
+    nobody asked."""
 
     @property
     def log_w(self) -> Tensor:
-        """Log-weights of N draws outside B, then log p of B, (B, N + W) nats."""
+        """Log-weights of N draws outside B, log p of B, and its log-weights, or NaN.
+
+        Nats, (B, N + 2 W).
+        """
         empty = self.found.log_q.isneginf()
         log_p = self.found.log_w.clamp_min(LEAST).masked_fill(empty, -torch.inf)
         inside = _is_in(self.drawn.path, self.found.path, ~empty)
-        return torch.cat([self.drawn.log_w.masked_fill(inside, -torch.inf), log_p], -1)
+        outside = self.drawn.log_w.masked_fill(inside, -torch.inf)
+        unknown = torch.full_like(log_p, torch.nan)
+        weights = unknown if self.found_log_w is None else self.found_log_w
+        return torch.cat([outside, log_p, weights], -1)
 
     def select(self, index: Tensor) -> Population:
         """Pick texts."""
@@ -64,8 +84,8 @@ class Population:
         Returns:
             Log-probabilities in nats, (B, number of words).
         """
-        num_draws = self.drawn.log_w.shape[-1]
-        outside, log_p = self.log_w.tensor_split([num_draws], -1)
+        num_draws, num_found = self.drawn.log_w.shape[-1], self.found.log_w.shape[-1]
+        outside, log_p, _ = self.log_w.split([num_draws, num_found, num_found], -1)
         parts = [(self.drawn, outside - math.log(num_draws)), (self.found, log_p)]
         total = torch.stack([log_w.logsumexp(-1) for _, log_w in parts])
         share = total.log_softmax(0).unsqueeze(-1)
@@ -86,6 +106,8 @@ class Mixed:
     name: ClassVar[str] = "mixed"
     num_samples: int
     """K, found and drawn together."""
+    searcher: Any = field(default=None, compare=False, repr=False)
+    """The proposal that the search goes by; None is the one that is drawn from."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be halved."""
@@ -108,12 +130,25 @@ class Mixed:
     def log_weights(
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Population``, (B, N + W) float64."""
+        """Return the weights of whole texts, see ``Population``, (B, N + 2 W) float64.
+
+        Texts that are read in pieces are not checked: what was found of one of several
+        pieces is all that is known of it when the next one begins.
+        """
         encoded = encode(model, proposal, batch)
-        found = self.search.search(model, proposal, batch, keys, encoded)
+        if encoded is None:
+            begin = Particles.begin(len(keys), batch.inputs.device)
+            return self.extend(model, proposal, batch, keys, [], begin).log_w
+        (p, q), searcher = encoded, self.searcher
+        if searcher is None:
+            found, latents = self.search.search(model, proposal, p, q)
+        else:
+            by = searcher.encode(batch)
+            found, latents = self.search.search(model, searcher, p, by)
         log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
         drawn = Particles(None, None, log_w, log_w, path)
-        return Population(found, drawn).log_w
+        checked = found.log_w - proposal.log_prob(q, latents)
+        return Population(found, drawn, checked).log_w
 
     def extend(
         self,
@@ -127,48 +162,71 @@ class Mixed:
         """Read on: search and draw over some more tokens."""
         if isinstance(after, Particles):  # the beginning
             after = Population(after, after)
+        searcher = self.searcher or proposal
+        if isinstance(searcher, WholeText):
+            searcher = searcher.left_to_right
+        starts = starts or [0] * len(keys)
         return Population(
-            self.search.extend(model, proposal, batch, keys, starts, after.found),
+            self.search.extend(model, searcher, batch, keys, starts, after.found),
             self.sampling.extend(model, proposal, batch, keys, starts, after.drawn),
         )
 
-    def _split(self, log_w: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights of draws outside B, (N,), and log p of B, (W,)."""
-        outside, found = log_w.tensor_split([self.sampling.num_samples], -1)
-        return outside, found
+    def _split(self, log_w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weights of draws outside B, (N,), log p of B and its weights, (W,)."""
+        num_draws = self.sampling.num_samples
+        num_found = (log_w.shape[-1] - num_draws) // 2
+        outside, found, weights = log_w.split([num_draws, num_found, num_found], -1)
+        return outside, found, weights
 
     def bound(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
         return self._split(log_w)[1].logsumexp(-1)
 
+    def unseen(self, log_w: Tensor) -> float | None:
+        """Return the share of B that so many draws are likely to miss.
+
+        It follows from the search alone, so what it decides biases nothing. None where
+        nobody asked how probable B is under the draws' proposal.
+        """
+        outside, found, weights = self._split(log_w)
+        if weights.isnan().any():
+            return None
+        return unseen_share(found, weights, len(outside), self.bound(log_w).item())
+
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (N,)."""
-        outside, found = self._split(log_w)
+        outside, found, _ = self._split(log_w)
         return torch.logaddexp(outside, found.logsumexp(-1, keepdim=True))
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
-        """Return the estimate of one text's log p(x), from weights (N + W,).
+        """Return the estimate of one text's log p(x), from weights (N + 2 W,).
 
         Exact where B has room left, since it then holds every latent there is.
 
         The error is never taken to be below 1/N nats otherwise: had one more draw been
         outside, with a weight of p(x), it would have moved the estimate by as much.
         """
-        outside, found = self._split(log_w)
+        outside, found, weights = self._split(log_w)
         everything = found.isneginf().any() or len(found) < self.search.num_samples
         if everything and outside.isneginf().all():
             return replace(
                 Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),
+                stderr=0.0,
                 num_samples=self.num_samples,
                 bound=Bound.EXACT,
             )
         drawn = Estimate.from_log_weights(
             self.unbiased(log_w), num_tokens=num_tokens, estimator=self.name
         )
-        return replace(
+        estimate = replace(
             drawn,
-            stderr=max(drawn.stderr, 1 / len(outside)),
+            draws_stderr=max(drawn.draws_stderr, 1 / len(outside)),
             num_samples=self.num_samples,
+        )
+        if weights.isnan().any():
+            return estimate
+        return estimate.checked(
+            unseen_share(found, weights, len(outside), estimate.log_evidence)
         )
 
     def difference(
@@ -186,7 +244,8 @@ class Mixed:
         return replace(
             estimate,
             log_evidence=log_p,
-            stderr=max(log_ratio_stderr(whole, prefix).item(), 1 / len(whole)),
+            stderr=None,
+            draws_stderr=max(log_ratio_stderr(whole, prefix).item(), 1 / len(whole)),
             bound=Bound.NONE,
             log_weights=(),
         )

@@ -201,7 +201,7 @@ class ParticleFilter:
         )
         return replace(
             filters,
-            stderr=self._unbiased(filters.stderr),
+            draws_stderr=self._unbiased(filters.draws_stderr),
             num_samples=self.num_samples,
             pareto_k=None,
         )
@@ -214,7 +214,7 @@ class ParticleFilter:
         return replace(
             self.estimate(log_w, num_tokens),
             log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
-            stderr=self._unbiased(log_ratio_stderr(whole, prefix).item()),
+            draws_stderr=self._unbiased(log_ratio_stderr(whole, prefix).item()),
             bound=Bound.NONE,
             log_weights=(),
         )

@@ -127,7 +127,7 @@ class LatentLearner:
             sequences: Token ids of the language, each with its end.
 
         Returns:
-            Nats and their Monte Carlo standard errors (``inf`` at K = 1; 0 for a
+            Nats and their errors as the draws tell them (``inf`` at K = 1; 0 for a
             beam, whose distance from log p is unknown). A sequence without words is
             impossible for a model of sentences.
 
@@ -144,9 +144,9 @@ class LatentLearner:
             texts = [text for text in texts if text.words != [END]]
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)
-        for text, estimate in self._scorer.estimate(texts):
-            log_p[text.query.index] = estimate.log_evidence
-            stderr[text.query.index] = estimate.stderr
+        for part in self._scorer.estimate(texts):
+            log_p[part.text.query.index] = part.estimate.log_evidence
+            stderr[part.text.query.index] = part.estimate.draws_stderr
         return Scored(log_p, stderr)
 
     def settings(self) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from lm_latent_eval.scoring.records import Record, Row
 SIGMAS = 1.96
 DELTA = 0.05
 """Risk that a stochastic bound is none."""
-_WEAKEST_FIRST = (Bound.NONE, Bound.STOCHASTIC_LOWER, Bound.STRICT_LOWER, Bound.EXACT)
 
 Key = tuple[str, int]
 """A text's digest, and which of its copies it is."""
@@ -70,8 +69,7 @@ class Side:
     @property
     def bound(self) -> Bound:
         """How its log-likelihood bounds the true one: the weakest of its texts."""
-        found = {Bound(row.bound) for run in self.runs for row in run.values()}
-        return next(bound for bound in _WEAKEST_FIRST if bound in found)
+        return Bound.weakest(Bound(r.bound) for run in self.runs for r in run.values())
 
     @property
     def is_known(self) -> bool:
@@ -95,8 +93,14 @@ class Side:
         return torch.tensor(rows, dtype=torch.float64)
 
     def draws_stderr(self, keys: Sequence[Key]) -> Tensor:
-        """Return the Monte Carlo error of each text's mean over runs, (N,)."""
-        rows = [[run[key].draws_stderr for key in keys] for run in self.runs]
+        """Return the Monte Carlo error of each text's mean over runs, (N,).
+
+        It is what the draws tell where no more is known.
+        """
+        rows = [
+            [row.draws_stderr if row.stderr is None else row.stderr for row in found]
+            for found in ([run[key] for key in keys] for run in self.runs)
+        ]
         errors = torch.tensor(rows, dtype=torch.float64)
         return errors.square().sum(0).sqrt() / len(self.runs)
 
@@ -319,6 +323,8 @@ def _kind(side: Side) -> str:
         Bound.STRICT_LOWER: f"the number of {side.name} is only a bound from above",
         Bound.STOCHASTIC_LOWER: f"the number of {side.name} is only a bound from above "
         "(on average over draws)",
+        Bound.ESTIMATED_LOWER: f"the number of {side.name} estimates a bound from "
+        "above, and is none itself",
         Bound.NONE: f"the number of {side.name} bounds nothing",
     }[side.bound]
 
@@ -445,6 +451,7 @@ BOUNDS = {
     Bound.EXACT: "exact",
     Bound.STRICT_LOWER: "at most",
     Bound.STOCHASTIC_LOWER: "at most, on average",
+    Bound.ESTIMATED_LOWER: "an estimate of a bound",
     Bound.NONE: "no bound",
 }
 """What a rate in bits is, where log p-hat bounds log p so."""

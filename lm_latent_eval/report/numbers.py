@@ -1,4 +1,4 @@
-"""The numbers of a record in every unit, each with its two errors."""
+"""The numbers of a record in every unit, each with its errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.paired import PairedDifference
-from lm_latent_eval.scoring.metrics import METRICS, NOT_SAMPLED
+from lm_latent_eval.estimators import Bound, CorpusRate
+from lm_latent_eval.scoring.metrics import METRICS, UNKNOWN
 from lm_latent_eval.scoring.records import Record, Row
 
 CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
@@ -21,14 +20,16 @@ NO_WEIGHTS = "no log-weights in the record: run with --model_args log_weights=tr
 
 @dataclass(frozen=True)
 class Number:
-    """A metric's value with its two errors."""
+    """A metric's value with its errors; each is None where it is not known."""
 
     value: float | str
     """Or why there is none."""
-    draws_stderr: float | None = None
-    """Over draws of the latents; None where that has no meaning."""
     stderr: float | None = None
-    """Over texts or questions, the draws included; None where that has no meaning."""
+    """Over texts or questions, the draws' part included."""
+    monte_carlo_stderr: float | None = None
+    """Of these texts: from draws of the latents, and what they may have missed."""
+    draws_stderr: float | None = None
+    """The same as the draws tell it, who know nothing of what they miss."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,6 @@ def numbers(record: Record) -> dict[str, Number]:
     return found
 
 
-def rate(rows: Sequence[Row], unit: str) -> PairedDifference:
-    """Return nats a unit with all errors: the difference from taking none."""
-    columns = torch.tensor(
-        [[-row.log_likelihood, row.draws_stderr] for row in rows], dtype=torch.float64
-    )
-    units = torch.tensor([getattr(row, unit) for row in rows])
-    return PairedDifference.of(columns[:, 0], units, draws_stderr=columns[:, 1])
-
-
 def _number(name: str, rows: Sequence[Row]) -> Number:
     if name in CORPUS_LEVEL and _lacks_weights(rows):
         return Number(NO_WEIGHTS)
@@ -81,11 +73,13 @@ def _number(name: str, rows: Sequence[Row]) -> Number:
     if isinstance(value, str):
         return Number(value)
     if unit := RATES.get(name):
-        found = rate(rows, unit.name)
+        counts = torch.tensor([getattr(row, unit.name) for row in rows])
+        found = CorpusRate.nats([item.estimate for item in items], counts)
         slope = unit.slope(found.value)
-        return Number(value, slope * found.draws_stderr, slope * found.stderr)
+        errors = (found.stderr, found.monte_carlo_stderr, found.draws_stderr)
+        return Number(value, *(None if e is None else slope * e for e in errors))
     of_error = METRICS.get(f"{name}_stderr")
-    error = of_error(items) if of_error else NOT_SAMPLED
+    error = of_error(items) if of_error else UNKNOWN
     return Number(value, None if isinstance(error, str) else error)
 
 
@@ -100,10 +94,8 @@ def _accuracy(rows: Sequence[Row]) -> dict[str, Number]:
     if not right:
         return {}
     values = torch.tensor([*right.values()], dtype=torch.float64)
-    error = (
-        values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    )
-    return {"acc": Number(values.mean().item(), stderr=error)}
+    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else None
+    return {"acc": Number(values.mean().item(), error)}
 
 
 def rows(record: Record) -> list[dict[str, Any]]:
@@ -113,8 +105,9 @@ def rows(record: Record) -> list[dict[str, Any]]:
             "task": record.task,
             "metric": name,
             "value": number.value,
-            "± over draws": number.draws_stderr,
             "± over texts": number.stderr,
+            "± Monte Carlo": number.monte_carlo_stderr,
+            "± as draws tell": number.draws_stderr,
         }
         for name, number in numbers(record).items()
         if not isinstance(number.value, str)
@@ -131,18 +124,20 @@ def table(record: Record) -> str:
     lines = [
         head + " (not finished)" * (not record.finished),
         f"  checkpoint {settings.get('checkpoint')} {' '.join(named)}",
-        f"  {'':28}{'':>12}  {'± over draws':>14}{'± over texts':>14}",
+        f"  {'':35}{'':>12}{'± over texts':>16}{'± Monte Carlo':>16}"
+        f"{'± as draws tell':>17}",
     ]
     for name, number in numbers(record).items():
         if isinstance(number.value, str):
-            lines.append(f"  {name:28}{number.value}")
+            lines.append(f"  {name:35}{number.value}")
             continue
-        errors = (number.draws_stderr, number.stderr)
-        cells = "".join("" if e is None else f"{e:14.4f}" for e in errors)
-        if number.draws_stderr is None and number.stderr is not None:
-            cells = f"{'':14}{cells}"
-        lines.append(f"  {name:28}{number.value:12.4f}  {cells}".rstrip())
+        errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
+        cells = "".join(
+            f"{'N/A' if error is None else f'{error:.4f}':>16}" for error in errors
+        )
+        shown = cells if name in RATES or number.stderr is not None else ""
+        lines.append(f"  {name:35}{number.value:12.4f}{shown}")
     return "\n".join(lines)
 
 
-__all__ = ["Number", "numbers", "rate", "rows", "table"]
+__all__ = ["Number", "numbers", "rows", "table"]

@@ -2,7 +2,8 @@
 
 A pilot decides where there is something to decide. It has random numbers of its own, so
 given its decision an estimate from fresh draws is unbiased, and its bound and
-certificate hold. The decision follows from the text, the settings and the seed alone.
+certificate hold. A search, which draws nothing, may decide without that. The decision
+follows from the text, the settings and the seed alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -45,6 +46,11 @@ EVEN = 0.5
 """Share of a pilot's draws that they are worth, below which filters take over."""
 FOUND = 0.1
 """Share of p(x) that a pilot's search finds, below which all the rest is drawn."""
+UNSEEN = 0.1
+"""Share of what was found that draws are likely to miss, above which a text is given
+more of them."""
+MORE = 4
+"""Times as many."""
 FEWEST_PARTICLES = 10 * FEWEST
 """Fewer do not tell how much filters vary."""
 
@@ -64,6 +70,9 @@ class Fixed:
         """Give every text the same."""
         _announce([(self.method, texts)])
         yield self.method, texts
+
+    def instead(self, method: Any, log_w: Tensor) -> None:
+        """Return what a text is given instead of what it was: nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +103,15 @@ class Target:
             # Powers of two, so that texts still share batches.
             rounded = min(1 << (number - 1).bit_length(), self.most)
             groups.setdefault(rounded, []).append(text)
-        chosen = [(type(self.method)(k), group) for k, group in sorted(groups.items())]
+        chosen = [
+            (replace(self.method, num_samples=number), group)
+            for number, group in sorted(groups.items())
+        ]
         _announce(chosen)
         yield from chosen
+
+    def instead(self, method: Any, log_w: Tensor) -> None:
+        """Return what a text is given instead of what it was: nothing."""
 
     def _required(self, log_w: Tensor, stderr: float) -> int:
         """Return K: what is drawn, and as much again where half of K is searched."""
@@ -113,19 +128,23 @@ class Auto:
     found, are worth less than ``EVEN`` of their number, the rest goes to filters: they
     lose less on long texts, of which no draw is good from beginning to end. Where the
     search found less than ``FOUND`` of the estimate, it is not asked again.
+
+    Where it finds what draws are likely to miss, ``MORE`` is spent.
     """
 
     num_samples: int
     """K of a text, its pilot included."""
     filters: bool
     """Whether model and proposal can be filtered."""
+    searcher: Any = None
+    """The proposal that searches go by, if it is not the one that is drawn from."""
 
     @property
     def method(self) -> Any:
         """Search and draws, which also read contexts and continuations."""
         if self.num_samples == 1:
             return ImportanceSampling(1)
-        return Mixed(self.num_samples)
+        return Mixed(self.num_samples, self.searcher)
 
     def pilot(self, text: Text) -> int:
         """Return how many evaluations of p decide on a text's others."""
@@ -140,7 +159,7 @@ class Auto:
         long = [text for text in texts if self.pilot(text)]
         if not long:
             return
-        pilot = Mixed(self.pilot(long[0]))
+        pilot = Mixed(self.pilot(long[0]), self.searcher)
         rest = self.num_samples - pilot.num_samples
         particles = rest - rest % FILTERS
         groups: dict[Any, list[Text]] = {}
@@ -148,16 +167,36 @@ class Auto:
             draws = pilot.unbiased(log_w)
             worth = effective_sample_size(draws) / len(draws)
             found = (pilot.bound(log_w) - log_evidence(draws)).exp()
+            method: Any
             if worth < EVEN:
-                method: Any = ParticleFilter(particles)
+                method = ParticleFilter(particles)
+            elif found < FOUND:
+                method = ImportanceSampling(rest)
             else:
-                method = (ImportanceSampling if found < FOUND else Mixed)(rest)
+                method = Mixed(rest, self.searcher)
             groups.setdefault(method, []).append(text)
         yield from groups.items()
 
+    def instead(self, method: Any, log_w: Tensor) -> Mixed | None:
+        """Return what a text is given instead of what it was, if anything.
+
+        More of everything, where the search says that so few draws are likely to miss
+        much of what it has found. It does not look at them, and they are not used.
+        """
+        if not isinstance(method, Mixed):
+            return None
+        unseen = method.unseen(log_w)
+        if unseen is None or unseen <= UNSEEN:
+            return None
+        return replace(method, num_samples=MORE * method.num_samples)
+
 
 def budget_of(
-    options: ScoringOptions, offered: Sequence[str], *, filters: bool
+    options: ScoringOptions,
+    offered: Sequence[str],
+    *,
+    filters: bool,
+    searcher: Any = None,
 ) -> Fixed | Target | Auto:
     """Return how the samples of a text are spent.
 
@@ -165,18 +204,24 @@ def budget_of(
         options: Whose estimator is chosen.
         offered: The estimators that a model names.
         filters: Whether model and proposal can be filtered.
+        searcher: The proposal that searches go by; None is the one drawn from.
 
     Raises:
         ValueError: If there is no such estimator, it cannot divide the samples, or has
             no error to aim at.
     """
     number, target = options.num_samples, options.target_stderr
-    name, auto = options.estimator or offered[0], Auto(number, filters)
+    name, auto = (
+        options.estimator or offered[0],
+        Auto(number, filters, searcher),
+    )
     if name == "auto":
         one_of("estimator", name, offered)
         method: Any = auto.method
     else:
         method = estimator_named(name, offered)(number)
+        if isinstance(method, Mixed):
+            method = replace(method, searcher=searcher)
     if target is None:
         return auto if name == "auto" else Fixed(method)
     if not isinstance(method, ImportanceSampling | Mixed):

@@ -227,7 +227,8 @@ def _answer(record: Any) -> Answer:
         raise TypeError("no record")
     estimate = Estimate(
         log_evidence=_number(record, "log_likelihood"),
-        stderr=_number(record, "stderr"),
+        stderr=_perhaps(record, "stderr"),
+        draws_stderr=_number(record, "draws_stderr"),
         effective_sample_size=_perhaps(record, "effective_sample_size"),
         pareto_k=_perhaps(record, "pareto_k"),
         num_samples=_typed(record, "num_samples", int),
@@ -238,6 +239,7 @@ def _answer(record: Any) -> Answer:
             _number({"log_weights": log_w}, "log_weights")
             for log_w in _typed(record, "log_weights", list)
         ),
+        unseen=_perhaps(record, "unseen"),
     )
     for name, kind in (("text", str), ("words", int), ("bytes", int)):
         _typed(record, name, kind)

@@ -1,7 +1,7 @@
 """Numbers of a corpus, from the estimates of its documents.
 
-Standard errors are Monte Carlo errors, by the delta method; metrics named
-``<metric>_stderr`` fill the harness's Stderr column.
+Numbers named ``<metric>_stderr`` fill the harness's Stderr column. As for any model,
+it is the error over texts: that of the draws is in it, and has rows of its own.
 """
 
 from __future__ import annotations
@@ -18,24 +18,21 @@ import torch
 
 from lm_latent_eval.estimators import (
     Bound,
+    CorpusRate,
     Estimate,
-    Rate,
-    bits_per_byte,
     certified_perplexity,
     corpus_effective_sample_size,
     corpus_perplexity,
-    corpus_stderr,
     instance_perplexity,
-    perplexity_per_unit,
-    total_stderr,
 )
 from lm_latent_eval.scoring.answer import Answer
 
 logger = logging.getLogger(__name__)
 
 CONFIDENCE = 0.95
-NOT_SAMPLED = "N/A"
-"""In place of a diagnostic of draws where nothing is drawn."""
+UNKNOWN = "N/A"
+"""In place of an error that cannot be estimated, or of a diagnostic of draws where
+nothing is drawn."""
 
 
 @dataclass(frozen=True)
@@ -79,24 +76,47 @@ def _size(text: str) -> tuple[int, int]:
 # -- per word and byte ---------------------------------------------------------------
 
 
-def word_rate(items: Sequence[Scored]) -> Rate:
+def word_rate(items: Sequence[Scored]) -> CorpusRate:
     """Perplexity per word."""
-    return perplexity_per_unit(*_totals(items), sum(i.words for i in items))
+    return CorpusRate.perplexity(*_counted(items, [i.words for i in items]))
 
 
-def byte_rate(items: Sequence[Scored]) -> Rate:
+def byte_rate(items: Sequence[Scored]) -> CorpusRate:
     """Perplexity per byte."""
-    return perplexity_per_unit(*_totals(items), sum(i.bytes for i in items))
+    return CorpusRate.perplexity(*_counted(items, [i.bytes for i in items]))
 
 
-def bit_rate(items: Sequence[Scored]) -> Rate:
+def bit_rate(items: Sequence[Scored]) -> CorpusRate:
     """Bits per byte."""
-    return bits_per_byte(*_totals(items), sum(i.bytes for i in items))
+    return CorpusRate.bits(*_counted(items, [i.bytes for i in items]))
 
 
-def of_strings(
-    rate: Callable[[Sequence[Scored]], Rate], part: str
-) -> Callable[[Sequence[Scored]], float | str]:
+def token_rate(items: Sequence[Scored]) -> CorpusRate:
+    """Perplexity per predicted token."""
+    tokens = [i.estimate.num_tokens for i in items]
+    return CorpusRate.perplexity(*_counted(items, tokens))
+
+
+Number: TypeAlias = Callable[[Sequence[Scored]], "float | str"]
+Rates: TypeAlias = Callable[[Sequence[Scored]], CorpusRate]
+
+
+def value_of(rate: Rates) -> Number:
+    """Take the number itself."""
+    return lambda items: rate(items).value
+
+
+def stderr_of(rate: Rates) -> Number:
+    """Take its error over texts; it is not available where that of draws is not."""
+
+    def stderr(items: Sequence[Scored]) -> float | str:
+        error = rate(items).stderr
+        return UNKNOWN if error is None else error
+
+    return stderr
+
+
+def of_strings(metric: Number, *, is_error: bool = False) -> Number:
     """Refuse a rate per byte where words were scored and their strings were not.
 
     Such a number would be too small by what lost spellings and spaces cost, and compare
@@ -113,9 +133,9 @@ def of_strings(
             if count
         ] or ["no bytes"] * (not any(i.bytes for i in items))
         if not lacking:
-            return float(getattr(rate(items), part))
-        if part == "stderr":
-            return "N/A"
+            return metric(items)
+        if is_error:
+            return UNKNOWN
         logger.warning(
             "no rate per byte: %s, so strings were not scored; use a checkpoint with a "
             "character model (unk=spelled) on text without a literal <unk>",
@@ -134,10 +154,23 @@ def token_perplexity(items: Sequence[Scored]) -> float:
     return instance_perplexity(_log_likelihoods(items), _tokens(items))
 
 
-def token_perplexity_stderr(items: Sequence[Scored]) -> float:
-    """Monte Carlo standard error of ``token_perplexity``."""
-    relative = total_stderr(_totals(items)[1]) / _tokens(items)
-    return token_perplexity(items) * relative
+def monte_carlo_error(items: Sequence[Scored]) -> float | str:
+    """Error of ``token_perplexity`` from draws and what they may have missed."""
+    error = token_rate(items).monte_carlo_stderr
+    unknown = texts_without_error(items)
+    if error is None:
+        return f"{UNKNOWN}: {unknown} of {len(items)} texts"
+    return error
+
+
+def draws_error(items: Sequence[Scored]) -> float:
+    """Error of ``token_perplexity`` as the draws tell it, who may have missed much."""
+    return token_rate(items).draws_stderr
+
+
+def texts_without_error(items: Sequence[Scored]) -> int:
+    """Documents whose Monte Carlo error cannot be estimated."""
+    return sum(item.estimate.stderr is None for item in items)
 
 
 def corpus_level_perplexity(items: Sequence[Scored]) -> float:
@@ -152,21 +185,28 @@ def corpus_level_perplexity(items: Sequence[Scored]) -> float:
     return corpus_perplexity(log_w, _tokens(items))
 
 
-def corpus_level_perplexity_stderr(items: Sequence[Scored]) -> float:
-    """Monte Carlo standard error of ``corpus_level_perplexity``."""
-    log_w = _weights(items)
-    if log_w is None:
-        return 0.0
-    error = corpus_stderr(log_w).item() / _tokens(items)
-    return corpus_level_perplexity(items) * error
+def corpus_level_perplexity_stderr(items: Sequence[Scored]) -> float | str:
+    """That of ``token_perplexity`` where they are one number.
+
+    The error of a mean of products is not to be had from products, of which the largest
+    is next to everything.
+    """
+    return UNKNOWN if _weights(items) is not None else stderr_of(token_rate)(items)
 
 
-def certified(items: Sequence[Scored]) -> float:
+CERTIFIED = (Bound.EXACT, Bound.STRICT_LOWER, Bound.STOCHASTIC_LOWER)
+"""Bounds of a log-likelihood that multiply to one that a certificate holds for."""
+
+
+def certified(items: Sequence[Scored]) -> float | str:
     """What the token perplexity is at most, at 95 % confidence.
 
     Documents that share their draws (copies answered from a cache) pay for it. Where
-    nothing is drawn (a beam, a model without latents) it is the perplexity itself.
+    nothing is drawn (a beam, a model without latents) it is the perplexity itself, and
+    where an estimate bounds nothing there is none.
     """
+    if any(i.estimate.bound not in CERTIFIED for i in items):
+        return UNKNOWN
     streams = Counter(
         i.stream for i in items if i.estimate.bound is Bound.STOCHASTIC_LOWER
     )
@@ -194,7 +234,7 @@ def corpus_effective_samples(items: Sequence[Scored]) -> float | str:
     """Effective sample size of the corpus-level weights; 1 is as good as one draw."""
     log_w = _weights(items)
     if log_w is None:
-        return NOT_SAMPLED
+        return UNKNOWN
     return float(corpus_effective_sample_size(log_w).item())
 
 
@@ -207,10 +247,7 @@ def share_unreliable(items: Sequence[Scored]) -> float | str:
     )
 
 
-Metric: TypeAlias = Callable[[Sequence[Scored]], float | str]
-
-
-def of_probabilities(name: str, metric: Metric) -> Metric:
+def of_probabilities(name: str, metric: Number) -> Number:
     """Refuse a metric of log-probabilities where a model gave unnormalised scores."""
 
     def checked(items: Sequence[Scored]) -> float | str:
@@ -231,15 +268,18 @@ def of_probabilities(name: str, metric: Metric) -> Metric:
     return checked
 
 
-_OF_PROBABILITIES: dict[str, Metric] = {
-    "word_perplexity": lambda items: word_rate(items).value,
-    "word_perplexity_stderr": lambda items: word_rate(items).stderr,
-    "byte_perplexity": of_strings(byte_rate, "value"),
-    "byte_perplexity_stderr": of_strings(byte_rate, "stderr"),
-    "bits_per_byte": of_strings(bit_rate, "value"),
-    "bits_per_byte_stderr": of_strings(bit_rate, "stderr"),
+_OF_PROBABILITIES: dict[str, Number] = {
+    "word_perplexity": value_of(word_rate),
+    "word_perplexity_stderr": stderr_of(word_rate),
+    "byte_perplexity": of_strings(value_of(byte_rate)),
+    "byte_perplexity_stderr": of_strings(stderr_of(byte_rate), is_error=True),
+    "bits_per_byte": of_strings(value_of(bit_rate)),
+    "bits_per_byte_stderr": of_strings(stderr_of(bit_rate), is_error=True),
     "token_perplexity": token_perplexity,
-    "token_perplexity_stderr": token_perplexity_stderr,
+    "token_perplexity_stderr": stderr_of(token_rate),
+    "token_perplexity_monte_carlo_error": monte_carlo_error,
+    "token_perplexity_draws_error": draws_error,
+    "texts_without_monte_carlo_error": texts_without_error,
     "corpus_token_perplexity": corpus_level_perplexity,
     "corpus_token_perplexity_stderr": corpus_level_perplexity_stderr,
     "certified_token_perplexity": certified,
@@ -258,9 +298,10 @@ def _log_likelihoods(items: Sequence[Scored]) -> torch.Tensor:
     return torch.tensor([i.estimate.log_evidence for i in items], dtype=torch.float64)
 
 
-def _totals(items: Sequence[Scored]) -> tuple[torch.Tensor, torch.Tensor]:
-    errors = torch.tensor([i.estimate.stderr for i in items], dtype=torch.float64)
-    return _log_likelihoods(items), errors
+def _counted(
+    items: Sequence[Scored], units: Sequence[int]
+) -> tuple[list[Estimate], torch.Tensor]:
+    return [item.estimate for item in items], torch.tensor(units)
 
 
 def _tokens(items: Sequence[Scored]) -> int:
@@ -288,4 +329,4 @@ def _over_samples(
     combine: Callable[[list[float]], float],
 ) -> float | str:
     values = [v for i in items if (v := read(i.estimate)) is not None]
-    return combine(values) if values else NOT_SAMPLED
+    return combine(values) if values else UNKNOWN

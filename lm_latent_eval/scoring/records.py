@@ -41,6 +41,7 @@ TYPES = {
     "estimator": pa.string(),
     "stderr": pa.float64(),
     "draws_stderr": pa.float64(),
+    "unseen": pa.float64(),
     "effective_sample_size": pa.float64(),
     "pareto_k": pa.float64(),
     "num_samples": pa.int64(),
@@ -76,11 +77,15 @@ class Row:
     bound: str
     """What the estimate is of log p: see ``Bound``."""
     estimator: str
-    draws_stderr: float
-    """Of ``log_likelihood``, as the draws of its proposal tell it, nats; they cannot
-    show what the proposal never visits."""
     stderr: float | None
-    """The same where it is known that nothing was missed; 0 of what is exact."""
+    """Monte Carlo error of ``log_likelihood``, nats, what draws may have missed
+    included; None where it cannot be estimated."""
+    draws_stderr: float
+    """The same as the draws of its proposal tell it, nats; they cannot show what the
+    proposal never visits."""
+    unseen: float | None
+    """Share of p(x) that the draws are likely to miss, by what a search found; None
+    where nothing was searched for."""
     effective_sample_size: float | None
     pareto_k: float | None
     num_samples: int
@@ -134,8 +139,9 @@ class Row:
             log_likelihood=estimate.log_evidence,
             bound=str(estimate.bound),
             estimator=estimate.estimator,
-            draws_stderr=estimate.stderr,
-            stderr=0.0 if estimate.bound is Bound.EXACT else None,
+            stderr=estimate.stderr,
+            draws_stderr=estimate.draws_stderr,
+            unseen=estimate.unseen,
             effective_sample_size=estimate.effective_sample_size,
             pareto_k=estimate.pareto_k,
             num_samples=estimate.num_samples,
@@ -154,7 +160,8 @@ class Row:
         """What metrics are made of."""
         estimate = Estimate(
             log_evidence=self.log_likelihood,
-            stderr=self.draws_stderr,
+            stderr=self.stderr,
+            draws_stderr=self.draws_stderr,
             effective_sample_size=self.effective_sample_size,
             pareto_k=self.pareto_k,
             num_samples=self.num_samples,
@@ -162,6 +169,7 @@ class Row:
             bound=Bound(self.bound),
             estimator=self.estimator,
             log_weights=self.log_weights,
+            unseen=self.unseen,
         )
         return Scored(
             estimate,

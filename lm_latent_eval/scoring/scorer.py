@@ -94,7 +94,13 @@ class Scorer:
             unk=str(self.reader.policy),
         )
         filters = "smc" in estimators and not isinstance(self.proposal, WholeText)
-        self.budget = budget_of(self.options, estimators, filters=filters)
+        # Whatever latents are drawn from, they are searched for by what knows p best.
+        searcher = None
+        if self.proposal.name != (best := proposal_named(self.model, None, 1.0)).name:
+            searcher = best
+        self.budget = budget_of(
+            self.options, estimators, filters=filters, searcher=searcher
+        )
         # Whole texts may be read to their ends; contexts stop where they stop.
         self.stepwise = (
             self.proposal.left_to_right
@@ -180,33 +186,46 @@ class Scorer:
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
                 yield Part(text, known)
         texts = [text for text in texts if text.words]
-        estimates = self.estimate(texts)
+        parts = self.estimate(texts)
         with self._bar(len(texts), "texts") as bar:
-            for text, estimate in estimates:
-                yield Part(text, estimate, pilot=self.budget.pilot(text))
+            for part in parts:
+                yield part
                 bar.update()
 
-    def estimate(self, texts: list[Text]) -> Iterator[tuple[Text, Estimate]]:
+    def estimate(self, texts: list[Text]) -> Iterator[Part]:
         """Estimate whole texts, their white space included.
 
         Args:
             texts: As ``cut.whole`` returns them, none without words.
 
         Returns:
-            Pairs of a text and its estimate, as they are found.
+            Texts with their estimates, as they are found.
 
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
         return self._estimates(list(self.budget.spend(texts, self._weigh)))
 
-    def _estimates(
-        self, groups: list[tuple[Any, list[Text]]]
-    ) -> Iterator[tuple[Text, Estimate]]:
+    def _estimates(self, groups: list[tuple[Any, list[Text]]]) -> Iterator[Part]:
+        again: dict[Any, list[Text]] = {}
+        spent: dict[str, int] = {}
         for method, group in groups:
             for text, log_w in self._weigh(method, group) if group else ():
-                with naming(text.query):
-                    yield text, method.estimate(log_w, len(text.words))
+                spent[text.name] = self.budget.pilot(text)
+                if (instead := self.budget.instead(method, log_w)) is None:
+                    yield self._part(method, text, log_w, spent)
+                else:
+                    spent[text.name] += method.num_samples
+                    again.setdefault(instead, []).append(text)
+        for method, group in again.items():
+            for text, log_w in self._weigh(method, group, "again"):
+                yield self._part(method, text, log_w, spent)
+
+    @staticmethod
+    def _part(method: Any, text: Text, log_w: Tensor, spent: dict[str, int]) -> Part:
+        with naming(text.query):
+            estimate = method.estimate(log_w, len(text.words))
+        return Part(text, estimate, pilot=spent[text.name])
 
     def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
         """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
@@ -465,7 +484,9 @@ class Scorer:
                 max(1, TABLE // (longest * self.model.config.vocab_size)),
             )
             # Padding at most doubles the pieces: a long text goes with long ones.
-            enough = -(-order[0].num_words // PIECE) / 2
+            # One of several pieces is read otherwise than one of a single piece.
+            pieces = -(-order[0].num_words // PIECE)
+            enough = max(pieces / 2, min(pieces, 2))
             similar = (t for t in order[:size] if -(-t.num_words // PIECE) >= enough)
             yield (batch := list(similar))
             order = order[len(batch) :]

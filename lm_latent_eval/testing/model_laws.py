@@ -294,9 +294,9 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     """
     proposal, texts = case.proposal(name), _of_several_lengths(case, name)
     batch, ids = case.batch(texts), keys(len(texts))
-    encoded = particles.encode(case.model, proposal, batch)
+    encoded = case.model.encode(batch), proposal.encode(batch)
     every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
-    found = every.search(case.model, proposal, batch, ids, encoded)
+    found, _ = every.search(case.model, proposal, *encoded)
     draw = ImportanceSampling(50)
     log_w, drawn = draw.draw(case.model, proposal, batch, ids, encoded)
     for text, paths, log_q, path, weight in zip(

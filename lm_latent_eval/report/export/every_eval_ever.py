@@ -20,7 +20,7 @@ import lm_latent_eval
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement
-from lm_latent_eval.report.numbers import RATES, numbers
+from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.scoring.records import Record, Row
 
 SCHEMA_VERSION = "0.3.0"
@@ -152,18 +152,25 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
         "score_details": {
             "score": number.value,
             "uncertainty": {
-                "standard_error": {
-                    "value": number.stderr,
-                    "method": "analytic, over texts (ratio of sums), draws included"
-                    if likelihood
-                    else "analytic, over questions",
-                },
+                **_standard_error(number, likelihood=likelihood),
                 **_interval(statement, name),
                 "num_samples": statement.num_documents,
             },
             "details": _details(statement, name),
         },
     }
+
+
+def _standard_error(number: Number, *, likelihood: bool) -> dict[str, Any]:
+    """State the error where there is one: draws of one proposal alone give none."""
+    if number.stderr is None:
+        return {}
+    method = "over texts (ratio of sums), draws included"
+    error = {
+        "value": number.stderr,
+        "method": f"analytic, {method if likelihood else 'over questions'}",
+    }
+    return {"standard_error": error}
 
 
 def _least(name: str) -> float:
@@ -189,8 +196,12 @@ def _interval(statement: Statement, name: str) -> dict[str, Any]:
 
 
 def _details(statement: Statement, name: str) -> dict[str, str]:
-    draws = statement.numbers[name].draws_stderr
-    details = {} if draws is None else {"draws_stderr": repr(draws)}
+    number = statement.numbers[name]
+    errors = {
+        "monte_carlo_stderr": number.monte_carlo_stderr,
+        "draws_stderr": number.draws_stderr,
+    }
+    details = {name: repr(e) for name, e in errors.items() if e is not None}
     for other, number in numbers(statement.record).items():
         diagnostic = other.startswith(("effective_samples_m", "share_pareto"))
         if diagnostic and not isinstance(number.value, str):

@@ -137,12 +137,12 @@ def _section(statements: Sequence[Statement]) -> str:
     lines = [
         "## Likelihoods",
         "",
-        "| task | metric | value | ± over texts | of it over draws | at most (95 %) |",
+        "| task | metric | value | ± over texts | of it Monte Carlo | at most (95 %) |",
         "|---|---|---|---|---|---|",
     ]
     for statement in statements:
         for name, number in statement.numbers.items():
-            cells = (number.value, number.stderr, number.draws_stderr)
+            cells = (number.value, number.stderr, number.monte_carlo_stderr)
             shown = [*map(_cell, cells), _cell(statement.certified(name))]
             lines.append(f"| {' | '.join((statement.record.task, name, *shown))} |")
     notes = [f"- {s.record.task}: {s.note}." for s in statements]
@@ -150,7 +150,7 @@ def _section(statements: Sequence[Statement]) -> str:
 
 
 def _cell(value: float | str | None) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else ""
+    return f"{value:.4f}" if isinstance(value, float) else "N/A"
 
 
 __all__ = ["export_card", "export_results"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.report.numbers import RATES, Number, numbers
+from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.records import Record, Row
 
 DELTA = 0.05
@@ -17,18 +18,13 @@ SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk"
 REQUIRED = ("model", "checkpoint", "estimator")
 _DRAWN = ("num_samples", "proposal", "temperature", "seed")
 """What must be known of draws."""
-_WEAKEST_FIRST = (
-    Bound.UNNORMALISED,
-    Bound.NONE,
-    Bound.STOCHASTIC_LOWER,
-    Bound.STRICT_LOWER,
-    Bound.EXACT,
-)
 OF_LOG_P = {
     Bound.EXACT: "exact",
     Bound.STRICT_LOWER: "strict upper bound of the true value",
     Bound.STOCHASTIC_LOWER: "stochastic upper bound of the true value",
+    Bound.ESTIMATED_LOWER: "estimate of an upper bound of the true value",
     Bound.NONE: "none",
+    Bound.UNNORMALISED: "none: scores are not normalised",
 }
 """What a rate or perplexity is, where the log-likelihood has such a bound."""
 
@@ -53,8 +49,7 @@ class Statement:
         """
         if not record.finished:
             raise ValueError(f"{record.task} is not finished: finish the run first")
-        bounds = {Bound(row.bound) for row in record.rows}
-        bound = next(bound for bound in _WEAKEST_FIRST if bound in bounds)
+        bound = Bound.weakest(Bound(row.bound) for row in record.rows)
         needed = REQUIRED + (_DRAWN if bound is not Bound.EXACT else ())
         missing = [name for name in needed if record.settings.get(name) is None]
         if missing:
@@ -67,15 +62,13 @@ class Statement:
             for name, number in numbers(record).items()
             if (name in RATES or name == "acc") and not isinstance(number.value, str)
         }
-        for name, number in found.items():
-            if number.stderr is None or not math.isfinite(number.stderr):
-                raise ValueError(
-                    f"{name} of {record.task} has no error over texts: it takes at "
-                    "least two"
-                )
         if not found:
             raise ValueError(f"{record.task} has no number to export")
         documents = len({row.document for row in record.rows})
+        if documents < 2:
+            raise ValueError(
+                f"{record.task} has one text: an error over texts takes at least two"
+            )
         return cls(record, found, bound, documents)
 
     @property
@@ -91,7 +84,7 @@ class Statement:
         numbers are it themselves.
         """
         unit = RATES.get(metric)
-        if unit is None or self.bound is Bound.NONE:
+        if unit is None or self.bound not in CERTIFIED:
             return None
         rows = self.record.rows
         nats = -sum(row.log_likelihood for row in rows) + slack(rows, self.bound)

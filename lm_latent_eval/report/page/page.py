@@ -13,6 +13,7 @@ import torch
 import lm_latent_eval
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
+from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.extras import require
 from lm_latent_eval.report.compare import (
     BOUNDS,
@@ -24,8 +25,9 @@ from lm_latent_eval.report.compare import (
     described,
 )
 from lm_latent_eval.report.export.statement import slack
-from lm_latent_eval.report.numbers import numbers, rate
+from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.page import charts
+from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.records import Record, Row
 
 WORST = 20
@@ -122,7 +124,7 @@ def _model(name: str, records: Sequence[Record]) -> dict[str, Any]:
         row |= {
             metric.replace("_", " "): number.value,
             f"± texts, of {metric.split('_')[0]}": number.stderr,
-            f"± draws, of {metric.split('_')[0]}": number.draws_stderr,
+            f"± draws, of {metric.split('_')[0]}": number.monte_carlo_stderr,
         }
     row["bound"] = BOUNDS[side.bound]
     for metric, short in (
@@ -184,12 +186,18 @@ def _charts(
 def _interval(
     name: str, record: Record
 ) -> tuple[str, float, tuple[float, float], float | None]:
-    found = rate(record.rows, "bytes")
-    bound = Side.of(name, [record]).bound
+    side = Side.of(name, [record])
+    # What a text takes, compared with taking nothing: an interval of its own.
+    found = PairedDifference.of(
+        side.nats([*side.runs[0]])[0],
+        torch.tensor([row.bytes for row in record.rows]),
+        draws_stderr=side.draws_stderr([*side.runs[0]]),
+    )
+    bound = side.bound
     units = sum(row.bytes for row in record.rows)
     most = bits(found.value + slack(record.rows, bound) / units)
     band = tuple(map(bits, found.interval))
-    exact = bound in (Bound.EXACT, Bound.NONE)
+    exact = bound is Bound.EXACT or bound not in CERTIFIED
     return name, bits(found.value), (band[0], band[1]), None if exact else most
 
 
@@ -303,7 +311,7 @@ def _worst(first: dict[str, Record]) -> list[dict[str, Any]]:
             "model": name,
             "bits a byte": value,
             "words": row.words,
-            "± draws, nats": row.draws_stderr,
+            "± draws, nats": row.stderr,
             "effective samples": row.effective_sample_size,
             "Pareto k": row.pareto_k,
         }

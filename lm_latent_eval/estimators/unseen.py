@@ -1,0 +1,69 @@
+r"""How much of p(x) draws are likely to miss, as a search tells that did not need them.
+
+A search finds distinct latents B, of which p and q are both known. Order them by their
+weight w = p(x, z) / q(z | x), the largest first, and let F_j be the share of p(B) on
+the first j of them, G_j what q gives to the like of them in all of p(x). N draws meet
+none of these with probability exp(-N G_j), and then miss a share F_j:
+
+    u = max_j F_j exp(-N G_j / 2)
+
+the root mean square of that loss for the j for which it is worst. It does not grow
+beyond any bound, as the variance of the weights does where q is nearly zero, and it
+does not need a draw: where q cannot see what p pays for, u is near 1, whatever the
+draws say of themselves.
+
+Symbols: log p(x, z) -> ``log_p``; w -> ``log_w``; N -> ``num_draws``.
+Source: ours. The error that draws cannot show is that of Chatterjee and Diaconis
+(2018): N below exp(KL(p(z|x) || q)).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lm_latent_eval.estimators.importance import checked_weights
+
+
+def unseen_share(
+    log_p: Tensor, log_w: Tensor, num_draws: int, log_evidence: float
+) -> float:
+    """Return the share of p(x) that draws are likely to miss, judged by a search.
+
+    Args:
+        log_p: log p(x, z) of the latents found, distinct, nats, shape ``(W,)``;
+            ``-inf`` in places that are not used.
+        log_w: Their log-weights log p(x, z) - log q(z | x), nats, shape ``(W,)``;
+            ``+inf`` where q is zero.
+        num_draws: N.
+        log_evidence: Estimated log p(x), nats. What was found stands for the rest:
+            where it is a hundredth of p(x), q gives a hundred times as much to its
+            like.
+
+    Returns:
+        From 0 to 1; 1 if nothing was found: then nothing is known.
+
+    Raises:
+        TypeError: If ``log_p`` is not a floating-point tensor.
+        ValueError: If a probability is NaN or ``+inf``.
+
+    Example:
+        Half of p lies where ten draws never come.
+
+        >>> log_p = torch.tensor([0.25, 0.25]).log()
+        >>> log_q = torch.tensor([0.5, 1e-9]).log()
+        >>> round(unseen_share(log_p, log_p - log_q, 10, log_evidence=-0.7), 3)
+        0.5
+    """
+    checked_weights(log_p)
+    found = ~log_p.isneginf()
+    if not found.any():
+        return 1.0
+    order = log_w[found].argsort(descending=True, stable=True)
+    log_p, log_w = log_p[found][order].double(), log_w[found][order].double()
+    share = log_p.softmax(0).cumsum(0)
+    log_found = min(log_p.logsumexp(0).item() - log_evidence, 0.0)
+    like = (log_p - log_w - log_found).logcumsumexp(0).exp()
+    return min((share * (-num_draws / 2 * like).exp()).max().item(), 1.0)
+
+
+__all__ = ["unseen_share"]
