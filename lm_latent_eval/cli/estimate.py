@@ -16,6 +16,7 @@ OPTIONS = {
     "unk": "unknown words: spelled, penalized or closed",
     "target_stderr": "choose the samples of each text for this error, in nats",
     "max_samples": "the most that --target-stderr may choose",
+    "bounds": "lower, or both for an upper bound as well (default: lower)",
 }
 
 

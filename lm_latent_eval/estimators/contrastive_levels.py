@@ -15,6 +15,7 @@ from lm_latent_eval.estimators.contrastive import (
     mean_stderr,
     ratio_stderr,
 )
+from lm_latent_eval.estimators.corpus import total_count
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class ContrastiveMean:
     stderr: float
     """Over sentences: another text of the kind; ``inf`` for one."""
     replicate_stderr: float
-    """Over replicates: this text, distorted again; ``inf`` for one."""
+    """Over replicates: this text, distorted again; ``inf`` for one. Where latents were
+    drawn, the error of the sentences' own scores, which replicates share, is in it."""
 
     def bits(self) -> Self:
         """Return an entropy in nats as one in bits."""
@@ -60,7 +62,10 @@ class ContrastiveMean:
 
 
 def mean_entropy(
-    log_scores: Tensor, copies: Tensor, num_units: int | Tensor
+    log_scores: Tensor,
+    copies: Tensor,
+    num_units: int | Tensor,
+    stderrs: Tensor | None = None,
 ) -> ContrastiveMean:
     """Return a text's contrastive entropy against replicates of its distorted copy.
 
@@ -68,6 +73,8 @@ def mean_entropy(
         log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
         copies: Those of the copies, shape ``(R, N)``.
         num_units: In all, or a count a sentence, shape ``(N,)``.
+        stderrs: Monte Carlo errors of ``log_scores`` in nats, shape ``(N,)``; ``inf``
+            where that of a sentence, or of one of its copies, is not known. None is 0.
 
     Returns:
         Nats per unit.
@@ -85,12 +92,21 @@ def mean_entropy(
     """
     entropies = contrastive_entropy(log_scores, copies, num_units)
     over_sentences = contrastive_stderr(log_scores, copies.double().mean(0), num_units)
-    return ContrastiveMean(
-        entropies.mean().item(), over_sentences.item(), mean_stderr(entropies).item()
+    units = total_count(num_units, "num_units", len(log_scores))
+    return _with_draws(
+        entropies.mean().item(),
+        over_sentences.item(),
+        mean_stderr(entropies).item(),
+        drawn=_drawn(stderrs) / units,
     )
 
 
-def mean_ratio(log_scores: Tensor, copies: Tensor, baseline: Tensor) -> ContrastiveMean:
+def mean_ratio(
+    log_scores: Tensor,
+    copies: Tensor,
+    baseline: Tensor,
+    stderrs: Tensor | None = None,
+) -> ContrastiveMean:
     """Return a text's contrastive ratio: of the mean entropies of two levels.
 
     In the error over replicates the r-th of both levels are a pair, as they must be
@@ -100,6 +116,7 @@ def mean_ratio(log_scores: Tensor, copies: Tensor, baseline: Tensor) -> Contrast
         log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
         copies: Those of the copies, shape ``(R, N)``.
         baseline: Those of the copies at the baseline level, shape ``(R, N)``.
+        stderrs: Monte Carlo errors of ``log_scores``, as ``mean_entropy`` takes them.
 
     Returns:
         A pure number.
@@ -123,8 +140,29 @@ def mean_ratio(log_scores: Tensor, copies: Tensor, baseline: Tensor) -> Contrast
     over_sentences = contrastive_ratio_stderr(
         log_scores, copies.double().mean(0), baseline.double().mean(0)
     )
-    over_replicates = ratio_stderr(entropies, base)
-    return ContrastiveMean(value.item(), over_sentences.item(), over_replicates.item())
+    # d/dc of (c - l) / (c - b) is (1 - ratio) / (c - b), c the clean score.
+    slope = abs((1 - value) / base.mean()).item() / len(log_scores)
+    return _with_draws(
+        value.item(),
+        over_sentences.item(),
+        ratio_stderr(entropies, base).item(),
+        drawn=_drawn(stderrs) * slope if slope else 0.0,
+    )
+
+
+def _drawn(stderrs: Tensor | None) -> float:
+    return 0.0 if stderrs is None else stderrs.double().norm().item()
+
+
+def _with_draws(
+    value: float, over_sentences: float, over_replicates: float, *, drawn: float
+) -> ContrastiveMean:
+    """Add the error of the clean scores where it is not in the spread already."""
+    return ContrastiveMean(
+        value,
+        over_sentences if math.isfinite(drawn) else math.inf,
+        math.hypot(over_replicates, drawn),
+    )
 
 
 @dataclass(frozen=True)
@@ -146,6 +184,7 @@ def contrastive_levels(
     num_units: int | Tensor,
     *,
     baseline: float | None = None,
+    stderrs: Tensor | None = None,
 ) -> list[ContrastiveLevel]:
     """Compare a text's scores with those of its copies at every level.
 
@@ -155,6 +194,7 @@ def contrastive_levels(
             ``(R, N)`` for R replicates, R the same at every level.
         num_units: In all, or a count a sentence, shape ``(N,)``.
         baseline: The level that ratios are over; the lowest by default.
+        stderrs: Monte Carlo errors of ``log_scores``, as ``mean_entropy`` takes them.
 
     Returns:
         One record a level, from the lowest.
@@ -194,8 +234,8 @@ def contrastive_levels(
                 f"level {level} has {len(copies)} replicates and the baseline "
                 f"{len(base)}: give as many at every level"
             )
-        entropy = mean_entropy(log_scores, copies, num_units)
-        ratio = mean_ratio(log_scores, copies, base) if has_ratio else None
+        entropy = mean_entropy(log_scores, copies, num_units, stderrs)
+        ratio = mean_ratio(log_scores, copies, base, stderrs) if has_ratio else None
         found.append(ContrastiveLevel(level, entropy, ratio))
     return found
 

@@ -129,6 +129,9 @@ class Estimate:
     """Share of p(x) that so many draws are likely to miss, by what a search found
     (``unseen_share``); None where nothing was searched for."""
 
+    upper: float | None = None
+    """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
+
     def __post_init__(self) -> None:
         """Refuse what was not computed."""
         if not math.isfinite(self.log_evidence):
@@ -348,6 +351,7 @@ class Estimate:
             estimator="+".join(sorted({factor.estimator for factor in factors})),
             log_weights=_sums(factors),
             unseen=_worst(max, [factor.unseen for factor in factors]),
+            upper=_sum([factor.upper for factor in factors]),
         )
 
     def checked(self, unseen: float) -> Self:
@@ -385,11 +389,42 @@ class Estimate:
             unseen=unseen,
         )
 
+    def bounded_above(self, log_psi: float) -> Self:
+        r"""Add an upper bound of log p(x), where the estimate has an error.
+
+        .. math:: \log p \le \log\psi + \frac{p}{\psi} - 1
+
+        for any psi, since the logarithm lies below its tangents. With an unbiased
+        p-hat that is independent of psi the right side holds on average over draws.
+        That is no confidence: where draws miss p, p-hat is too low with them, nearly
+        always. So there is none where the error is not known.
+
+        Args:
+            log_psi: Log p-hat of other draws, nats.
+
+        Example:
+            >>> import torch
+            >>> estimate = Estimate.from_log_weights(torch.zeros(10), num_tokens=3)
+            >>> estimate.bounded_above(-0.1).upper is None
+            True
+            >>> round(estimate.checked(0.0).bounded_above(-0.1).upper, 4)
+            0.0052
+        """
+        if self.stderr is None or self.bound is Bound.NONE:
+            return self
+        ratio = math.exp(min(self.log_evidence - log_psi, 700.0))
+        return replace(self, upper=log_psi + ratio - 1)
+
 
 def together(errors: Sequence[float | None]) -> float | None:
     """Add independent errors in squares; None where one of them is not known."""
     known = [error for error in errors if error is not None]
     return math.hypot(*known) if len(known) == len(errors) else None
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
 
 
 def _worst(

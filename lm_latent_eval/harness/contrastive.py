@@ -30,6 +30,7 @@ from lm_latent_eval.distortion.texts import TextNoise
 from lm_latent_eval.distortion.units import Tokens, WhiteSpaceWords
 from lm_latent_eval.distortion.vocabulary import distinct_words, read_vocabulary
 from lm_latent_eval.estimators import Rate
+from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.scoring.contrast import (
     Contrast,
     bits_per_sentence,
@@ -339,6 +340,7 @@ class ContrastiveEntropyTask(ConfigurableTask):
             name: Contrast(
                 words=words,
                 clean=clean,
+                stderr=_stderr(results),
                 distorted=at[level],
                 baseline=at[self.options.levels[0]],
             )
@@ -353,3 +355,11 @@ class ContrastiveEntropyTask(ConfigurableTask):
     def higher_is_better(self) -> dict[str, bool]:
         """Return which metrics a better model has more of; it has as many words."""
         return dict.fromkeys(self.metrics, True)
+
+
+def _stderr(scores: Sequence[float]) -> float:
+    """Return the Monte Carlo error of the first; ``inf`` if one of all is not known."""
+    estimates = [s.estimate for s in scores if isinstance(s, ScoredFloat)]
+    if any(estimate.stderr is None for estimate in estimates):
+        return math.inf
+    return (estimates[0].stderr or 0.0) if estimates else 0.0

@@ -54,6 +54,7 @@ _VALUES: dict[str, Callable[[Scored], list[Any]]] = {
     "token_perplexity_monte_carlo_error": lambda scored: [scored.estimate.stderr],
     "token_perplexity_draws_error": lambda scored: [scored.estimate.draws_stderr],
     "texts_without_monte_carlo_error": lambda s: [int(s.estimate.stderr is None)],
+    "token_perplexity_at_least": lambda scored: [scored.estimate.upper],
     "corpus_token_perplexity": lambda scored: [*scored.estimate.log_weights],
     "corpus_token_perplexity_stderr": lambda scored: [],
     "effective_samples_median": lambda s: [s.estimate.effective_sample_size],

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
 from lm_latent_eval.scoring.records import Record
@@ -13,12 +14,23 @@ from lm_latent_eval.text import strict_json
 
 MEANING = {
     "token_perplexity": "exp of the negative log-likelihood a predicted token, each "
-    "text's likelihood by itself (instance level).",
+    "text's likelihood by itself (instance level). ± is over texts: what to expect of "
+    "other texts of the kind, the Monte Carlo error included.",
+    "token_perplexity_monte_carlo_error": "how far other draws of the latents would "
+    "lead on these very texts. What draws are likely to miss is in it, as far as a "
+    "search of its own could tell.",
+    "token_perplexity_draws_error": "the same as the draws tell it. They do not know "
+    "what their proposal never visits, so it can be far too small.",
+    "texts_without_monte_carlo_error": "texts of which no such error can be estimated: "
+    "nothing has checked their draws, or what a search found contradicts them. One is "
+    "enough for the corpus to have none.",
     "corpus_token_perplexity": "the same, with the weights of all texts multiplied "
     "before averaging (corpus level, as some papers report). Looser: compare its "
     "effective sample size below.",
     "certified_token_perplexity": "with 95 % confidence over the draws, the true "
     "token perplexity is at most this, however badly the proposal fits.",
+    "token_perplexity_at_least": "the true token perplexity is at least this on "
+    "average over draws. No confidence comes with it: use it beside ± alone.",
     "word_perplexity": "per word between white space, as other harness models report.",
     "byte_perplexity": "per byte of the text.",
     "bits_per_byte": "the same in bits.",
@@ -28,15 +40,12 @@ MEANING = {
     "effective_samples_corpus": "the same for the corpus level; near 1, one draw "
     "decides the number.",
     "share_pareto_k_above_0.7": "share of texts whose weights have too heavy a tail "
-    "(or too few draws) for ± to be trusted.",
+    "(or too few draws) for the draws' error to be trusted.",
     "acc": "share of questions whose right answer has the largest estimated "
     "likelihood.",
 }
 
-_DRAWN = (
-    " An upper bound of the true perplexity on average: more samples lower it. ± is "
-    "its Monte Carlo error."
-)
+_DRAWN = " An upper bound of the true perplexity on average: more samples lower it."
 BOUNDS = {
     "auto": _DRAWN,
     "mixed": _DRAWN,
@@ -92,7 +101,7 @@ def _content(record: Record) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, number in numbers(record).items():
         values[f"{name},none"] = number.value
-        values[f"{name}_stderr,none"] = number.draws_stderr
+        values[f"{name}_stderr,none"] = number.stderr
     settings = record.settings
     ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
     drawn = [row.num_samples for row in record.rows]
@@ -124,11 +133,11 @@ def _newest(directory: Path) -> str:
 
 def _explained(content: dict[str, Any]) -> str:
     sections = [_how(content["config"])]
-    estimator = content["config"].get("latent_eval", {}).get("estimator", "exact")
-    sections += [
-        f"{task}\n{_task(values, estimator)}"
-        for task, values in content["results"].items()
-    ]
+    ours = content["config"].get("latent_eval", {})
+    estimator = ours.get("estimator", "exact")
+    for task, values in content["results"].items():
+        lines = [_wrapped(line, indent="  ") for line in advice(values, ours)]
+        sections.append("\n".join([task, _task(values, estimator), *lines]))
     return "\n\n".join(sections)
 
 
@@ -198,11 +207,12 @@ def _task(values: dict[str, Any], estimator: str) -> str:
         if value is None:
             continue
         if isinstance(value, str):
-            lines.append(_wrapped(f"{name}: {value}.", indent="  "))
+            means = f" It is {meaning}" if name.endswith("_error") else ""
+            lines.append(_wrapped(f"{name}: {value}.{means}", indent="  "))
             continue
         error = values.get(f"{name}_stderr,none")
         number = f"{value:.4g}"
-        if isinstance(error, int | float) and (drawn or error):
+        if isinstance(error, int | float):
             number += f" ± {error:.2g}"
         if name == "token_perplexity":
             meaning += BOUNDS.get(estimator, "")

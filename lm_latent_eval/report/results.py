@@ -148,6 +148,7 @@ def _logged(path: Path) -> Iterator[Row]:
                 stderr=0.0,
                 draws_stderr=0.0,
                 unseen=None,
+                upper=None,
                 effective_sample_size=None,
                 pareto_k=None,
                 num_samples=1,

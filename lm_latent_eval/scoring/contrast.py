@@ -18,6 +18,9 @@ class Contrast(TypedDict):
     """What a rate per word counts of this sentence."""
     clean: float
     """Of the sentence itself."""
+    stderr: float
+    """Its Monte Carlo error, nats; ``inf`` where that of the sentence, or of one of its
+    copies, is not known."""
     distorted: list[float]
     """Of its copies at this level, one a replicate."""
     baseline: list[float]
@@ -28,7 +31,8 @@ def bits_per_word(contrasts: Sequence[Contrast]) -> Rate:
     """Return the contrastive entropy per word, the mean of its replicates.
 
     Its standard error is over replicates of the noise where there are several, so of
-    this text; with one it is over sentences, so of texts like this.
+    this text; with one it is over sentences, so of texts like this. What the draws of
+    latents add is in both, and where it is not known they are infinite.
     """
     words = torch.tensor([contrast["words"] for contrast in contrasts])
     return _bits(contrasts, words)
@@ -49,12 +53,17 @@ def ratio(contrasts: Sequence[Contrast]) -> Rate:
     """
     clean, distorted = _log_scores(contrasts, "distorted")
     _, baseline = _log_scores(contrasts, "baseline")
-    return mean_ratio(clean, distorted, baseline).rate()
+    return mean_ratio(clean, distorted, baseline, _stderrs(contrasts)).rate()
 
 
 def _bits(contrasts: Sequence[Contrast], units: Tensor) -> Rate:
     clean, distorted = _log_scores(contrasts, "distorted")
-    return mean_entropy(clean, distorted, units).bits().rate()
+    found = mean_entropy(clean, distorted, units, _stderrs(contrasts))
+    return found.bits().rate()
+
+
+def _stderrs(contrasts: Sequence[Contrast]) -> Tensor:
+    return torch.tensor([c["stderr"] for c in contrasts], dtype=torch.float64)
 
 
 def _log_scores(

@@ -240,6 +240,7 @@ def _answer(record: Any) -> Answer:
             for log_w in _typed(record, "log_weights", list)
         ),
         unseen=_perhaps(record, "unseen"),
+        upper=_perhaps(record, "upper"),
     )
     for name, kind in (("text", str), ("words", int), ("bytes", int)):
         _typed(record, name, kind)

@@ -220,6 +220,18 @@ def certified(items: Sequence[Scored]) -> float | str:
     )
 
 
+def at_least(items: Sequence[Scored]) -> float | str:
+    """What the token perplexity is at least, on average over draws, if it was asked.
+
+    With ``bounds=both``, and where every document's error is known.
+    """
+    uppers = [item.estimate.upper for item in items]
+    known = [upper for upper in uppers if upper is not None]
+    if len(known) < len(uppers):
+        return UNKNOWN
+    return instance_perplexity(torch.tensor(known, dtype=torch.float64), _tokens(items))
+
+
 def median_effective_samples(items: Sequence[Scored]) -> float | str:
     """Median effective sample size of the documents."""
     return _over_samples(items, lambda e: e.effective_sample_size, statistics.median)
@@ -283,6 +295,7 @@ _OF_PROBABILITIES: dict[str, Number] = {
     "corpus_token_perplexity": corpus_level_perplexity,
     "corpus_token_perplexity_stderr": corpus_level_perplexity_stderr,
     "certified_token_perplexity": certified,
+    "token_perplexity_at_least": at_least,
     "effective_samples_median": median_effective_samples,
     "effective_samples_minimum": least_effective_samples,
     "effective_samples_corpus": corpus_effective_samples,

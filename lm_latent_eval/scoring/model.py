@@ -70,6 +70,7 @@ class LatentModel:
         unk: str | None = None,
         target_stderr: float | None = None,
         max_samples: int = 100_000,
+        bounds: str = "lower",
         batch_size: int | str | None = None,
         progress: bool = False,
         **more: Any,
@@ -89,6 +90,7 @@ class LatentModel:
             unk: ``spelled``, ``penalized`` or ``closed``.
             target_stderr: Choose K a text for this Monte Carlo error, nats.
             max_samples: The most that ``target_stderr`` may choose.
+            bounds: ``lower``, or ``both`` for an upper bound as well.
             batch_size: Texts scored together, which moves no number; None or ``auto``:
                 as many as memory allows.
             progress: Show a progress bar.
@@ -116,6 +118,7 @@ class LatentModel:
             "unk": unk,
             "target_stderr": target_stderr,
             "max_samples": max_samples,
+            "bounds": bounds,
             **more,
         }
         scorer = self._scorer(options, batch_size=batch_size, quiet=not progress)

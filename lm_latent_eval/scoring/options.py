@@ -40,6 +40,8 @@ class ScoringOptions:
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
         max_samples: The most that ``target_stderr`` may choose.
+        bounds: ``lower``, or ``both`` for an upper bound of whole texts as well, which
+            takes as many draws again.
     """
 
     estimator: str | None = None
@@ -50,6 +52,7 @@ class ScoringOptions:
     unk: str | None = None
     target_stderr: float | None = None
     max_samples: int = 100_000
+    bounds: str = "lower"
 
     @classmethod
     def parse(cls, **arguments: Any) -> ScoringOptions:
@@ -100,6 +103,7 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
         None if value is None else positive(name, value)
     ),
     "max_samples": partial(whole, least=1),
+    "bounds": lambda name, value: one_of(name, str(value), ["lower", "both"]),
 }
 
 

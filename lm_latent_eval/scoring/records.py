@@ -42,6 +42,7 @@ TYPES = {
     "stderr": pa.float64(),
     "draws_stderr": pa.float64(),
     "unseen": pa.float64(),
+    "upper": pa.float64(),
     "effective_sample_size": pa.float64(),
     "pareto_k": pa.float64(),
     "num_samples": pa.int64(),
@@ -86,6 +87,8 @@ class Row:
     unseen: float | None
     """Share of p(x) that the draws are likely to miss, by what a search found; None
     where nothing was searched for."""
+    upper: float | None
+    """What log p is at most, on average over draws, nats; with ``bounds=both``."""
     effective_sample_size: float | None
     pareto_k: float | None
     num_samples: int
@@ -142,6 +145,7 @@ class Row:
             stderr=estimate.stderr,
             draws_stderr=estimate.draws_stderr,
             unseen=estimate.unseen,
+            upper=estimate.upper,
             effective_sample_size=estimate.effective_sample_size,
             pareto_k=estimate.pareto_k,
             num_samples=estimate.num_samples,
@@ -170,6 +174,7 @@ class Row:
             estimator=self.estimator,
             log_weights=self.log_weights,
             unseen=self.unseen,
+            upper=self.upper,
         )
         return Scored(
             estimate,

@@ -154,6 +154,7 @@ class Scorer:
             "model_device": str(self.model.device),
             "latent_eval": {
                 **asdict(self.options),
+                "default_proposal": proposal_named(self.model, None, 1.0).name,
                 "tuned_on": f"{len(self._tuned.texts)} texts, digest {self._tuned.data}"
                 if self._tuned
                 else None,
@@ -221,10 +222,16 @@ class Scorer:
             for text, log_w in self._weigh(method, group, "again"):
                 yield self._part(method, text, log_w, spent)
 
-    @staticmethod
-    def _part(method: Any, text: Text, log_w: Tensor, spent: dict[str, int]) -> Part:
+    def _part(
+        self, method: Any, text: Text, log_w: Tensor, spent: dict[str, int]
+    ) -> Part:
         with naming(text.query):
             estimate = method.estimate(log_w, len(text.words))
+        if self.options.bounds == "both" and estimate.stderr is not None:
+            [(_, others)] = self._weigh(method, [text], "psi")
+            psi = method.estimate(others, len(text.words)).log_evidence
+            estimate = estimate.bounded_above(psi)
+            spent[text.name] += method.num_samples
         return Part(text, estimate, pilot=spent[text.name])
 
     def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:

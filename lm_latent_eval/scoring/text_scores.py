@@ -26,11 +26,12 @@ from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.distortion.texts import TextNoise
 from lm_latent_eval.distortion.units import WhiteSpaceWords
 from lm_latent_eval.distortion.vocabulary import distinct_words
+from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models import name_of
 from lm_latent_eval.scoring.model import LatentModel, load
 
-TextScorer: TypeAlias = Callable[[list[str]], Sequence[float]]
-"""Texts -> a log-score of each, nats."""
+TextScorer: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
+"""Texts -> a log-score of each, nats, or an estimate that knows its error."""
 
 
 def text_scorer(
@@ -60,10 +61,7 @@ def text_scorer(
             scorer = AutoModelForCausalLM.from_pretrained(scorer)
     if isinstance(scorer, LatentModel):
         latent = scorer
-        return lambda texts: [
-            estimate.log_evidence
-            for estimate in latent.log_likelihood(texts, **settings)
-        ]
+        return lambda texts: latent.log_likelihood(texts, **settings)
     if isinstance(scorer, PreTrainedModel):  # callable too, but not on strings
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(scorer.name_or_path)
         return CausalLMScorer(scorer, tokenizer, **settings)
@@ -149,6 +147,9 @@ class ScoredCopies:
 
     log_scores: list[float]
     """Nats, a text."""
+    stderrs: list[float]
+    """Their Monte Carlo errors, 0 of scores that are just numbers; ``inf`` where that
+    of a text, or of one of its copies, is not known."""
     distorted: dict[float, list[list[float]]]
     """Level -> replicate -> nats, a text."""
     num_words: list[int]
@@ -208,13 +209,18 @@ def score_copies(
         noise = TextNoise(NoiseChannel.preset(level, words), WhiteSpaceWords(), seed)
         for replicate in range(replicates):
             batch += [noise.distort(t, n, replicate) for n, t in enumerate(texts)]
-    scores = _checked_scores(scorer(batch), batch)
+    given = scorer(batch)
+    scores, errors = _checked_scores(given, batch), [_stderr(score) for score in given]
     rows = [
         scores[first : first + len(texts)] for first in range(0, len(batch), len(texts))
     ]
     clean, copies = rows[0], iter(rows[1:])
     return ScoredCopies(
         log_scores=clean,
+        stderrs=[
+            error if all(map(math.isfinite, errors[index :: len(texts)])) else math.inf
+            for index, error in enumerate(errors[: len(texts)])
+        ],
         distorted={
             level: [next(copies) for _ in range(replicates)] for level in levels
         },
@@ -223,13 +229,20 @@ def score_copies(
     )
 
 
+def _stderr(score: float | Estimate) -> float:
+    if not isinstance(score, Estimate):
+        return 0.0
+    return math.inf if score.stderr is None else score.stderr
+
+
 def _checked_scores(
-    scores: Sequence[float | None], texts: Sequence[str]
+    scores: Sequence[float | Estimate | None], texts: Sequence[str]
 ) -> list[float]:
     if len(scores) != len(texts):
         raise ValueError(f"the scorer gave {len(scores)} scores of {len(texts)} texts")
     found = []
-    for score, text in zip(scores, texts, strict=True):
+    for given, text in zip(scores, texts, strict=True):
+        score = given.log_evidence if isinstance(given, Estimate) else given
         if score is None or not math.isfinite(score):
             raise ValueError(f"the scorer gave {score} for {text[:60]!r}")
         found.append(float(score))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from unittest import mock
 
 import torch
@@ -29,7 +29,7 @@ from lm_latent_eval.inference import (
     particles,
 )
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import LeftToRight, Mass, WholeText
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
@@ -48,13 +48,6 @@ DRAWS = 1 << 18
 
 class LawError(AssertionError):
     """A law that a model breaks."""
-
-
-@runtime_checkable
-class _ScoresLatents(Protocol):
-    """A proposal that tells log q of given latents."""
-
-    def log_prob(self, encoded: Any, latents: Any, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -218,11 +211,11 @@ def total_is_one_and_covers_the_model(case: Case, name: str) -> None:
     """Sum of q = 1, and q > 0 wherever p > 0, at every temperature."""
     for temperature in (0.001, 0.5, 1.0, 2.0, 1000.0):
         proposal = case.proposal(name, temperature)
-        if proposal is case.model or not isinstance(proposal, _ScoresLatents):
-            return  # there are no latents, or nobody can tell
+        if proposal is case.model:
+            return  # there are no latents
         for text in case.readable(proposal)[::7]:
             latents, log_p = case.latents(text), case.log_joint(text)
-            encoded = proposal.encode(case.batch([text]))  # type: ignore[attr-defined]
+            encoded = proposal.encode(case.batch([text]))
             log_q = proposal.log_prob(encoded, latents)[0]
             what = f"{name} at temperature {temperature:g}, of {text}"
             _equal(
@@ -287,31 +280,41 @@ def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
 
 
 def latents_are_told_apart(case: Case, name: str) -> None:
-    """A latent is the same numbers, drawn or found, and no other latent's.
+    """A latent is the same numbers, whoever draws or finds it, and no other latent's.
 
     ``estimator=mixed`` leaves out draws that were found, so latents have to be equal to
-    the last number, those past the end of a text included.
+    the last number, those past the end of a text included. The search may go by another
+    proposal of the model, and asks the one that is drawn from how probable they are.
     """
-    proposal, texts = case.proposal(name), _of_several_lengths(case, name)
+    if (proposal := case.proposal(name)) is case.model:
+        return  # there are no latents
+    whole = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
+    texts = _of_several_lengths(case, (whole or [name])[0])
     batch, ids = case.batch(texts), keys(len(texts))
-    encoded = case.model.encode(batch), proposal.encode(batch)
+    p, q = case.model.encode(batch), proposal.encode(batch)
+    draws = proposal.sample(q, Streams(ids, 50, device="cpu"), 50)
+    drawn = particles.fingerprint(draws.latents)
+    log_w = case.model.log_joint(p, draws.latents).double() - draws.log_q
     every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
-    found, _ = every.search(case.model, proposal, *encoded)
-    draw = ImportanceSampling(50)
-    log_w, drawn = draw.draw(case.model, proposal, batch, ids, encoded)
-    for text, paths, log_q, path, weight in zip(
-        texts, found.path, found.log_q, drawn, log_w, strict=True
-    ):
-        used = paths[log_q > -torch.inf].tolist()
-        _hold(
-            len(set(used)) == len(used),
-            f"{name}, of {text}: two latents that a beam finds are equal",
-        )
-        _hold(
-            {*path[weight > -torch.inf].tolist()} <= {*used},
-            f"{name}, of {text}: a latent that is drawn is none that a beam finds. Are "
-            "the places past the end of a text 0?",
-        )
+    for other in case.proposals:
+        searcher = case.proposal(other)
+        found, latents = every.search(case.model, searcher, p, searcher.encode(batch))
+        log_q = proposal.log_prob(q, latents)
+        for b, text in enumerate(texts):
+            what = f"{name}, of {text}: a latent that {other} finds"
+            known = found.log_q[b] > -torch.inf
+            paths = found.path[b, known].tolist()
+            _hold(len({*paths}) == len(paths), f"{what} is equal to another")
+            possible = {*drawn[b, log_w[b] > -torch.inf].tolist()}
+            _hold(
+                possible <= {*paths},
+                f"{what} is not the one that is drawn: are the places past the end of "
+                "a text 0?",
+            )
+            of_found = dict(zip(paths, log_q[b, known].tolist(), strict=True))
+            for path, of_drawn in zip(drawn[b], draws.log_q[b], strict=True):
+                if (path := int(path)) in possible:
+                    _equal(of_found[path], of_drawn.item(), EXACT, f"{what}: its log q")
 
 
 def company_moves_no_weight(case: Case, name: str) -> None:

@@ -39,6 +39,9 @@ Args:
         list a level.
     num_words: Words of each sentence, at least one; without them rates are per sentence
         alone.
+    stderrs: Monte Carlo errors of `log_scores`, nats, where latents were drawn, 0 by
+        default; inf where that of a sentence, or of one of its copies, is not known.
+        With texts, a latent LM tells its own.
     levels: Which levels a column `distorted` holds, 0.1 for 10 %; with texts, at which
         levels to distort them. 0.1, 0.3 and 0.5 by default.
     baseline: The level that ratios are over; the lowest by default.
@@ -57,11 +60,12 @@ Args:
 Returns:
     bits_per_word, nats_per_word, bits_per_sentence, nats_per_sentence and ratio, each a
     dictionary level -> number. Beside each, its standard errors over sentences
-    (`_stderr`) and over replicates (`_replicate_stderr`), None where one is all there
-    is. The ratio, its errors and the verdict are None where the baseline's entropy is
-    not positive. verdict, if there is another model to compare with: superior, scaling,
-    indeterminate or inferior. num_sentences, num_words, replicates and baseline; of
-    texts also vocabulary_size and seed.
+    (`_stderr`) and over replicates (`_replicate_stderr`), the draws' part in both; None
+    where one is all there is, or the draws' part is not known. The ratio, its errors
+    and the verdict are None where the baseline's entropy is not positive. verdict, if
+    there is another model to compare with: superior, scaling, indeterminate or
+    inferior. num_sentences, num_words, replicates and baseline; of texts also
+    vocabulary_size and seed.
 
 Examples:
     >>> import evaluate, lm_latent_eval
@@ -95,6 +99,7 @@ class ContrastiveEntropy(evaluate.Metric):
                     "log_scores": number,
                     "distorted": datasets.Sequence(datasets.Sequence(number)),
                     "num_words": number,
+                    "stderrs": number,
                 }
             ),
             reference_urls=["https://arxiv.org/abs/1601.00248"],
@@ -108,7 +113,10 @@ class ContrastiveEntropy(evaluate.Metric):
         if isinstance(inputs.get("distorted"), Mapping):
             inputs = {**inputs, **_columns(inputs["distorted"])}
         columns = complete(
-            inputs, ["log_scores", "distorted"], ["num_words"], stored=len(self)
+            inputs,
+            ["log_scores", "distorted"],
+            ["num_words", "stderrs"],
+            stored=len(self),
         )
         result = super().compute(**columns)
         return result if result is None else {**result, **facts}
@@ -118,18 +126,21 @@ class ContrastiveEntropy(evaluate.Metric):
         log_scores,
         distorted,
         num_words,
+        stderrs,
         levels=_LEVELS,
         baseline=None,
         against=None,
     ):
         scores = torch.tensor(present(log_scores, "log_scores"), dtype=torch.float64)
         copies = _by_level(distorted, levels)
-        found = contrastive_levels(scores, copies, len(log_scores), baseline=baseline)
+        drawn = torch.tensor([error or 0.0 for error in stderrs], dtype=torch.float64)
+        how = {"baseline": baseline, "stderrs": drawn}
+        found = contrastive_levels(scores, copies, len(log_scores), **how)
         result = _entropies(found, "sentence")
         words = None
         if any(count is not None for count in num_words):
             words = torch.tensor(whole(num_words, "num_words", least=1))
-            per_word = contrastive_levels(scores, copies, words, baseline=baseline)
+            per_word = contrastive_levels(scores, copies, words, **how)
             result = {**_entropies(per_word, "word"), **result}
         result |= _named("ratio", {each.level: each.ratio for each in found})
         result |= {
@@ -157,7 +168,7 @@ def _scored(
     """Score texts and distorted copies: what `compute` takes, and how it was made."""
     if scorer is None:
         raise ValueError("missing: scorer (compute needs one to score texts)")
-    if given := {"log_scores", "distorted", "num_words"} & set(inputs):
+    if given := {"log_scores", "distorted", "num_words", "stderrs"} & set(inputs):
         raise ValueError(f"texts are scored here: leave out {', '.join(sorted(given))}")
     if inputs.get("baseline") not in (None, *levels):  # known before all is scored
         raise ValueError(

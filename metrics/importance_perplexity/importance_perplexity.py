@@ -45,11 +45,13 @@ Args:
 Returns:
     instance_level_perplexity and corpus_level_perplexity (None where every product of
         weights is zero); from filters token_level_perplexity instead. Beside each its
-        Monte Carlo standard error (`_stderr`), None if one draw is all there is. A
-        perplexity is inf above what a float can hold.
+        error as the draws tell it (`_draws_stderr`), None if one draw is all there is.
+        It is no standard error: draws do not know what their proposal never visits, so
+        from log-weights alone there is none. A perplexity is inf above what a float can
+        hold.
     certified_perplexity: What the true perplexity is at most, at that confidence.
     bound: Which way the perplexities err: "stochastic upper".
-    effective_sample_sizes, stderrs (nats), pareto_ks: Of each text; with
+    effective_sample_sizes, draws_stderrs (nats), pareto_ks: Of each text; with
         effective_sample_size_median, effective_sample_size_minimum and
         share_pareto_k_above_0.7.
     corpus_effective_sample_size, corpus_num_samples: Of the products of weights.
@@ -119,7 +121,7 @@ class ImportancePerplexity(evaluate.Metric):
             "share_pareto_k_above_0.7": statistics.fmean(k > 0.7 for k in tails),
             "effective_sample_sizes": sizes,
             "pareto_ks": tails,
-            "stderrs": [_known(estimate.stderr) for estimate in estimates],
+            "draws_stderrs": [_known(e.draws_stderr) for e in estimates],
             "curve": dict(found.curve),
             "log_likelihood": math.fsum(e.log_evidence for e in estimates),
             "num_tokens": sum(num_tokens),
@@ -157,8 +159,8 @@ def _corpus_level(found):
 
 def _named(name, rate):
     if rate is None:
-        return {name: None, f"{name}_stderr": None}
-    return {name: rate.value, f"{name}_stderr": _known(rate.stderr)}
+        return {name: None, f"{name}_draws_stderr": None}
+    return {name: rate.value, f"{name}_draws_stderr": _known(rate.draws_stderr)}
 
 
 def _known(number):

@@ -6,18 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_latent_eval.estimators import (
-    Rate,
-    bits_per_byte,
     corpus_effective_sample_size,
     corpus_log_evidence,
     corpus_perplexity,
     corpus_stderr,
     instance_perplexity,
     log_evidence,
-    perplexity_per_unit,
     stacked_weights,
     stderr,
-    total_stderr,
 )
 
 LOG_Q = torch.tensor([0.5, 0.1, 0.4], dtype=torch.float64).log()
@@ -133,93 +129,21 @@ def test_products_can_vanish_where_no_input_does():
         corpus_perplexity(log_w, 2)
 
 
-# Rates
-
-
-def test_stderr_of_a_sum_is_that_of_replicates():
-    replicates, num_inputs, num_samples = 1000, 20, 100
-    sds = torch.linspace(0.1, 1.0, num_inputs, dtype=torch.float64)[:, None]
-    log_w = normal(replicates, num_inputs, num_samples, seed=1) * sds
-    log_evidences, stderrs = log_evidence(log_w), stderr(log_w)
-
-    ppl = [
-        perplexity_per_unit(totals, errors, 50)
-        for totals, errors in zip(log_evidences, stderrs, strict=True)
-    ]
-
-    # 1,000 replicates know their spread to 2.2 percent
-    spread = log_evidences.sum(-1).std().item()
-    claimed = torch.tensor([total_stderr(row) for row in stderrs])
-    assert claimed.square().mean().sqrt() == pytest.approx(spread, rel=0.11)
-    spread = torch.tensor([rate.value for rate in ppl]).std().item()
-    claimed = torch.tensor([rate.stderr for rate in ppl])
-    assert claimed.square().mean().sqrt() == pytest.approx(spread, rel=0.11)
-
-
-@settings(deadline=None)
-@given(
-    nats=st.lists(st.floats(-500, 0), min_size=1, max_size=10),
-    num_units=st.integers(100, 10_000),
-)
-def test_bits_and_perplexity_are_one_rate(nats, num_units):
-    log_evidences = torch.tensor(nats, dtype=torch.float64)
-    stderrs = torch.linspace(0.1, 0.5, len(nats), dtype=torch.float64)
-
-    bits = bits_per_byte(log_evidences, stderrs, num_units)
-    ppl = perplexity_per_unit(log_evidences, stderrs, num_units)
-
-    assert ppl.value == pytest.approx(2**bits.value, rel=1e-9)
-    assert ppl.stderr == pytest.approx(ppl.value * math.log(2) * bits.stderr, rel=1e-9)
-    assert ppl.value == pytest.approx(instance_perplexity(log_evidences, num_units))
-
-
-def test_rates_sum_before_they_divide():
-    log_evidences = -math.log(2) * torch.tensor([8.0, 2.0], dtype=torch.float64)
-    num_bytes = torch.tensor([2, 8])
-
-    rate = bits_per_byte(log_evidences, torch.tensor([0.3, 0.4]).double(), num_bytes)
-
-    assert rate.value == pytest.approx(1)
-    assert rate.stderr == pytest.approx(0.5 / (10 * math.log(2)))
-    assert rate == Rate(rate.value, rate.stderr)
-
-
-def test_unknown_error_stays_unknown():
-    errors = torch.tensor([0.1, math.inf])
-
-    assert total_stderr(errors) == math.inf
-    assert bits_per_byte(torch.zeros(2), errors, 3).stderr == math.inf
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_missing_input_is_an_error_that_names_it(value):
     log_evidences = torch.tensor([-3.0, -2.0, value])
 
     with pytest.raises(ValueError, match=rf"log_evidences\[2\] is {value}"):
         instance_perplexity(log_evidences, 10)
-    with pytest.raises(ValueError, match=rf"log_evidences\[2\] is {value}"):
-        bits_per_byte(log_evidences, torch.zeros(3), 10)
 
 
 def test_other_mistakes_are_named():
     log_evidences = torch.tensor([-3.0, -2.0])
     with pytest.raises(ValueError, match="num_tokens must be at least 1 in all; got 0"):
         instance_perplexity(log_evidences, 0)
-    with pytest.raises(ValueError, match=r"num_bytes\[1\] is -2"):
-        bits_per_byte(log_evidences, torch.zeros(2), torch.tensor([5, -2]))
-    with pytest.raises(ValueError, match=r"num_units has shape \(3,\).*\(2,\)"):
-        perplexity_per_unit(log_evidences, torch.zeros(2), torch.ones(3))
-    with pytest.raises(ValueError, match="stderrs has 3 entries and log_evidences 2"):
-        bits_per_byte(log_evidences, torch.zeros(3), 5)
-    with pytest.raises(ValueError, match=r"stderrs\[1\] is -1"):
-        total_stderr(torch.tensor([0.0, -1.0]))
-    with pytest.raises(ValueError, match=r"stderrs\[0\] is nan"):
-        total_stderr(torch.tensor([math.nan]))
-    with pytest.raises(ValueError, match=r"stderrs must have shape \(N,\)"):
-        total_stderr(torch.zeros(0))
+    with pytest.raises(ValueError, match=r"num_tokens\[1\] is -2"):
+        instance_perplexity(log_evidences, torch.tensor([5, -2]))
     with pytest.raises(ValueError, match=r"log_evidences must have shape \(N,\)"):
         instance_perplexity(torch.zeros(0), 5)
     with pytest.raises(TypeError, match="log_evidences must be a floating-point"):
         instance_perplexity([-3.0], 5)
-    with pytest.raises(TypeError, match="stderrs must be a floating-point"):
-        total_stderr([0.1])

@@ -30,7 +30,8 @@ def test_from_log_weights_is_the_formulas():
 
     assert estimate == Estimate(
         log_evidence=log_evidence(log_w).item(),
-        stderr=stderr(log_w).item(),
+        stderr=None,
+        draws_stderr=stderr(log_w).item(),
         effective_sample_size=effective_sample_size(log_w).item(),
         pareto_k=pareto_k(log_w).item(),
         num_samples=100,
@@ -49,7 +50,8 @@ def test_from_beam_is_the_formula():
 
     assert estimate == Estimate(
         log_evidence=log_mass(log_joint).item(),
-        stderr=0.0,
+        stderr=None,
+        draws_stderr=0.0,
         effective_sample_size=None,
         pareto_k=None,
         num_samples=3,
@@ -86,6 +88,7 @@ def test_bounds_are_their_words():
         "exact",
         "strict lower",
         "stochastic lower",
+        "estimate of a lower bound",
         "none",
         "unnormalised score",
     ]
@@ -114,7 +117,7 @@ def test_missed_support_is_an_error():
 def test_one_draw_has_an_unknown_error():
     estimate = Estimate.from_log_weights(torch.tensor([-3.0]), num_tokens=2)
 
-    assert (estimate.log_evidence, estimate.stderr) == (-3, math.inf)
+    assert (estimate.log_evidence, estimate.draws_stderr) == (-3, math.inf)
     assert (estimate.effective_sample_size, estimate.pareto_k) == (1, math.inf)
 
 
@@ -133,8 +136,8 @@ def test_input_is_one_inputs_weights(make):
     [
         ({"log_evidence": -math.inf}, "log_evidence must be finite; got -inf"),
         ({"log_evidence": math.nan}, "log_evidence must be finite; got nan"),
-        ({"stderr": math.nan}, "stderr must be at least 0; got nan"),
-        ({"stderr": -0.1}, "stderr must be at least 0; got -0.1"),
+        ({"stderr": math.nan}, "error must be at least 0; got nan"),
+        ({"draws_stderr": -0.1}, "error must be at least 0; got -0.1"),
         ({"num_samples": 0}, "num_samples must be at least 1; got 0"),
     ],
 )
@@ -164,7 +167,12 @@ def test_a_product_of_parts_by_hand():
     a, b = part([0.2, 0.4, 0.3]), part([0.1, 0.5, 0.6], num_tokens=5)
     both = Estimate.product([a, b])
     assert math.exp(both.log_evidence) == pytest.approx(0.3 * 0.4)
-    assert both.stderr == pytest.approx(math.sqrt(a.stderr**2 + b.stderr**2))
+    errors = math.hypot(a.draws_stderr, b.draws_stderr)
+    assert (both.stderr, both.draws_stderr) == (None, pytest.approx(errors))
+    known = Estimate.product([a.checked(0.1), b.checked(0.2)])
+    expected = math.hypot(a.checked(0.1).stderr, b.checked(0.2).stderr)
+    assert (known.stderr, known.unseen) == (pytest.approx(expected), 0.2)
+    assert Estimate.product([a.checked(0.1), b]).stderr is None
     assert both.effective_sample_size == b.effective_sample_size < 3
     assert both.num_tokens == 7
     assert both.num_samples == 3
@@ -183,7 +191,8 @@ def test_a_product_of_beams_is_a_strict_bound_without_error():
     both = Estimate.product([Estimate.from_beam(log_p, num_tokens=1)] * 2)
     assert math.exp(both.log_evidence) == pytest.approx(0.09)
     assert both.bound is Bound.STRICT_LOWER
-    assert (both.stderr, both.effective_sample_size, both.pareto_k) == (0, None, None)
+    assert (both.stderr, both.draws_stderr) == (None, 0)
+    assert (both.effective_sample_size, both.pareto_k) == (None, None)
     assert both.log_weights == ()
 
 

@@ -37,7 +37,7 @@ def test_fingerprints_tell_latents_apart(name, which):
     listed = fingerprint(case.latents(text))[0]
     assert len(listed.unique()) == len(listed) > 1
     q = encode(model, proposal, batch)
-    found = BeamMarginalization(3000).search(model, proposal, batch, keys(1), q)
+    found, _ = BeamMarginalization(3000).search(model, proposal, *q)
     used = found.path[0, found.log_w[0] > -torch.inf]
     assert len(used.unique()) == len(used)
     _, drawn = ImportanceSampling(50).draw(model, proposal, batch, keys(1), q)
@@ -78,12 +78,13 @@ def test_mixed_is_unbiased_and_never_below_its_search(name, which, width):
     assert outside.isneginf().any(), "premise: some draws are in B"
     assert (outside > -torch.inf).any(), "premise: some are not"
     exact = case.log_p(text)
-    log_p = log_evidence(outside.logaddexp(log_w[:, width:].logsumexp(-1, True)))
+    found = log_w[:, width : 2 * width].logsumexp(-1, True)
+    log_p = log_evidence(outside.logaddexp(found))
     ratio = (log_p - exact).exp()
     error = ratio.std().item() / math.sqrt(copies)
     assert error < 0.15, "premise: precise enough to notice a bias"
     assert abs(ratio.mean().item() - 1) <= 5 * error
-    least = log_w[0, width:].logsumexp(-1)
+    least = found[0, 0]
     assert ratio.min() >= (least - exact).exp() - 1e-12
     assert least < exact
 
@@ -102,7 +103,7 @@ def test_mixed_is_exact_where_everything_is_found(name, which):
         log_w = few.log_weights(model, proposal, case.batch([text]), keys(1))
         estimate = few.estimate(log_w[0], len(text))
         assert estimate.bound is Bound.STOCHASTIC_LOWER
-        assert estimate.stderr > 0
+        assert estimate.draws_stderr > 0
 
 
 @proposals(*READ_ON, *WITHOUT_LATENTS)
@@ -127,7 +128,7 @@ def test_mixed_goes_on_where_it_stopped(name, which):
         if number == EVERYTHING:
             assert read.log_w[:, drawn].isneginf().all()
             assert at_once[:, drawn].isneginf().all()
-            totals = [rows.logsumexp(-1) for rows in (read.log_w, at_once)]
+            totals = [method.bound(rows) for rows in (read.log_w, at_once)]
             torch.testing.assert_close(*totals, rtol=0, atol=1e-10)
 
 
@@ -151,7 +152,7 @@ def test_mixed_predicts_as_all_latents_do(name):
     predicted = some.next_token(model, last)
     assert predicted.logsumexp(-1).item() <= 1e-6
     log_w = some.log_w
-    outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:]
+    outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:6]
     parts = [
         replace(particles, log_w=weights).next_token(model, last).exp()
         * weights.logsumexp(-1).exp()
@@ -176,10 +177,10 @@ def population(found: list[int], drawn: list[int], used: int) -> Population:
 
 
 def test_draws_in_the_beam_count_nothing_and_empty_places_hold_nothing():
-    log_w = population([7, 3, 5], [5, 3, 1, 7, 1], used=2).log_w[0].tolist()
+    log_w = population([7, 3, 5], [5, 3, 1, 7, 1], used=2).log_w[0, :-3].tolist()
     out = -math.inf
     assert log_w == [0.0, out, 0.0, out, 0.0, 0.0, 0.0, out]
-    none = population([7, 3, 5], [5, 3, 1], used=0).log_w[0].tolist()
+    none = population([7, 3, 5], [5, 3, 1], used=0).log_w[0, :-3].tolist()
     assert none == [0.0, 0.0, 0.0, out, out, out]
 
 
@@ -188,14 +189,17 @@ def test_a_latent_of_no_probability_is_no_empty_place():
     full = population([7, 3], [7, 3], used=2)
     impossible = replace(full.found, log_w=torch.tensor([[0.0, -torch.inf]]).double())
     log_w = replace(full, found=impossible).log_w[0]
-    assert log_w[-1].item() == LEAST
+    assert log_w[3].item() == LEAST
     estimate = Mixed(4).estimate(log_w, 1)
-    assert (estimate.log_evidence, estimate.stderr) == (0.0, 0.5)
+    assert (estimate.log_evidence, estimate.draws_stderr) == (0.0, 0.5)
+    assert estimate.stderr is None, "nobody asked how probable they are to be drawn"
     assert estimate.bound is Bound.STOCHASTIC_LOWER
 
 
 def test_the_estimate_by_hand():
+    unknown = torch.full((2,), torch.nan, dtype=torch.float64)
     log_w = torch.tensor([0.3, 0.0, 0.1, 0.2]).log().double()
+    log_w = torch.cat([log_w, unknown])
     estimate = Mixed(4).estimate(log_w, num_tokens=2)
     assert math.exp(estimate.log_evidence) == pytest.approx(0.45)
     expected = Estimate.from_log_weights(
@@ -203,12 +207,29 @@ def test_the_estimate_by_hand():
     )
     assert estimate.log_weights == pytest.approx(expected.log_weights)
     assert estimate.effective_sample_size == pytest.approx(0.9**2 / 0.45)
-    assert (estimate.num_samples, estimate.stderr) == (4, 0.5)
+    assert (estimate.num_samples, estimate.draws_stderr) == (4, 0.5)
 
     prefix = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().double()
+    prefix = torch.cat([prefix, unknown])
     difference = Mixed(4).difference(log_w, prefix, 2)
     assert math.exp(difference.log_evidence) == pytest.approx(0.45 / 0.75)
     assert (difference.bound, difference.log_weights) == (Bound.NONE, ())
+
+
+def test_what_the_search_says_of_the_draws_by_hand():
+    """Half of what was found is where two draws come once in a million times."""
+    found, drawn = torch.tensor([0.25, 0.25]).log(), torch.tensor([0.5, 1e-6]).log()
+    outside = torch.tensor([0.1, 0.1]).log()
+    log_w = torch.cat([outside, found, found - drawn]).double()
+    estimate = Mixed(4).estimate(log_w, num_tokens=2)
+    # Neither draw is among what 0.5 / 0.6 of p stand for with probability exp(-2 0.6).
+    unseen = math.exp(-0.6)
+    assert estimate.unseen == pytest.approx(unseen, abs=1e-4)
+    expected = math.hypot(0.5, math.log(1 - unseen))
+    assert estimate.stderr == pytest.approx(expected, abs=1e-3)
+    drawn = torch.tensor([1e-7, 1e-6]).log()
+    blind = torch.cat([outside, found, found - drawn]).double()
+    assert Mixed(4).estimate(blind, num_tokens=2).stderr is None
 
 
 def test_one_sample_cannot_be_halved():

@@ -1,0 +1,54 @@
+"""What would make a number better: advice from its errors and diagnostics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+WORTH_LESS = 0.2
+"""Monte Carlo error, as a share of that over texts, that more samples hardly improve:
+errors add in squares."""
+
+
+def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
+    """Say what would make a task's numbers better, or that nothing would.
+
+    Args:
+        values: Of a task, as lm-eval writes them.
+        ours: How they were made.
+    """
+    unknown = values.get("texts_without_monte_carlo_error,none")
+    if unknown is None:
+        return
+    estimator, number = ours.get("estimator"), ours.get("num_samples", 1)
+    proposal, best = ours.get("proposal"), ours.get("default_proposal")
+    if unknown and estimator == "beam":
+        yield (
+            "How far a beam's bound is from the truth is not known. estimator=auto "
+            "adds draws to what it finds, and an error."
+        )
+    elif unknown and estimator in ("is", "smc"):
+        yield (
+            "Nothing has checked these draws. estimator=auto searches as well, sums "
+            "what it finds, and gives an error where the two agree."
+        )
+    elif unknown:
+        yield (
+            f"Search and draws contradict each other on {unknown:g} texts, or these "
+            f"are read in pieces. num_samples={4 * number} would look further."
+        )
+    if unknown and best and proposal != best:
+        yield f"proposal={best}, the model's own, would draw what p asks for."
+    error = values.get("token_perplexity_monte_carlo_error,none")
+    over_texts = values.get("token_perplexity_stderr,none")
+    if not isinstance(error, float) or not isinstance(over_texts, float) or not error:
+        return
+    if error > WORTH_LESS * over_texts:
+        more = math.ceil(number * (error / WORTH_LESS / over_texts) ** 2)
+        yield (
+            f"About num_samples={more} would make the Monte Carlo error a fifth of "
+            "that over texts, below which it hardly counts."
+        )
+    else:
+        yield "More samples would hardly make ± smaller: what counts is more texts."

@@ -1,0 +1,190 @@
+"""Printed errors against the truth, over thousands of trials on models small enough."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import (
+    CorpusRate,
+    certified_log_likelihood,
+    log_evidence,
+)
+from lm_latent_eval.estimators import estimate as estimate_module
+from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
+from lm_latent_eval.latent import Beam, Draws
+from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.text.batch import TokenBatch
+from tests.test_laws import opened
+
+TRIALS = 2000
+NOISE = 3 * math.sqrt(0.93 * 0.07 / TRIALS)
+"""Three standard errors of a share of them."""
+
+
+@pytest.fixture(autouse=True)
+def _no_tails(monkeypatch):
+    """Fit no Pareto tails to thousands of trials: no interval depends on them."""
+    unknown = torch.tensor(math.inf)
+    monkeypatch.setattr(estimate_module, "pareto_k", lambda log_w: unknown)
+
+
+@dataclass(frozen=True)
+class Table:
+    """p(x, z) and q(z | x) of one text, as tables over numbered latents."""
+
+    p: Tensor
+    q: Tensor
+
+    def encode(self, batch):
+        return batch
+
+    def log_joint(self, batch, latents):
+        return self.p.log()[latents.squeeze(-1)]
+
+    def sample(self, batch, uniforms, num_samples):
+        u = uniforms(0)[..., 0].contiguous().double()
+        z = torch.searchsorted(self.q.cumsum(0), u).clamp_max(len(self.q) - 1)
+        return Draws(z[..., None], self.q.log()[z])
+
+    def log_prob(self, batch, latents):
+        return self.q.log()[latents.squeeze(-1)]
+
+    def beam(self, batch, width, score=None):
+        latents = self.p.topk(width).indices.expand(len(batch.length), width)
+        return Beam(latents[..., None], self.q.log()[latents], latents * 0)
+
+
+def lopsided(latents=400, agreement=0.7, seed=0):
+    """A posterior with a long tail, and a proposal that is off by e^(+-1) or so."""
+    generator = torch.Generator().manual_seed(seed)
+    p = (1 + torch.arange(latents, dtype=torch.float64)) ** -1.3
+    off = torch.randn(latents, generator=generator, dtype=torch.float64)
+    q = p**agreement * off.exp()
+    return p / p.sum() * 1e-3, q / q.sum()
+
+
+def weights(method, p, q, trials):
+    """Weigh one text, drawn anew so many times."""
+    table = Table(p, q)
+    batch = TokenBatch.collate([[0]] * trials, [[0.0]] * trials, first=0, device="cpu")
+    return method.log_weights(table, table, batch, keys(trials))
+
+
+def estimates(method, p, q, trials=TRIALS):
+    return [method.estimate(row, 1) for row in weights(method, p, q, trials)]
+
+
+def coverage(found, truth):
+    """Share of intervals that hold the truth, of those that are printed."""
+    printed = [e for e in found if e.stderr is not None]
+    held = [abs(e.log_evidence - truth) <= 1.96 * e.stderr for e in printed]
+    return sum(held) / len(held), len(printed) / len(found)
+
+
+@pytest.mark.parametrize("agreement", [1.0, 0.7, 0.4])
+@pytest.mark.parametrize("num_samples", [20, 100])
+def test_intervals_of_single_texts(agreement, num_samples):
+    p, q = lopsided(agreement=agreement)
+    found = estimates(Mixed(num_samples), p, q)
+    covered, printed = coverage(found, p.sum().log().item())
+    assert covered >= 0.93 - NOISE
+    assert printed > 0.9, "premise: the proposal is not that bad"
+
+
+@pytest.mark.parametrize("agreement", [0.7])
+def test_intervals_of_a_corpus(agreement):
+    """The sum over 200 texts: errors average out, biases add."""
+    p, q = lopsided(agreement=agreement)
+    trials = 100
+    found = estimates(Mixed(40), p, q, trials * 200)
+    truth, units = -p.sum().log().item(), torch.ones(200, dtype=torch.long)
+    held = 0
+    for n in range(trials):
+        rate = CorpusRate.nats(found[n * 200 : (n + 1) * 200], units)
+        held += abs(rate.value - truth) <= 1.96 * rate.monte_carlo_stderr
+    assert held / trials >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / trials)
+
+
+def blind(share):
+    """A proposal that never visits a share of p, which lies on a few latents."""
+    p, q = lopsided(agreement=1.0)
+    order = torch.randperm(len(p), generator=torch.Generator().manual_seed(1))
+    order = order[(p[order].cumsum(0) <= share * p.sum())]
+    q = q.clone()
+    q[order] = 1e-30
+    return p, q / q.sum()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+def test_a_proposal_that_misses_mass_prints_nothing_that_is_false(share):
+    """A search that goes by p tells; draws alone print nothing."""
+    p, q = blind(share)
+    truth = p.sum().log().item()
+    found = estimates(Mixed(20), p, q)
+    alone = estimates(ImportanceSampling(20), p, q)
+    tricked = [abs(e.log_evidence - truth) > 1.96 * e.draws_stderr for e in alone]
+    assert sum(tricked) / TRIALS > 0.2, "premise: the draws do not show it"
+    assert all(e.stderr is None for e in alone)
+    held = [
+        e.stderr is None or abs(e.log_evidence - truth) <= 1.96 * e.stderr
+        for e in found
+    ]
+    assert sum(held) / TRIALS >= 0.93 - NOISE
+    if share > 0.9:
+        assert all(e.stderr is None for e in found)
+
+
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
+def test_intervals_of_models_whose_latents_can_be_listed(name):
+    case, model, proposal = opened(name)
+    text = case.readable(proposal)[5]
+    method, truth = Mixed(6), case.log_p(text).item()
+    batch = case.batch([text] * 500)
+    rows = method.log_weights(model, proposal, batch, keys(500))
+    covered, printed = coverage([method.estimate(row, 3) for row in rows], truth)
+    assert printed == 0 or covered >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / 500 / printed)
+
+
+@pytest.mark.parametrize("method", [ImportanceSampling(20), Mixed(20)])
+@pytest.mark.parametrize("num_texts", [1, 200])
+def test_certificates_hold(method, num_texts):
+    """However bad the proposal."""
+    p, q = blind(0.6)
+    trials = 400
+    log_p_hat = log_evidence(method.unbiased(weights(method, p, q, trials * num_texts)))
+    bounds = [certified_log_likelihood(n) for n in log_p_hat.view(trials, num_texts)]
+    truth = num_texts * p.sum().log().item()
+    held = sum(bound <= truth for bound in bounds) / trials
+    assert held >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / trials)
+
+
+def test_upper_bounds_hold_on_average_and_mean_nothing_where_draws_miss():
+    p, q = lopsided()
+    truth = p.sum().log().item()
+    found = estimates(Mixed(20), p, q)
+    first, second = found[: TRIALS // 2], found[TRIALS // 2 :]
+    bounded = [
+        e.bounded_above(psi.log_evidence).upper
+        for e, psi in zip(first, second, strict=True)
+    ]
+    uppers = torch.tensor([upper for upper in bounded if upper is not None])
+    assert len(uppers) > 0.99 * len(first)
+    error = uppers.std().item() / math.sqrt(len(uppers))
+    assert uppers.mean().item() >= truth - 3 * error
+    p, q = blind(0.99)
+    found = estimates(Mixed(20), p, q, 20)
+    assert all(e.bounded_above(e.log_evidence).upper is None for e in found)
+
+
+def test_filters_and_draws_alone_print_no_error():
+    case, model, proposal = opened("entitynlm")
+    batch = case.batch([case.readable(proposal)[5]])
+    for method in (ImportanceSampling(50), ParticleFilter(50)):
+        log_w = method.log_weights(model, proposal, batch, keys(1))
+        estimate = method.estimate(log_w[0], 3)
+        assert estimate.stderr is None and estimate.draws_stderr >= 0
