@@ -147,8 +147,6 @@ def _logged(path: Path) -> Iterator[Row]:
                 estimator="exact",
                 stderr=0.0,
                 draws_stderr=0.0,
-                unseen=None,
-                upper=None,
                 effective_sample_size=None,
                 pareto_k=None,
                 num_samples=1,

@@ -84,11 +84,6 @@ class Row:
     draws_stderr: float
     """The same as the draws of its proposal tell it, nats; they cannot show what the
     proposal never visits."""
-    unseen: float | None
-    """Share of p(x) that the draws are likely to miss, by what a search found; None
-    where nothing was searched for."""
-    upper: float | None
-    """What log p is at most, on average over draws, nats; with ``bounds=both``."""
     effective_sample_size: float | None
     pareto_k: float | None
     num_samples: int
@@ -96,6 +91,11 @@ class Row:
     evaluations: int
     """Of p(x, z), all sentences and pilots together."""
     sentences: int = 1
+    unseen: float | None = None
+    """Share of p(x) that the draws are likely to miss, by what a search found; None
+    where nothing was searched for."""
+    upper: float | None = None
+    """What log p is at most, on average over draws, nats; with ``bounds=both``."""
     log_sum_weights: float | None = None
     """Log of the sum of K weights, nats; None for what has no weights of its own, as a
     beam or a product of sentences."""

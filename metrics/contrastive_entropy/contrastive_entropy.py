@@ -99,7 +99,6 @@ class ContrastiveEntropy(evaluate.Metric):
                     "log_scores": number,
                     "distorted": datasets.Sequence(datasets.Sequence(number)),
                     "num_words": number,
-                    "stderrs": number,
                 }
             ),
             reference_urls=["https://arxiv.org/abs/1601.00248"],
@@ -113,10 +112,7 @@ class ContrastiveEntropy(evaluate.Metric):
         if isinstance(inputs.get("distorted"), Mapping):
             inputs = {**inputs, **_columns(inputs["distorted"])}
         columns = complete(
-            inputs,
-            ["log_scores", "distorted"],
-            ["num_words", "stderrs"],
-            stored=len(self),
+            inputs, ["log_scores", "distorted"], ["num_words"], stored=len(self)
         )
         result = super().compute(**columns)
         return result if result is None else {**result, **facts}
@@ -126,14 +122,16 @@ class ContrastiveEntropy(evaluate.Metric):
         log_scores,
         distorted,
         num_words,
-        stderrs,
+        stderrs=None,
         levels=_LEVELS,
         baseline=None,
         against=None,
     ):
         scores = torch.tensor(present(log_scores, "log_scores"), dtype=torch.float64)
         copies = _by_level(distorted, levels)
-        drawn = torch.tensor([error or 0.0 for error in stderrs], dtype=torch.float64)
+        drawn = None
+        if stderrs is not None:
+            drawn = torch.tensor(present(stderrs, "stderrs"), dtype=torch.float64)
         how = {"baseline": baseline, "stderrs": drawn}
         found = contrastive_levels(scores, copies, len(log_scores), **how)
         result = _entropies(found, "sentence")

@@ -10,7 +10,7 @@ test_cases = [
             "corpus_level_perplexity": 0.145 ** (-1 / 3),
             "certified_perplexity": 2.0 * 20 ** (1 / 3),
             "effective_sample_sizes": [0.5**2 / 0.13, 1 / 0.82],
-            "stderrs": [sqrt(0.13 / 0.25 - 0.5), sqrt(0.82 - 0.5)],
+            "draws_stderrs": [sqrt(0.13 / 0.25 - 0.5), sqrt(0.82 - 0.5)],
             "curve": {1: 0.02 ** (-1 / 3), 2: 2.0},
         },
     },
@@ -19,7 +19,7 @@ test_cases = [
         "num_tokens": [3],
         "result": {
             "instance_level_perplexity": 2.0,
-            "instance_level_perplexity_stderr": 0.0,
+            "instance_level_perplexity_draws_stderr": 0.0,
             "corpus_level_perplexity": 2.0,
             "effective_sample_sizes": [3.0],
         },

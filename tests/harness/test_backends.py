@@ -135,7 +135,7 @@ def test_a_model_without_latents_is_exact(tiny_lstm):
         lm = LatentLSTM(pretrained=tiny_lstm, **settings)
         (answer,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
         assert answer == pytest.approx(expected, abs=1e-10)
-        assert answer.estimate.stderr == pytest.approx(0, abs=1e-12)
+        assert answer.estimate.draws_stderr == pytest.approx(0, abs=1e-12)
     assert LatentLSTM(pretrained=tiny_lstm).fingerprint["estimator"] == "exact"
 
 
@@ -195,7 +195,7 @@ def test_sampled_continuations_agree_with_enumeration(backend, truth):
     ((answer, _),) = lm.loglikelihood(conditional(("the", " saw Ada")))
     whole, prefix = ids("the", "saw", "Ada"), ids("the")
     expected = truth.log_p(whole) - truth.log_p(prefix)
-    assert 0 < answer.estimate.stderr < 0.05, "premise"
+    assert 0 < answer.estimate.draws_stderr < 0.05, "premise"
     assert abs(answer - expected) < 5 * answer.estimate.stderr
 
 

@@ -134,6 +134,7 @@ def test_texts_are_scored_as_by_hand(metric):
         log_scores=scored.log_scores,
         num_words=scored.num_words,
         distorted=scored.distorted,
+        stderrs=scored.stderrs,
     )
     assert found == {**expected, "seed": 5, "vocabulary_size": 3}
     assert found["ratio"][0.4] > 1
@@ -269,7 +270,7 @@ def test_token_level_by_hand(metric):
     assert found["num_tokens"] == 4
     assert found["log_likelihood"] == pytest.approx(math.log(p))
     assert found["effective_sample_sizes"] == pytest.approx([9 / 5, 1])
-    assert found["token_level_perplexity_stderr"] is None, "one filter: unknown"
+    assert found["token_level_perplexity_draws_stderr"] is None, "one filter: unknown"
     assert not [name for name in found if "corpus" in name or "instance" in name]
 
 
@@ -302,7 +303,7 @@ def test_estimates_of_a_model(metric):
         math.exp(-(total - math.log(4 / 0.05)) / tokens)
     )
     assert found["pareto_ks"] == pytest.approx([e.pareto_k for e in estimates])
-    assert found["stderrs"] == pytest.approx([e.stderr for e in estimates])
+    assert found["draws_stderrs"] == pytest.approx([e.draws_stderr for e in estimates])
 
 
 @of("importance_perplexity")
@@ -310,13 +311,13 @@ def test_a_perplexity_that_no_float_holds(metric):
     found = metric.compute(log_weights=[[-800.0, -900.0]], num_tokens=[1])
     for level in ("instance", "corpus"):
         assert found[f"{level}_level_perplexity"] == math.inf
-        assert found[f"{level}_level_perplexity_stderr"] is None
+        assert found[f"{level}_level_perplexity_draws_stderr"] is None
     assert found["certified_perplexity"] == math.inf
     assert found["curve"] == {1: math.inf, 2: math.inf}
     assert found["log_likelihood"] == pytest.approx(-800 - math.log(2))
     sure = metric.compute(log_weights=[[-800.0, -800.0]], num_tokens=[1])
-    assert sure["instance_level_perplexity_stderr"] == 0
-    assert sure["corpus_level_perplexity_stderr"] == 0
+    assert sure["instance_level_perplexity_draws_stderr"] == 0
+    assert sure["corpus_level_perplexity_draws_stderr"] == 0
 
 
 @of("importance_perplexity")

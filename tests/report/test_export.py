@@ -89,9 +89,24 @@ def test_the_archive_is_told_all_that_a_number_needs(tmp_path):
     details = found["score_details"]
     uncertainty = details["uncertainty"]
     assert details["score"] == expected.value
-    assert uncertainty["standard_error"]["value"] == expected.stderr
+    assert "standard_error" not in uncertainty, "nothing has checked the draws"
     assert float(details["details"]["draws_stderr"]) == expected.draws_stderr
-    assert expected.draws_stderr < expected.stderr, "premise: two errors"
+    known = replace(result(), rows=[replace(r, stderr=0.2) for r in result().rows])
+    [path, _] = every_eval_ever.export([known], SOURCE, tmp_path)
+    expected = numbers(known)["bits_per_byte"]
+    assert expected.monte_carlo_stderr < expected.stderr, "premise: two errors"
+    checked = next(
+        r["score_details"]
+        for r in json.loads(path.read_text())["evaluation_results"]
+        if r["metric_config"]["metric_name"] == "bits_per_byte"
+    )
+    error = checked["uncertainty"]["standard_error"]
+    assert (error["value"], "draws included" in error["method"]) == (
+        expected.stderr,
+        True,
+    )
+    told = float(checked["details"]["monte_carlo_stderr"])
+    assert told == expected.monte_carlo_stderr
     assert uncertainty["num_samples"] == 60
     interval = uncertainty["confidence_interval"]
     certified = expected.value + math.log(20) / 6000 / math.log(2)
@@ -158,7 +173,7 @@ def test_what_is_not_said_is_not_exported(tmp_path, missing):
 def test_what_is_not_known_is_not_exported():
     Statement.of(result("exact", seed=None))  # nothing is drawn
     one = replace(result(), rows=result().rows[:1])
-    with pytest.raises(ValueError, match="no error over texts"):
+    with pytest.raises(ValueError, match="an error over texts takes at least two"):
         Statement.of(one)
     with pytest.raises(ValueError, match="not finished"):
         Statement.of(replace(result(), finished=False))

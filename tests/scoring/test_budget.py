@@ -79,7 +79,8 @@ def test_no_pilot_where_there_is_nothing_to_decide(number, filters, method):
 def test_filters_can_be_divided_and_tell_their_error(number):
     def weigh(method, texts, purpose):
         size = method.num_samples - method.num_samples // 2
-        log_w = torch.full((method.num_samples,), -math.inf, dtype=torch.float64)
+        places = size + 2 * (method.num_samples // 2)
+        log_w = torch.full((places,), -math.inf, dtype=torch.float64)
         log_w[0], log_w[size] = 0.0, -20.0
         yield texts[0], log_w
 

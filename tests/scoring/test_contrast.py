@@ -19,6 +19,7 @@ BIT = math.log(2)
 def contrast(words, clean, distorted, baseline):
     """Log-scores in bits."""
     return Contrast(
+        stderr=0.0,
         words=words,
         clean=clean * BIT,
         distorted=[score * BIT for score in distorted],

@@ -42,12 +42,15 @@ def text_file(tmp_path):
 def ways(model, checkpoint, text_file):
     """Everything that scores two texts, as functions of K."""
     return {
-        "python": lambda k: model.log_likelihood(TEXTS, num_samples=k),
+        "python": lambda k: model.log_likelihood(
+            TEXTS, num_samples=k, estimator="mixed"
+        ),
         "harness": lambda k: LatentKGLM(
-            pretrained=str(checkpoint), num_samples=k, device="cpu"
+            pretrained=str(checkpoint), num_samples=k, estimator="mixed", device="cpu"
         ).loglikelihood_rolling(rolling(*TEXTS)),
         "estimate": lambda k: main(
             ["estimate", str(checkpoint), f"--data={text_file}", f"--num-samples={k}"]
+            + ["--estimator=mixed"]
         ),
     }
 

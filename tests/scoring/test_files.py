@@ -58,9 +58,10 @@ def test_the_file_says_what_was_done_and_found(checkpoint, tmp_path):
     for n, item in enumerate(items):
         estimate, record = item.estimate, records[n]
         assert record["log_likelihood"] == estimate.log_evidence
-        assert float(record["pareto_k"]) == estimate.pareto_k
+        shape = record["pareto_k"]
+        assert estimate.pareto_k == (None if shape is None else float(shape))
         assert tuple(record["log_weights"]) == estimate.log_weights
-        assert record["bound"] == "stochastic lower"
+        assert record["bound"] == str(estimate.bound)
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monkeypatch):
@@ -180,11 +181,14 @@ def test_every_record_is_there_once_of_two_runs(checkpoint, tmp_path, monkeypatc
 CHANGES = {
     "index": [1, "0", 0.0, True, None, -1, 4],
     "log_likelihood": ["-11.5", None, [], "inf", "nan"],
-    "stderr": ["0.1", None, -1.0],
+    "stderr": ["0.1", -1.0],
+    "draws_stderr": ["0.1", None, -1.0],
     "effective_sample_size": ["20", []],
     "pareto_k": ["0.5", {}],
     "num_samples": ["20", 20.0, 0],
     "num_tokens": ["6", None, -1],
+    "unseen": ["0.5", []],
+    "upper": ["-3", {}],
     "bound": ["lower", 3],
     "estimator": [3, None],
     "log_weights": [["-1.0"], -1.0, None, {}],
@@ -208,7 +212,7 @@ def test_the_file_is_a_record_of_the_run(checkpoint, tmp_path):
     )
     assert [row.bytes for row in record.rows] == [len(text) for text in TEXTS]
     assert len({row.text for row in record.rows}) == len(TEXTS)
-    assert {row.evaluations for row in record.rows} == {20}
+    assert {row.evaluations for row in record.rows} <= {20, 100}
     assert record.settings["unk"] == "spelled"
     old = output.read_text().replace('"text":', '"txt":')
     output.write_text(old)

@@ -46,9 +46,9 @@ def test_a_short_text_is_exact(model, truth):
 
 def test_samples_come_with_their_error(model, truth):
     [estimate] = model.log_likelihood(["the fox"], num_samples=4000, estimator="is")
-    assert 0 < estimate.stderr < 0.05, "premise"
+    assert 0 < estimate.draws_stderr < 0.05, "premise"
     error = estimate.log_evidence - exact(truth, "the", "fox", "END")
-    assert abs(error) < 5 * estimate.stderr
+    assert abs(error) < 5 * estimate.draws_stderr
     assert (estimate.num_samples, estimate.num_tokens) == (4000, 3)
     assert len(estimate.log_weights) == 4000
 

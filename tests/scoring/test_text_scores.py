@@ -95,7 +95,7 @@ def test_causal_lm_refuses_what_it_cannot_score(causal_lm):
 def test_latent_lm_by_directory_and_as_an_object():
     texts = ["She studied in the town.", "The book was published in 1969."]
     model = lm_latent_eval.load(CHECKPOINT)
-    expected = [e.log_evidence for e in model.log_likelihood(texts, num_samples=20)]
+    expected = model.log_likelihood(texts, num_samples=20)
 
     assert text_scorer(CHECKPOINT, num_samples=20)(texts) == expected
     assert text_scorer(model, num_samples=20)(texts) == expected
