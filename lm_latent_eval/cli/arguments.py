@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import Any, TypeVar
 
-from lm_latent_eval.arguments import integer
+from lm_latent_eval.arguments import integer, one_of
 
 T = TypeVar("T")
 
@@ -21,6 +21,24 @@ class Parser(argparse.ArgumentParser):
         """Take the arguments of ``ArgumentParser``; commands get such a parser too."""
         super().__init__(*args, **kwargs)
         self.register("type", int, integer)
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Add how a command prints its table."""
+    parser.add_argument(
+        "--format", default="text", help="of the table: text (default), csv or latex"
+    )
+
+
+def read_format(args: argparse.Namespace) -> str:
+    """Read it back.
+
+    Raises:
+        ValueError: If there is no such format.
+    """
+    from lm_latent_eval.report.tabular import FORMATS
+
+    return one_of("--format", args.format, FORMATS)
 
 
 def add_fields(parser: argparse.ArgumentParser, options: Any) -> None:

@@ -60,7 +60,7 @@ def draw_random(
     """Draw the error of models on random sequences (figure 11).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         curves: By model.
         title: Above the panel.
 
@@ -83,7 +83,7 @@ def draw_temperatures(
     """Draw languages of several temperatures and a model's error on each (figure 6).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         distributions: Log p_L of sequences of each language, nats, shape ``(N,)``,
             by temperature.
         curves: By temperature.
@@ -148,7 +148,7 @@ def draw_latent(
     the estimator's bias to second order, which is an approximation, not a bound.
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         curves: Of estimates, by what they were estimated with; from the fewest samples
             to the most, from dark to light.
         exact: Of the model's own probabilities, where they can be summed exactly.

@@ -43,7 +43,7 @@ def draw_estimates(
     """Draw joint histograms and error curves of models (figures 1, 2 and 9).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         panels: Models and their histograms, from left to right.
         curves: By model, in a last panel; none, no panel.
         title: Above the panels.
@@ -75,7 +75,7 @@ def draw_language_check(
     """Draw a model on the language's and on random sequences (figure 7).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         histogram: Of the language's sequences.
         curve: Of the same.
         random_curve: Of random sequences.

@@ -41,7 +41,7 @@ def draw_training(
     """Draw the error after each epoch, darker for less probable sequences (figure 3).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         panels: Sequences (those of training, of test) and their errors.
         best_epoch: Of the least validation loss, counted from 1; shaded.
         title: Above the panels.
@@ -69,7 +69,7 @@ def draw_amount(
     """Draw the error by sequences seen, its change inset (figures 4, 8 and 10).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         panels: Models, their errors, and how many sequences an epoch brings each.
         title: Above the panels.
 
