@@ -151,6 +151,7 @@ def plot_histogram(ax: Axes, histogram: JointHistogram, norm: Normalize) -> Quad
         **DOTTED,
     )
     grey: dict[str, Any] = {"color": "0.45", "fontsize": 6.5, "transform": ax.transAxes}
+    grey["bbox"] = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5}
     ax.text(0.97, 0.04, "underestimated", ha="right", va="bottom", **grey)
     ax.text(0.03, 0.96, "overestimated", ha="left", va="top", **grey)
     return mesh

@@ -58,6 +58,7 @@ LIGHTEST = 0.85
 ERROR = "mean estimation error (nats)"
 TRUTH = "true log p (nats)"
 NO_ERROR = "no error (below: underestimated)"
+BAND = "95 % interval of the mean"
 DOTTED: dict[str, Any] = {"color": "0.2", "linewidth": 1, "linestyle": (0, (1, 1.3))}
 """The line where a model is right."""
 
@@ -167,11 +168,12 @@ def plot_band(
     color: str,
     label: str | None = None,
 ) -> None:
-    """Draw a line in its band; a single point becomes a dot on its interval."""
+    """Draw a line in its band, which the legend names; one point becomes a dot."""
     alone = len(x) == 1
     ax.plot(x, middle, "o" if alone else "-", color=color, label=label)
+    width = 2 if alone else 0
     ax.fill_between(
-        x, lower, upper, color=color, alpha=0.25, linewidth=2 if alone else 0
+        x, lower, upper, color=color, alpha=0.25, linewidth=width, label=BAND
     )
 
 
@@ -180,16 +182,11 @@ def zero_line(ax: Axes, label: str | None = NO_ERROR) -> None:
     ax.axhline(0, label=label, **DOTTED)
 
 
-def legend(figure: Figure, dashed: str | None = None) -> None:
-    """Name what is drawn below the panels, each label once, in the order drawn.
-
-    Args:
-        figure: With everything drawn.
-        dashed: What dashed lines of several colours are.
-    """
-    from matplotlib.lines import Line2D
+def legend(figure: Figure) -> None:
+    """Name what is drawn below the panels, each label once, in the order drawn."""
+    from matplotlib.patches import Patch
 
     entries = legends.labelled(figure)
-    if dashed is not None:
-        entries[dashed] = Line2D([], [], color="0.3", linewidth=1, linestyle="--")
+    if entries.pop(BAND, None):  # after the curves, and of no curve's colour
+        entries[BAND] = Patch(color="0.5", alpha=0.4, linewidth=0)
     legends.place(figure, entries)

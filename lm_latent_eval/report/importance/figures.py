@@ -24,7 +24,7 @@ PAGE = 7.2
 """Width of a page, inches; a figure of one panel takes half of it."""
 HEIGHTS = {"curves": 2.6, "near": 1.5, "ridges": 3.0}
 """Of panels, inches."""
-DOTS = 200
+DOTS = 150
 """An inch, of the PNG."""
 NARROW = 1.6
 """Ratio of an axis' ends below which it is marked as if it were linear."""
@@ -49,6 +49,8 @@ SHOWN = 0.99
 """Share of the estimates that figure 4 shows: few outliers shall not squeeze it."""
 POINTS = 90
 """Of a ridge's outline."""
+UNLIKE = 12
+"""Ratio of the widest ridge to the narrowest from which on the axis is logarithmic."""
 
 Looks = dict[Curve, dict[str, Any]]
 Panels = dict[str, Callable[[Any, Column, Looks], None]]
@@ -165,7 +167,7 @@ def _band(ax: Any, rows: list[Row], color: str, against: Any = None) -> float:
     """Draw where fresh estimates lie, in % of a number a row if there are numbers.
 
     Returns:
-        How far from 0 they lie at most, from the larger numbers of samples.
+        How far from 0 they lie at most, at larger numbers of samples.
     """
     banded = [n for n, row in enumerate(rows) if "low" in row]
     some = [rows[n] for n in banded]
@@ -177,8 +179,8 @@ def _band(ax: Any, rows: list[Row], color: str, against: Any = None) -> float:
 
 
 def _farthest(values: Any) -> float:
-    """Return the largest number, whatever its sign, without the first third."""
-    later = abs(values[..., values.shape[-1] // 3 :])
+    """Return the largest number of the later half, whatever its sign."""
+    later = abs(values[..., -(values.shape[-1] // 2) :])
     return float(np.nanmax(later, initial=0.0))
 
 
@@ -197,7 +199,7 @@ def _all_near(ax: Any, column: Column, looks: Looks) -> None:
 def _near(ax: Any, column: Column, looks: Looks, most: int) -> None:
     """Draw temperatures in % of the first: those about 1 coincide on a wide axis.
 
-    The axis reaches as far as 1 and the temperatures next to it do, without the fewest
+    The axis reaches as far as 1 and the temperatures next to it do at larger numbers of
     samples; what lies farther away is in the panel above.
     """
     first = (column.proposal, 1.0)
@@ -240,7 +242,7 @@ def _ridges(ax: Any, column: Column, looks: Looks) -> None:
     """
     size = int(column.settings["replicate"])
     names: list[str] = []
-    farthest = 0.0
+    reach: list[float] = []
     for curve, look in looks.items():
         found = [row for row in column.curve(curve) if row["num_samples"] == size]
         if not found or not found[0].get("predicted"):
@@ -249,21 +251,40 @@ def _ridges(ax: Any, column: Column, looks: Looks) -> None:
         values = values[np.isfinite(values)]
         if len(values) < 2 or values.std() == 0:
             continue
-        median, place = np.median(values), len(names)
-        names.append(f"{look['label']}: {np.exp(median):,.4g}")
+        median = np.median(values)
         single = np.log(_values(found, "replicates")[0]) - median
-        away = float(np.quantile(abs(values - median), SHOWN))
-        farthest = max(farthest, away)
-        _ridge(ax, values - median, single, -place, look["color"], 1.6 * away)
+        reach.append(1.6 * float(np.quantile(abs(values - median), SHOWN)))
+        _ridge(ax, values - median, single, -len(names), look["color"], reach[-1])
+        names.append(f"{look['label']}: {np.exp(median):,.4g}")
     ax.fill([], [], facecolor="0.8", edgecolor="0.3", label=RIDGE)
     ax.plot([], [], "|", color="0.3", markersize=6, label=TICK)
     ax.set_yticks(-np.arange(len(names)), names, fontsize=7)
     ax.set_ylim(-len(names) + 0.7, 1)
-    if farthest:
-        ax.set_xlim(-100 * np.expm1(1.6 * farthest), 100 * np.expm1(1.6 * farthest))
     ax.set_xlabel(
         f"token perplexity from {size} samples:\n% from the median on the left"
     )
+    if reach:
+        _percent(ax, min(reach), max(reach))
+
+
+def _percent(ax: Any, least: float, most: float) -> None:
+    """Scale an axis in % so that the narrowest ridge and the widest can be seen.
+
+    Args:
+        ax: With ridges.
+        least: How far the narrowest reaches, as a difference of logarithms.
+        most: How far the widest does.
+    """
+    from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator
+
+    if most / least > UNLIKE:
+        linear = 100 * np.expm1(least)
+        ax.set_xscale("asinh", linear_width=linear)
+        ax.xaxis.set_major_locator(
+            SymmetricalLogLocator(base=10, linthresh=10 ** np.ceil(np.log10(linear)))
+        )
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ax.set_xlim(100 * np.expm1(-most), 100 * np.expm1(most))
 
 
 def _ridge(
@@ -281,7 +302,9 @@ def _ridge(
     """
     from matplotlib.colors import to_rgba
 
-    grid = np.linspace(-away, away, POINTS)
+    grid = values.std() * np.sinh(
+        np.linspace(-1, 1, POINTS) * np.arcsinh(away / values.std())
+    )
     height = kernel_density(values, grid)
     height *= 0.85 / height.max()
     ax.fill(
