@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from lm_latent_eval.arguments import integer, one_of
@@ -14,6 +16,22 @@ Commands = Any
 """What ``add_subparsers`` returns; argparse does not name its type."""
 
 
+class _Noted(argparse._StoreAction):
+    """Stores a value, and under ``given`` that its option was there."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        super().__call__(parser, namespace, values, option_string)
+        if option_string is not None:
+            given = getattr(namespace, "given", {})
+            namespace.given = {**given, self.dest: self.option_strings[-1]}
+
+
 class Parser(argparse.ArgumentParser):
     """Reads whole numbers as they are read elsewhere: ``1e3`` is one thousand."""
 
@@ -21,6 +39,24 @@ class Parser(argparse.ArgumentParser):
         """Take the arguments of ``ArgumentParser``; commands get such a parser too."""
         super().__init__(*args, **kwargs)
         self.register("type", int, integer)
+        self.register("action", None, _Noted)
+
+
+def say_idle(args: argparse.Namespace, names: Iterable[str] | None, why: str) -> None:
+    """Say which of the options that were given have no effect.
+
+    Args:
+        args: As parsed.
+        names: What has no effect; None is all but what tells where output goes.
+        why: The reason.
+    """
+    given: dict[str, str] = getattr(args, "given", {})
+    names = given.keys() - _OF_OUTPUT if names is None else names
+    if idle := sorted(given[name] for name in names if name in given):
+        print(f"{', '.join(idle)}: no effect, {why}", file=sys.stderr)
+
+
+_OF_OUTPUT = {"report", "output", "format"}
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 from lm_latent_eval.cli.estimate import OPTIONS
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ def _compare(args: argparse.Namespace) -> None:
     if len(set(args.sides)) < len(args.sides):
         raise ValueError("one side was given twice")
     kind = read_format(args)
+    if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
+        idle = ("data", "device", "dtype", *OPTIONS)
+        say_idle(args, idle, "no side is a checkpoint that is scored now")
     names = dict(zip(ascii_uppercase, args.sides, strict=False))
     sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
     found = compare(sides)
@@ -57,10 +60,14 @@ def runs(side: str) -> list[Path]:
     return [Path(side)] if Path(side).exists() else [*map(Path, side.split(","))]
 
 
+def _is_checkpoint(run: Path) -> bool:
+    return (run / "config.json").exists()
+
+
 def _read(args: argparse.Namespace, run: Path) -> list[Record]:
     from lm_latent_eval.report.results import read
 
-    if not (run / "config.json").exists():
+    if not _is_checkpoint(run):
         return read(run)
     if args.data is None:
         raise ValueError(f"{run} is a checkpoint: say with --data what it is to score")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from lm_latent_eval.arguments import whole
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 
 
 def add_to(commands: Commands) -> None:
@@ -70,6 +70,7 @@ def _study(args: argparse.Namespace) -> None:
     require("matplotlib", extra="plots")  # before hours of work, not after
     kind = read_format(args)
     if args.report:
+        say_idle(args, None, "--report runs nothing")
         print(report(args.report, args.output, kind))
         return
     if not (args.pretrained and args.data):

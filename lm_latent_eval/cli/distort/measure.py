@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 
 
 def add_to(steps: Commands) -> None:
@@ -155,14 +155,19 @@ def _score(args: argparse.Namespace) -> None:
         "num_samples": args.num_samples,
         "proposal": args.proposal,
     }
+    altered = args.perturb is not None or args.random
+    if not altered:
+        say_idle(args, ["language"], "it is for --perturb and --random")
     if is_latent(args.learner):
         given["seed"] = args.seed
+    elif not altered:
+        say_idle(args, ["seed"], "nothing is drawn")
     if args.mean_length is not None and not args.random:
         raise ValueError("--mean-length is of --random sequences")
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
     source: Source = Unchanged(corpus, args.num_sequences)
-    if args.perturb is not None or args.random:
+    if altered:
         language = language_of(corpus, args.language, **_only(settings, "device"))
         if args.random:
             number = args.num_sequences
@@ -182,7 +187,7 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.distortion.measures import MEASURES
+    from lm_latent_eval.report.distortion.measures import MEASURES, UNBINNED
     from lm_latent_eval.report.tabular import rendered, write
 
     kind = read_format(args)
@@ -194,6 +199,8 @@ def _measure(args: argparse.Namespace) -> None:
         if name in folders:
             raise ValueError(f"{name} names two folders")
         folders[name] = Path(path)
+    if args.measure in UNBINNED:
+        say_idle(args, ["num_bins"], f"{args.measure} needs none")
     stem = args.output / args.measure
     table = MEASURES[args.measure](folders, stem, args.num_bins)
     write(table, stem)

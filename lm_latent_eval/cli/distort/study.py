@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 
 
 def add_to(steps: Commands) -> None:
@@ -50,7 +50,9 @@ def _study(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.distortion.study import TABLES_FILE, report
 
     kind, folder = read_format(args), args.output / "report"
-    if not args.report:
+    if args.report:
+        say_idle(args, None, "--report runs nothing")
+    else:
         _run(args)
     print(report(args.output, folder, kind))
     print(f"wrote {folder / TABLES_FILE} and the figures beside it")

@@ -170,6 +170,8 @@ def perplexities(folders: Folders, stem: Path, num_bins: int) -> Table:
     return Table(head, [[name, *row.values()] for name, row in rows.items()])
 
 
+UNBINNED = ("perturbed", "lengths", "perplexities")
+"""Measures that need no number of bins."""
 MEASURES: dict[str, Callable[[Folders, Path, int], Table]] = {
     each.__name__: each
     for each in (
