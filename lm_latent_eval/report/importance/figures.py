@@ -15,7 +15,8 @@ import numpy as np
 
 from lm_latent_eval.extras import require
 from lm_latent_eval.report import figure_files, legends
-from lm_latent_eval.report.importance.columns import Column, Curve
+from lm_latent_eval.report.importance.columns import Column, Curve, values_of
+from lm_latent_eval.report.importance.ridges import RIDGE, TICK, Looks, ridges
 from lm_latent_eval.studies.importance.rows import Row
 
 FEW = 100
@@ -42,17 +43,8 @@ DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 
 GREYS = ("0.15", "0.4", "0.6")
 """Of proposals that are not tempered, in the order of their names."""
 BAND = "95 % of fresh estimates"
-RIDGE, TICK = "density of fresh estimates", "replicates drawn"
 BEHIND = (BAND, RIDGE, TICK)
 """What the legend names after the curves."""
-SHOWN = 0.99
-"""Share of the estimates that figure 4 shows: few outliers shall not squeeze it."""
-POINTS = 90
-"""Of a ridge's outline."""
-UNLIKE = 12
-"""Ratio of the widest ridge to the narrowest from which on the axis is logarithmic."""
-
-Looks = dict[Curve, dict[str, Any]]
 Panels = dict[str, Callable[[Any, Column, Looks], None]]
 """What draws each panel of a column, from above, by the height that it has."""
 
@@ -80,7 +72,7 @@ def draw(columns: Sequence[Column], output: Path) -> None:
             del few["near"], every["near"]
         _figure(columns, output / "figure_2", few)
         _figure(columns, output / "figure_3", every)
-        _figure(columns, output / "figure_4", {"ridges": _ridges})
+        _figure(columns, output / "figure_4", {"ridges": ridges})
 
 
 def _figure(
@@ -155,7 +147,7 @@ def _all_samples(ax: Any, column: Column, looks: Looks) -> None:
 def _curves(ax: Any, column: Column, looks: Looks, most: int) -> None:
     for curve, look in looks.items():
         rows = _up_to(most, column.curve(curve))
-        ax.plot(_sizes(rows), _values(rows, "perplexity"), **look)
+        ax.plot(_sizes(rows), values_of(rows, "perplexity"), **look)
         _band(ax, rows, look["color"])
     ax.fill_between([], [], [], color="0.5", alpha=0.3, linewidth=0, label=BAND)
     ax.set_xlabel("samples a text (K)")
@@ -171,7 +163,7 @@ def _band(ax: Any, rows: list[Row], color: str, against: Any = None) -> float:
     """
     banded = [n for n, row in enumerate(rows) if "low" in row]
     some = [rows[n] for n in banded]
-    ends = np.array([_values(some, name) for name in ("low", "high")])
+    ends = np.array([values_of(some, name) for name in ("low", "high")])
     if against is not None:
         ends = 100 * (ends / against[banded] - 1)
     ax.fill_between(_sizes(some), *ends, color=color, alpha=0.2, linewidth=0)
@@ -206,13 +198,13 @@ def _near(ax: Any, column: Column, looks: Looks, most: int) -> None:
     shown = [*_neighbours(column), first]
     if len(shown) == 1:
         return
-    known = _values(_up_to(most, column.curve(first)), "perplexity")
+    known = values_of(_up_to(most, column.curve(first)), "perplexity")
     farthest = 0.0
     for curve, look in looks.items():
         rows = _up_to(most, column.curve(curve))
         if curve[0] != column.proposal or len(rows) != len(known):
             continue
-        away = 100 * (_values(rows, "perplexity") / known - 1)
+        away = 100 * (values_of(rows, "perplexity") / known - 1)
         ax.plot(_sizes(rows), away, **look)
         reach = max(_farthest(away), _band(ax, rows, look["color"], known))
         farthest = max(farthest, reach if curve in shown else 0.0)
@@ -231,101 +223,6 @@ def _neighbours(column: Column) -> list[Curve]:
     return [(column.proposal, t) for t in beside]
 
 
-# -- how estimates are distributed -------------------------------------------------
-
-
-def _ridges(ax: Any, column: Column, looks: Looks) -> None:
-    """Draw a ridge a curve, each around its own median, which stands beside its name.
-
-    Perplexities differ by far more between curves than within one: on a common axis
-    every density is a spike.
-    """
-    size = int(column.settings["replicate"])
-    names: list[str] = []
-    reach: list[float] = []
-    for curve, look in looks.items():
-        found = [row for row in column.curve(curve) if row["num_samples"] == size]
-        if not found or not found[0].get("predicted"):
-            continue
-        values = np.log(_values(found, "predicted")[0])
-        values = values[np.isfinite(values)]
-        if len(values) < 2 or values.std() == 0:
-            continue
-        median = np.median(values)
-        single = np.log(_values(found, "replicates")[0]) - median
-        reach.append(1.6 * float(np.quantile(abs(values - median), SHOWN)))
-        _ridge(ax, values - median, single, -len(names), look["color"], reach[-1])
-        names.append(f"{look['label']}: {np.exp(median):,.4g}")
-    ax.fill([], [], facecolor="0.8", edgecolor="0.3", label=RIDGE)
-    ax.plot([], [], "|", color="0.3", markersize=6, label=TICK)
-    ax.set_yticks(-np.arange(len(names)), names, fontsize=7)
-    ax.set_ylim(-len(names) + 0.7, 1)
-    ax.set_xlabel(
-        f"token perplexity from {size} samples:\n% from the median on the left"
-    )
-    if reach:
-        _percent(ax, min(reach), max(reach))
-
-
-def _percent(ax: Any, least: float, most: float) -> None:
-    """Scale an axis in % so that the narrowest ridge and the widest can be seen.
-
-    Args:
-        ax: With ridges.
-        least: How far the narrowest reaches, as a difference of logarithms.
-        most: How far the widest does.
-    """
-    from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator
-
-    if most / least > UNLIKE:
-        linear = 100 * np.expm1(least)
-        ax.set_xscale("asinh", linear_width=linear)
-        ax.xaxis.set_major_locator(
-            SymmetricalLogLocator(base=10, linthresh=10 ** np.ceil(np.log10(linear)))
-        )
-        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    ax.set_xlim(100 * np.expm1(-most), 100 * np.expm1(most))
-
-
-def _ridge(
-    ax: Any, values: Any, single: Any, base: int, color: str, away: float
-) -> None:
-    """Draw a density over its base, and what was drawn as ticks on it.
-
-    Args:
-        ax: To draw into.
-        values: Logarithms of estimates less their median.
-        single: The same of replicates.
-        base: Where on the vertical axis.
-        color: Of it.
-        away: How far from the median the density is drawn.
-    """
-    from matplotlib.colors import to_rgba
-
-    grid = values.std() * np.sinh(
-        np.linspace(-1, 1, POINTS) * np.arcsinh(away / values.std())
-    )
-    height = kernel_density(values, grid)
-    height *= 0.85 / height.max()
-    ax.fill(
-        100 * np.expm1([-away, *grid, away]),
-        base + np.array([0, *height, 0]),
-        facecolor=to_rgba(color, 0.35),
-        edgecolor=color,
-    )
-    ax.plot(100 * np.expm1(single), 0 * single + base, "|", color=color)
-
-
-def kernel_density(values: Any, grid: Any) -> Any:
-    """Return the density of values (N,) at points (G,), by Gaussian kernels.
-
-    The width is Silverman's: 0.9 sd N^(-1/5).
-    """
-    width = 0.9 * values.std() * len(values) ** -0.2
-    z = (grid[:, None] - values) / width
-    return np.exp(-(z**2) / 2).mean(1) / (width * np.sqrt(2 * np.pi))
-
-
 # -- shared ------------------------------------------------------------------------
 
 
@@ -335,12 +232,6 @@ def _up_to(most: int, rows: list[Row]) -> list[Row]:
 
 def _sizes(rows: list[Row]) -> list[int]:
     return [row["num_samples"] for row in rows]
-
-
-def _values(rows: list[Row], name: str) -> Any:
-    """Read numbers of rows; infinite ones are strings there, and gaps in a line."""
-    values = np.array([row[name] for row in rows], dtype=float)
-    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _logarithmic(axis: Any, set_scale: Callable[[str], None]) -> None:

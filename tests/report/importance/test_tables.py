@@ -18,12 +18,8 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.report.importance.claims import claims
 from lm_latent_eval.report.importance.columns import Column, read_columns
-from lm_latent_eval.report.importance.figures import (
-    _all_near,
-    _looks,
-    _ridges,
-    kernel_density,
-)
+from lm_latent_eval.report.importance.figures import _all_near, _looks
+from lm_latent_eval.report.importance.ridges import kernel_density, ridges
 from lm_latent_eval.report.importance.tables import told
 from lm_latent_eval.studies.importance.rows import read, write
 from tests import tiny_checkpoint
@@ -169,7 +165,7 @@ def test_narrow_densities_are_no_spikes_beside_wide_ones(spread, scale):
         row["replicates"] = row["predicted"][:3]
     column = Column(SETTINGS, made, "peeking")
     ax = Figure().subplots()
-    _ridges(ax, column, *_looks([column]))
+    ridges(ax, column, *_looks([column]))
     assert ax.get_xscale() == scale
     across = [np.ptp(ax.transData.transform(p.get_xy())[:, 0]) for p in ax.patches[:2]]
     assert min(across) > 0.1 * ax.bbox.width
