@@ -37,7 +37,7 @@ def claim(directory: Path, settings: Settings, kind: str) -> None:
     elif different := differences(read(directory, kind), settings):
         raise ValueError(
             f"{directory} is of another {kind} ({different}): repeat its settings to "
-            "go on with it, or give another folder"
+            "go on with it, or give another folder to start anew"
         )
 
 

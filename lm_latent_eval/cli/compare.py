@@ -7,7 +7,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 from lm_latent_eval.cli.estimate import OPTIONS
 
 if TYPE_CHECKING:
@@ -27,27 +27,29 @@ def add_to(commands: Commands) -> None:
     compare.add_argument("--data", type=Path, help="texts that checkpoints score")
     for name, what in OPTIONS.items():
         compare.add_argument(f"--{name.replace('_', '-')}", help=what)
-    compare.add_argument("--format", default="text", help="text, csv or latex")
+    add_format(compare)
     compare.add_argument("--device", help="cpu or cuda")
     compare.add_argument("--dtype", help="float32 or float64")
     compare.set_defaults(run=_compare)
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.arguments import one_of
     from lm_latent_eval.report.compare import compare, rows, told
-    from lm_latent_eval.report.tabular import FORMATS, rendered
+    from lm_latent_eval.report.tabular import Table, rendered
 
     if not 2 <= len(args.sides) <= len(ascii_uppercase):
         raise ValueError("a comparison needs two sides, and at most 26")
     if len(set(args.sides)) < len(args.sides):
         raise ValueError("one side was given twice")
-    kind = one_of("--format", args.format, FORMATS)
+    kind = read_format(args)
+    if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
+        idle = ("data", "device", "dtype", *OPTIONS)
+        say_idle(args, idle, "no side is a checkpoint that is scored now")
     names = dict(zip(ascii_uppercase, args.sides, strict=False))
     sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
     found = compare(sides)
     if kind != "text":
-        print(rendered(rows(found), kind))
+        print(rendered(Table.of(rows(found)), kind))
         return
     print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
     print(told(found))
@@ -58,10 +60,14 @@ def runs(side: str) -> list[Path]:
     return [Path(side)] if Path(side).exists() else [*map(Path, side.split(","))]
 
 
+def _is_checkpoint(run: Path) -> bool:
+    return (run / "config.json").exists()
+
+
 def _read(args: argparse.Namespace, run: Path) -> list[Record]:
     from lm_latent_eval.report.results import read
 
-    if not (run / "config.json").exists():
+    if not _is_checkpoint(run):
         return read(run)
     if args.data is None:
         raise ValueError(f"{run} is a checkpoint: say with --data what it is to score")

@@ -5,9 +5,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, say_idle
 
 FORMATS = ("every-eval-ever", "hf-eval-results", "model-card")
+_OF = {
+    "every-eval-ever": (
+        "model_id",
+        "organization",
+        "relationship",
+        "availability",
+        "collection",
+    ),
+    "hf-eval-results": ("task_id",),
+    "model-card": ("model_id",),
+}
+"""Options of each format."""
 
 
 def add_to(commands: Commands) -> None:
@@ -43,6 +55,8 @@ def _export(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.export import every_eval_ever, hub
     from lm_latent_eval.report.results import read
 
+    others = {name for to, names in _OF.items() if to != args.to for name in names}
+    say_idle(args, others - {*_OF[args.to]}, f"--to {args.to} has no place for it")
     records = read(args.results)
     if args.to == "hf-eval-results":
         written = hub.export_results(records, args.output, args.task_id)

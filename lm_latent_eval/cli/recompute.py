@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format
 
 
 def add_to(commands: Commands) -> None:
@@ -16,19 +16,19 @@ def add_to(commands: Commands) -> None:
     recompute.add_argument(
         "results", type=Path, help="the folder of --output_path, or a file in it"
     )
-    recompute.add_argument("--format", default="text", help="text, csv or latex")
+    add_format(recompute)
     recompute.set_defaults(run=_recompute)
 
 
 def _recompute(args: argparse.Namespace) -> None:
-    from lm_latent_eval.arguments import one_of
     from lm_latent_eval.report.numbers import rows, table
     from lm_latent_eval.report.results import read
-    from lm_latent_eval.report.tabular import FORMATS, rendered
+    from lm_latent_eval.report.tabular import Table, rendered
 
-    kind = one_of("--format", args.format, FORMATS)
+    kind = read_format(args)
     records = read(args.results)
     if kind == "text":
         print("\n\n".join(map(table, records)))
     else:
-        print(rendered([row for record in records for row in rows(record)], kind))
+        found = [row for record in records for row in rows(record)]
+        print(rendered(Table.of(found), kind))

@@ -20,6 +20,9 @@ def add_to(commands: Commands) -> None:
     report.add_argument(
         "--output", type=Path, default=Path("report.html"), help="default: report.html"
     )
+    report.add_argument(
+        "--figures", type=Path, help="a folder for its charts as PNG, SVG and PDF"
+    )
     report.set_defaults(run=_report)
 
 
@@ -32,5 +35,5 @@ def _report(args: argparse.Namespace) -> None:
     if len(labels) < len(args.results):
         raise ValueError(f"a page shows at most {len(ascii_uppercase)} results")
     sides = {name: [read(run) for run in runs(label)] for name, label in labels.items()}
-    page.write(sides, labels, args.output)
+    page.write(sides, labels, args.output, args.figures)
     print(f"wrote {args.output}")

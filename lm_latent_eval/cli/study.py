@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from lm_latent_eval.arguments import whole
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 
 
 def add_to(commands: Commands) -> None:
@@ -15,8 +15,8 @@ def add_to(commands: Commands) -> None:
         "study",
         help="compare proposals, temperatures, sample sizes, levels and beams",
         description="Estimates one corpus in every way that Logan et al. (2020) "
-        "compare, and writes rows (JSON lines), tables (Markdown) and figures (PNG, "
-        "SVG). An interrupted study goes on where it was.",
+        "compare, and writes rows (JSON lines), tables (Markdown, CSV, LaTeX) and "
+        "figures (PNG, SVG, PDF). An interrupted study goes on where it was.",
     )
     study.add_argument("--pretrained", help="checkpoint directory or hub repository")
     study.add_argument(
@@ -59,6 +59,7 @@ def add_to(commands: Commands) -> None:
         metavar="STUDY",
         help="run nothing: put tables and figures of these studies into --output",
     )
+    add_format(study)
     study.set_defaults(run=_study)
 
 
@@ -67,13 +68,15 @@ def _study(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.importance.tables import report
 
     require("matplotlib", extra="plots")  # before hours of work, not after
+    kind = read_format(args)
     if args.report:
-        print(report(args.report, args.output))
+        say_idle(args, None, "--report runs nothing")
+        print(report(args.report, args.output, kind))
         return
     if not (args.pretrained and args.data):
         raise ValueError("a study needs --pretrained and --data (or --report)")
     _run(args)
-    print(report([args.output], args.output))
+    print(report([args.output], args.output, kind))
 
 
 def _run(args: argparse.Namespace) -> None:

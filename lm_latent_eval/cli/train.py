@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.cli.arguments import Commands, add_fields, fields
+from lm_latent_eval.cli.arguments import Commands, add_fields, fields, say_idle
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
@@ -219,6 +220,8 @@ def _texts(args: argparse.Namespace) -> dict[str, Any]:
     from lm_latent_eval.models.checkpoint import load_tokenizer
     from lm_latent_eval.models.texts import read_texts
 
+    if args.vocabulary:
+        say_idle(args, ["min_count"], f"the vocabulary is that of {args.vocabulary}")
     return {
         "texts": read_texts(args.data),
         "dev": read_texts(args.dev),
@@ -234,6 +237,11 @@ def _rnng(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.rnng.data import read_sentences
     from lm_latent_eval.models.rnng.training import train
 
+    if args.init:
+        taken = ["min_count", *(field.name for field in dataclasses.fields(RNNGSize))]
+        say_idle(args, taken, f"{args.init} has its own vocabulary and sizes")
+    if args.objective == "supervised":
+        say_idle(args, ["num_samples"], "trees are drawn by --objective unsupervised")
     train(
         read_sentences(args.data),
         read_sentences(args.dev),

@@ -124,10 +124,11 @@ class Latent(LM):
             max_batch_size=max_batch_size,
             quiet=self.rank != 0,
         )
-        self._recorder = Recorder(
-            self._processes,
-            weights=truth("log_weights", log_weights),
-        )
+        weights = truth("log_weights", log_weights)
+        estimator = self._scorer.fingerprint.get("estimator")
+        if weights and estimator in ("exact", "beam"):
+            logger.warning("log_weights: no effect, estimator=%s has none", estimator)
+        self._recorder = Recorder(self._processes, weights=weights)
 
     def _named(self, model: str | None) -> str | None:
         if model not in (None, self.model_name) and self.model_name is not None:

@@ -107,7 +107,7 @@ class Batches:
             desc=f"epoch {self.epoch + 1}",
             unit=" batches",
             leave=False,
-            disable=self.quiet,
+            disable=self.quiet or None,  # None: quiet but on a terminal
         ):
             yield padded([sequences[place] for place in places], self.begin_id)
 

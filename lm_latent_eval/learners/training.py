@@ -178,6 +178,10 @@ class _Run:
             self.options,
             device,
         )
+        self._say(
+            f"training {type(model).__name__}, {model.num_parameters():,} parameters: "
+            f"{self.data.num_sequences:,} sequences an epoch"
+        )
         if checkpoint:
             self._say(f"resuming after epoch {len(before.epochs)}")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -9,6 +9,7 @@ text, and scoring says where it meets one of them.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,6 +105,7 @@ def fit_after_training(
     model.tuned = {}  # what was fitted to another p is past
     result: dict[str, Tuned] = {}
     for name in learned(model):
+        print(f"fitting {name} to {len(read)} texts", file=sys.stderr)
         found = fit(model, name, batches, RANGES, budget)
         if found.better:
             result[name] = Tuned.of(found, [*read], budget)

@@ -1,13 +1,21 @@
-"""Tables for programs and papers: CSV, and LaTeX with booktabs."""
+"""Tables for readers, programs and papers: Markdown, CSV, and LaTeX with booktabs."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from lm_latent_eval.durable import write_text
 
 FORMATS = ("text", "csv", "latex")
+ENDINGS = {"csv": ".csv", "latex": ".tex"}
+"""Of the files that a table is kept in."""
 _ESCAPED = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -15,62 +23,217 @@ _ESCAPED = str.maketrans(
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
+        "τ": r"$\tau$",
+        "∞": r"$\infty$",
+        "−": r"$-$",
+        "…": r"\ldots{}",
     }
 )
 
 
-def rendered(rows: Sequence[dict[str, Any]], kind: str) -> str:
-    r"""Return a table of rows that have the same columns.
+@dataclass(frozen=True)
+class Interval:
+    """A number with the ends of its interval; three columns of a CSV."""
 
-    Args:
-        rows: Column -> value; numbers are written in full for programs, and with four
-            digits for papers; None is an empty cell.
-        kind: ``csv`` or ``latex``.
+    value: float
+    lower: float
+    upper: float
+
+
+Cell = str | int | float | Interval | None
+"""None is an empty cell, as is a NaN; an Interval has a column to itself."""
+
+
+def four_digits(value: float) -> str:
+    """Write a number as readers can use it.
 
     Example:
-        >>> print(rendered([{"model": "my_lm", "bits": 0.123456}], "csv"))
+        >>> four_digits(0.123456), four_digits(12345.678)
+        ('0.1235', '12,345.7')
+    """
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Table:
+    r"""Rows under one head, written in full for programs and rounded for readers.
+
+    Attributes:
+        head: A name for each column; none occurs twice.
+        rows: The cells.
+        notes: What a reader has to know besides; in the text alone.
+        number: How floats are written for readers.
+
+    Example:
+        >>> table = Table(["model", "bits"], [["my_lm", -0.123456]])
+        >>> print(rendered(table, "text"))
+        | model | bits |
+        | --- | ---: |
+        | my_lm | -0.1235 |
+        >>> print(rendered(table, "csv"))
         model,bits
-        my_lm,0.123456
-        >>> print(rendered([{"model": "my_lm", "bits": 0.123456}], "latex"))
+        my_lm,-0.123456
+        >>> print(rendered(table, "latex"))
         \begin{tabular}{lr}
         \toprule
         model & bits \\
         \midrule
-        my\_lm & 0.1235 \\
+        my\_lm & $-0.1235$ \\
         \bottomrule
         \end{tabular}
     """
-    return _csv(rows) if kind == "csv" else _latex(rows)
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+    number: Callable[[float], str] = four_digits
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]]) -> Self:
+        """Make a table of rows that name their columns; what a row lacks is empty.
+
+        Raises:
+            ValueError: If there are no rows.
+        """
+        if not rows:
+            raise ValueError("there are no numbers for a table")
+        head = [*dict.fromkeys(name for row in rows for name in row)]
+        return cls(head, [[row.get(name) for name in head] for row in rows])
+
+    def column(self, place: int) -> list[Cell]:
+        """Return the cells of a column."""
+        return [row[place] for row in self.rows]
+
+    def is_numeric(self, place: int) -> bool:
+        """Whether a column is set flush right: it has numbers and no words."""
+        cells = [cell for cell in self.column(place) if cell is not None]
+        return bool(cells) and all(isinstance(c, int | float) for c in cells)
 
 
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
+def rendered(table: Table, kind: str) -> str:
+    """Return a table as ``text`` (Markdown, with its notes), ``csv`` or ``latex``."""
+    return {"text": _markdown, "csv": _csv, "latex": _latex}[kind](table)
+
+
+def write(table: Table, stem: Path) -> None:
+    """Keep a table beside a figure: ``STEM.csv`` and ``STEM.tex``."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for kind, ending in ENDINGS.items():
+        path = stem.with_name(stem.name + ending)
+        write_text(path, rendered(table, kind) + "\n")
+
+
+def together(tables: Mapping[str, Table], kind: str) -> str:
+    """Return several tables one after the other, each below its name."""
+    comment = {"csv": "#", "latex": "%", "text": ""}[kind]
+    named = (
+        f"{comment} {name}".lstrip() + f"\n{rendered(table, kind)}"
+        for name, table in tables.items()
+    )
+    return "\n\n".join(named)
+
+
+# -- for readers --------------------------------------------------------------------
+
+
+def _markdown(table: Table) -> str:
+    numeric = map(table.is_numeric, range(len(table.head)))
+    rule = ["---:" if number else "---" for number in numeric]
+    cells = [
+        list(table.head),
+        rule,
+        *([_plain(table, c) for c in r] for r in table.rows),
+    ]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    return "\n\n".join([lines, *table.notes])
+
+
+def _plain(table: Table, value: Cell) -> str:
+    """Write a cell for a reader."""
+    if isinstance(value, Interval):
+        value, lower, upper = (
+            _plain(table, each) for each in (value.value, value.lower, value.upper)
+        )
+        return f"{value} ({lower} to {upper})"
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, str):
+        return value.replace("|", "\\|")
+    if isinstance(value, float) and math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return table.number(value) if isinstance(value, float) else f"{value:,}"
+
+
+# -- for programs -------------------------------------------------------------------
+
+
+def _csv(table: Table) -> str:
     written = io.StringIO()
-    writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(written, lineterminator="\n")
+    divided = [
+        any(isinstance(cell, Interval) for cell in table.column(place))
+        for place in range(len(table.head))
+    ]
+    names = (_columns(n, each) for n, each in zip(table.head, divided, strict=True))
+    writer.writerow([name for some in names for name in some])
+    for row in table.rows:
+        cells = (_parts(c, each) for c, each in zip(row, divided, strict=True))
+        writer.writerow([cell for some in cells for cell in some])
     return written.getvalue().rstrip("\n")
 
 
-def _latex(rows: Sequence[dict[str, Any]]) -> str:
-    columns = list(rows[0])
-    numeric = [any(isinstance(row[c], float | int) for row in rows) for c in columns]
+def _columns(name: str, divided: bool) -> list[str]:
+    return [name, f"{name}, lower", f"{name}, upper"] if divided else [name]
+
+
+def _parts(cell: Cell, divided: bool) -> list[Cell]:
+    if isinstance(cell, Interval):
+        return [cell.value, cell.lower, cell.upper]
+    return [cell, None, None] if divided else [cell]
+
+
+# -- for papers ---------------------------------------------------------------------
+
+
+def _latex(table: Table) -> str:
+    columns = "".join(
+        "r" if table.is_numeric(place) else "l" for place in range(len(table.head))
+    )
     lines = [
-        rf"\begin{{tabular}}{{{''.join('r' if n else 'l' for n in numeric)}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        rf"{' & '.join(map(_cell, columns))} \\",
+        rf"{' & '.join(name.translate(_ESCAPED) for name in table.head)} \\",
         r"\midrule",
-        *(rf"{' & '.join(_cell(row[c]) for c in columns)} \\" for row in rows),
+        *(rf"{' & '.join(_set(table, cell) for cell in row)} \\" for row in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.translate(_ESCAPED)
+def _set(table: Table, value: Cell) -> str:
+    """Write a cell for LaTeX: with signs and powers of ten as mathematics has them."""
+    if isinstance(value, Interval):
+        value, lower, upper = (
+            _set(table, each) for each in (value.value, value.lower, value.upper)
+        )
+        return f"{value} ({lower} to {upper})"
+    if not isinstance(value, int | float):
+        return "" if value is None else value.translate(_ESCAPED)
+    plain = _plain(table, value)
+    if power := re.fullmatch(r"(.+)e([+-]\d+)", plain):
+        return rf"${power[1]} \times 10^{{{int(power[2])}}}$"
+    plain = plain.replace("∞", r"\infty")
+    return f"${plain}$" if plain[:1] in ("-", "\\") else plain
 
 
-__all__ = ["FORMATS", "rendered"]
+__all__ = [
+    "FORMATS",
+    "Cell",
+    "Interval",
+    "Table",
+    "four_digits",
+    "rendered",
+    "together",
+    "write",
+]

@@ -109,7 +109,7 @@ def _resume(path: Path, settings: dict[str, Any], num_texts: int) -> dict[int, A
     if different := differences(_settings_in(path, lines[1]), settings):
         raise ValueError(
             f"{path} is of another run ({different}): repeat its settings to go on "
-            "with it, or give --output another path"
+            "with it, or give --output another path to start anew"
         )
     places: dict[int, int] = {}
     found = {}

@@ -22,6 +22,7 @@ import torch
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models import checkpoint, model_class
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring import effect
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -159,9 +160,12 @@ def scorer_of(
         return opened.scorer(
             options, batch_size=batch_size, max_batch_size=max_batch_size, quiet=quiet
         )
+    parsed = _parsed(options, opened.name)
+    effect.tell(options, parsed, opened)
+    effect.tell_batch_sizes(batch_size, max_batch_size)
     return Scorer(
         opened,
-        _parsed(options, opened.name),
+        parsed,
         batch_size=batch_size,
         max_batch_size=max_batch_size,
         quiet=quiet,

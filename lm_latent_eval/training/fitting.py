@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from lm_latent_eval.estimators import effective_sample_size, log_evidence
 from lm_latent_eval.inference.particles import PIECE
@@ -121,7 +122,8 @@ def fit(
         read = [Read.of(model, name, batch.piece(0, PIECE)) for batch in texts]
     strengths = {n: float(value) for n, value in model.strengths(name).items()}
     curve = []
-    for number in range(budget.rounds + 1):
+    rounds = range(budget.rounds + 1)
+    for number in tqdm(rounds, f"fit {name}", unit="round", leave=False, disable=None):
         drawn = [
             each.draw([strengths], budget, f"round {number}/{n}")
             for n, each in enumerate(read)

@@ -59,6 +59,7 @@ def train(
             size=lambda word: len(word.encode()) + 1,
             options=options,
             directory=Path(directory),
+            unit="word types",
         )
         trainer.run(rest, held_out)
     spelling.eval().requires_grad_(False)

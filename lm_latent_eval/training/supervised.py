@@ -12,7 +12,7 @@ import json
 import math
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from lm_latent_eval.durable import only_writer, replacing
+from lm_latent_eval.settings import differences
 from lm_latent_eval.training.options import Options
 
 ItemT = TypeVar("ItemT")
@@ -63,48 +64,55 @@ class Trainer(Generic[ItemT]):
         size: Callable[[ItemT], int],
         options: Options,
         directory: Path,
+        about: Mapping[str, Any] | None = None,
+        unit: str = "texts",
     ) -> None:
-        """Prepare, and go on where an interrupted run in ``directory`` stopped.
+        """Prepare.
 
         Args:
             parts: Name -> part; their modules share no parameters.
             size: Predicted tokens of an item, the unit of the losses shown.
-            options: How to train; an interrupted run is only resumed with its own.
+            options: How to train.
             directory: Of the checkpoint; the state is kept beside it.
+            about: What else tells this run from others: sizes of the model.
+            unit: What the items are, for messages.
         """
         self.parts, self.size, self.options = parts, size, options
-        self.path = state_file(directory)
+        self.about, self.unit = dict(about or {}), unit
+        self.directory, self.path = directory, state_file(directory)
         self.optimizers = {
             name: torch.optim.Adam(part.module.parameters(), lr=options.learning_rate)
             for name, part in parts.items()
         }
         self.epoch = 0
-        self.data: str | None = None
         self.best: dict[str, dict[str, Tensor]] = {}
         self.best_loss = dict.fromkeys(parts, float("inf"))
         self.waited = dict.fromkeys(parts, 0)
         self.history: list[dict[str, Any]] = []
-        if self.path.exists():
-            self._resume()
 
     def run(self, train: Sequence[ItemT], dev: Sequence[ItemT]) -> list[dict[str, Any]]:
         """Train until every part has stopped; leave each at its best epoch.
+
+        An interrupted run goes on where it stopped. A run with other options, sizes or
+        texts starts anew and says why; the state of the one before is set aside.
 
         Returns:
             One record an epoch: nats a token by part, on training and development text.
 
         Raises:
-            ValueError: If the run that is resumed had other texts.
+            ValueError: If the state of the run before is damaged.
             FloatingPointError: If a loss is no finite number.
         """
-        data = hashlib.sha256(repr((train, dev)).encode()).hexdigest()
-        if self.data not in (None, data):
-            raise ValueError(
-                f"{self.path} is of a run on other texts, or on texts read otherwise: "
-                "repeat its options and texts to resume it, or remove the file to "
-                "start anew"
-            )
-        self.data = data
+        texts = hashlib.sha256(repr((train, dev)).encode()).hexdigest()[:16]
+        settings = {**asdict(self.options), **self.about, "digest of the texts": texts}
+        if self.path.exists():
+            self._resume(settings)
+        elif (self.directory / "config.json").exists():
+            _say(f"{self.directory} holds a checkpoint: it is replaced at the end")
+        _say(
+            f"training {', '.join(self.parts)}: {len(train):,} {self.unit}, "
+            f"{len(dev):,} to validate with"
+        )
         while self.epoch < self.options.epochs and self._active():
             # All randomness of an epoch follows from its number, so a resumed run is
             # the run that was interrupted.
@@ -115,8 +123,8 @@ class Trainer(Generic[ItemT]):
             self._after_epoch(record)
             self.history.append(record)
             self.epoch += 1
-            self._save()
-            print(_line(record), file=sys.stderr)
+            self._save(settings)
+            _say(_line(record))
         for name, part in self.parts.items():
             part.module.load_state_dict(self.best[name])
         return self.history
@@ -130,9 +138,11 @@ class Trainer(Generic[ItemT]):
         for name in names:
             part = self.parts[name]
             part.module.eval()
+            batches = list(self._batches(items, None))
             with torch.no_grad():
                 total = sum(
-                    float(part.loss(batch)) for batch in self._batches(items, None)
+                    float(part.loss(batch))
+                    for batch in _bar(batches, f"validate {name}")
                 )
             losses[name] = total / tokens
         return losses
@@ -144,13 +154,7 @@ class Trainer(Generic[ItemT]):
             self.parts[name].module.train()
         order = torch.randperm(len(items)).tolist()
         batches = list(self._batches(items, order))
-        bar = tqdm(
-            batches,
-            desc=f"epoch {self.epoch + 1}",
-            unit="batch",
-            leave=False,
-            disable=None,
-        )
+        bar = _bar(batches, f"epoch {self.epoch + 1}")
         for batch in bar:
             tokens = sum(map(self.size, batch))
             seen += tokens
@@ -205,11 +209,10 @@ class Trainer(Generic[ItemT]):
     def _active(self) -> list[str]:
         return [n for n in self.parts if self.waited[n] < self.options.patience]
 
-    def _save(self) -> None:
+    def _save(self, settings: Mapping[str, Any]) -> None:
         state = {
-            "options": json.dumps(asdict(self.options)),
+            "settings": json.dumps(settings),
             "epoch": self.epoch,
-            "data": self.data,
             "modules": {n: p.module.state_dict() for n, p in self.parts.items()},
             "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
             "best": self.best,
@@ -222,35 +225,68 @@ class Trainer(Generic[ItemT]):
         with replacing(self.path) as partial, partial.open("wb") as file:
             torch.save(state, file)
 
-    def _resume(self) -> None:
+    def _resume(self, settings: dict[str, Any]) -> None:
+        """Go on with the run before, or set it aside if it was another."""
+        state = self._read()
+        if different := self._differences(state, settings):
+            aside = self.path.with_name(f"{self.path.name}.before")
+            self.path.replace(aside)
+            _say(
+                f"starting anew: the run before into {self.directory} was another "
+                f"({different}). Its state is now {aside}: give it back its name and "
+                "repeat that command to go on with it instead"
+            )
+            return
+        for name, part in self.parts.items():
+            part.module.load_state_dict(state["modules"][name])
+            self.optimizers[name].load_state_dict(state["optimizers"][name])
+        self.epoch, self.best = state["epoch"], state["best"]
+        self.best_loss, self.waited = state["best_loss"], state["waited"]
+        self.history = json.loads(state["history"])
+        _say(f"resuming after epoch {self.epoch} ({self.path})")
+
+    def _read(self) -> dict[str, Any]:
         try:
-            state = torch.load(self.path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as err:
+            state: dict[str, Any] = torch.load(self.path, weights_only=True)
+            json.loads(state["settings"])
+        except (
+            OSError,
+            RuntimeError,
+            EOFError,
+            KeyError,
+            pickle.UnpicklingError,
+        ) as err:
             raise ValueError(
                 f"{self.path} is damaged ({type(err).__name__}): remove the file to "
                 "start anew"
             ) from None  # torch advises to run what is in the file
-        options = json.loads(state["options"])
-        mine = asdict(self.options)
+        return state
+
+    def _differences(self, state: dict[str, Any], settings: dict[str, Any]) -> str:
+        """Say in what another run differs; "" if it is this one."""
+        theirs = json.loads(state["settings"])
         # More epochs may be asked for; anything else would be another run.
-        if {**options, "epochs": 0} != {**mine, "epochs": 0}:
-            raise ValueError(
-                f"{self.path} is of a run with other options ({state['options']}): "
-                "repeat them to resume it, or remove the file to start anew"
-            )
-        try:
-            for name, part in self.parts.items():
-                part.module.load_state_dict(state["modules"][name])
-                self.optimizers[name].load_state_dict(state["optimizers"][name])
-        except (KeyError, RuntimeError) as err:
-            raise ValueError(
-                f"{self.path} is of a run with another model or vocabulary: repeat its "
-                "options and texts to resume it, or remove the file to start anew"
-            ) from err
-        self.epoch, self.best = state["epoch"], state["best"]
-        self.best_loss, self.waited = state["best_loss"], state["waited"]
-        self.data, self.history = state.get("data"), json.loads(state["history"])
-        print(f"resuming after epoch {self.epoch} ({self.path})", file=sys.stderr)
+        found = differences({**theirs, "epochs": 0}, {**settings, "epochs": 0})
+        modules = {name: part.module.state_dict() for name, part in self.parts.items()}
+        if found or _shapes(state["modules"]) == _shapes(modules):
+            return found
+        return f"it trained {', '.join(state['modules'])} of other shapes"
+
+
+def _shapes(modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: tensor.shape for key, tensor in tensors.items()}
+        for name, tensors in modules.items()
+    }
+
+
+def _bar(batches: Sequence[list[ItemT]], what: str) -> Any:
+    """Show progress through batches, on a terminal."""
+    return tqdm(batches, desc=what, unit="batch", leave=False, disable=None)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -100,7 +100,7 @@ def test_show(folder, capsys):
     said = capsys.readouterr().out.splitlines()
     corpus = Corpus.open(folder / "corpus")
     known = corpus.reader()(range(4))
-    assert said[:2] == ["| x | log p |", "| --- | --- |"]
+    assert said[:2] == ["| x | log p |", "| --- | ---: |"]
     words = ["<s>", "</s>", *WALK["words"]]
     for line, ids, ended, log_p in zip(
         said[2:], known.ids, known.ended.tolist(), known.log_p.tolist(), strict=True

@@ -49,8 +49,23 @@ def path(tmp_path_factory):
     sides = {"A": drawn(0, 0.5), "B": drawn(1, 1.5)}
     right = questions([True, True, False, True])
     runs = {name: [[record, right]] for name, record in sides.items()}
-    page.write(runs, {"A": "first/run", "B": "second/run"}, output)
+    labels = {"A": "first/run", "B": "second/run"}
+    page.write(runs, labels, output, output.with_name("figures"))
     return output
+
+
+def test_charts_are_files_for_papers(path):
+    names = {file.name for file in path.with_name("figures").iterdir()}
+    assert {name for name in names if name.endswith(".pdf")} == {
+        "t-models.pdf",
+        "t-differences.pdf",
+        "t-more-samples.pdf",
+        "t-effective-samples-by-length.pdf",
+        "t-pareto-k.pdf",
+    }
+    assert len(names) == 15, "as PNG and SVG, too"
+    pdf = path.with_name("figures").joinpath("t-models.pdf").read_bytes()
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf
 
 
 class Tags(HTMLParser):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import sys
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -148,15 +149,17 @@ def interrupting(at_call: int):
 
 
 @pytest.mark.parametrize("at_call", [3, 21, 25, 35, 60])
-def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call):
+def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call, capsys):
     """In the first epoch, in later ones, while training or evaluating."""
     whole = trainer(tmp_path / "whole")
     wanted = whole.run(TRAIN, DEV)
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path / "cut", loss=interrupting(at_call)).run(TRAIN, DEV)
     resumed = trainer(tmp_path / "cut")
-    assert resumed.epoch == (at_call - 1) // 20, "10 batches, then 10 to evaluate"
+    capsys.readouterr()
     assert resumed.run(TRAIN, DEV) == wanted
+    done = (at_call - 1) // 20  # 10 batches, then 10 to evaluate
+    assert (f"resuming after epoch {done} " in capsys.readouterr().err) is (done > 0)
     assert same(weights(resumed), weights(whole))
 
 
@@ -168,44 +171,82 @@ def test_a_finished_run_is_not_repeated(tmp_path):
     assert same(weights(again), weights(first))
 
 
-def test_more_epochs_may_be_asked_for(tmp_path):
+def test_more_epochs_may_be_asked_for(tmp_path, capsys):
     short = replace(OPTIONS, epochs=2)
     trainer(tmp_path / "a", short).run(TRAIN, DEV)
+    capsys.readouterr()
     longer = trainer(tmp_path / "a")
-    assert longer.epoch == 2
     history = longer.run(TRAIN, DEV)
+    assert "resuming after epoch 2" in capsys.readouterr().err
     whole = trainer(tmp_path / "b")
     assert whole.run(TRAIN, DEV) == history
     assert same(weights(longer), weights(whole))
 
 
+# -- other runs ---------------------------------------------------------------------
+
+
+def starts_anew(run: Trainer, why: str, capsys, train=TRAIN, dev=DEV) -> None:
+    """Hold a run that finds the state of another against one that finds none."""
+    before = run.path.read_bytes()
+    capsys.readouterr()
+    history = run.run(train, dev)
+    said = capsys.readouterr().err
+    assert "starting anew: " in said and why in said
+    assert "resuming" not in said
+    aside = run.path.with_name(f"{run.path.name}.before")
+    assert str(aside) in said and aside.read_bytes() == before
+    assert history[0]["epoch"] == 1
+    assert trainer_history(run.directory) == history
+
+
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"learning_rate": 0.1}, {"batch_size": 8}, {"patience": 9}]
 )
-def test_a_run_with_other_options_is_refused(tmp_path, change):
+def test_a_run_with_other_options_starts_anew(tmp_path, change, capsys):
     trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    with pytest.raises(
-        ValueError, match=r"other options .* repeat them .* remove"
-    ) as e:
-        trainer(tmp_path, replace(OPTIONS, **change))
-    assert str(state_file(tmp_path)) in str(e.value)
+    [(name, value)] = change.items()
+    why = f"{name} is {getattr(OPTIONS, name)} there and {value} here"
+    run = trainer(tmp_path, replace(OPTIONS, **change))
+    starts_anew(run, why, capsys)
+    fresh = trainer(tmp_path / "fresh", replace(OPTIONS, **change))
+    fresh.run(TRAIN, DEV)
+    assert same(weights(run), weights(fresh))
 
 
 @pytest.mark.parametrize(("train", "dev"), [(TRAIN[1:], DEV), (TRAIN, DEV[1:])])
-def test_a_run_on_other_data_is_refused(tmp_path, train, dev):
+def test_a_run_on_other_data_starts_anew(tmp_path, train, dev, capsys):
     trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    with pytest.raises(ValueError, match=r"other texts.* remove the file") as caught:
-        trainer(tmp_path).run(train, dev)
-    assert str(state_file(tmp_path)) in str(caught.value)
+    starts_anew(trainer(tmp_path), "digest of the texts is ", capsys, train, dev)
 
 
-def test_a_run_of_another_model_is_refused(tmp_path):
+def test_a_run_of_another_model_starts_anew(tmp_path, capsys):
     trainer(tmp_path, parts=1).run(TRAIN, DEV)
-    with pytest.raises(ValueError, match=r"another model or vocabulary: .* remove the"):
-        trainer(tmp_path, parts=2)
-    odd = {"coin0": Part(nn.Linear(2, 2), lambda items: torch.zeros(()))}
-    with pytest.raises(ValueError, match=r"another model or vocabulary: .* remove the"):
-        Trainer(odd, size=len, options=OPTIONS, directory=tmp_path)
+    why = "it trained coin0 of other shapes"
+    starts_anew(trainer(tmp_path, parts=2), why, capsys)
+    coin = Coin()
+    sized = {"size": len, "options": OPTIONS, "directory": tmp_path}
+    run = Trainer({"coin0": Part(coin, coin)}, **sized, about={"dropout": 0.4})
+    starts_anew(run, "dropout is None there and 0.4 here", capsys)
+
+
+def test_a_checkpoint_that_is_replaced_is_named(tmp_path, capsys):
+    """One that was copied or converted has no state beside it."""
+    (tmp_path / "config.json").write_text("{}")
+    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    said = capsys.readouterr().err
+    assert f"{tmp_path} holds a checkpoint: it is replaced at the end" in said
+    assert "training coin0, coin1: 40 texts, 40 to validate with" in said
+
+
+def test_progress_within_an_epoch_is_for_terminals(tmp_path, capsys, monkeypatch):
+    trainer(tmp_path / "a", replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    assert "batch" not in capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    trainer(tmp_path / "b", replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    shown = capsys.readouterr().err
+    assert "epoch 1: " in shown and "coin0=" in shown, "the loss of each part"
+    assert "validate coin1: " in shown
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a state"])
@@ -216,7 +257,7 @@ def test_a_damaged_state_says_what_to_do(tmp_path, content):
     else:
         (state_file(tmp_path)).write_bytes(content)
     with pytest.raises(ValueError, match=r"is damaged .* remove the file"):
-        trainer(tmp_path)
+        trainer(tmp_path).run(TRAIN, DEV)
 
 
 def test_torchs_advice_is_not_passed_on(tmp_path, capfd):
@@ -226,7 +267,7 @@ def test_torchs_advice_is_not_passed_on(tmp_path, capfd):
     with pytest.raises(pickle.UnpicklingError, match="weights_only"):
         torch.load(state_file(tmp_path), weights_only=True)
     with pytest.raises(ValueError, match=r"is damaged .* remove the file") as caught:
-        trainer(tmp_path)
+        trainer(tmp_path).run(TRAIN, DEV)
     assert "weights_only" not in "".join(traceback.format_exception(caught.value))
     assert "weights_only" not in "".join(capfd.readouterr())
 
@@ -253,7 +294,7 @@ def test_weights_that_become_nan_are_an_error(tmp_path):
     run = trainer(tmp_path, loss=spoiled)
     with pytest.raises(FloatingPointError, match=r"coin0 diverged in epoch 2"):
         run.run(TRAIN, DEV)
-    assert trainer(tmp_path).epoch == 1, "the epoch before is still there"
+    assert len(trainer_history(tmp_path)) == 1, "the epoch before is still there"
 
 
 @pytest.mark.parametrize(

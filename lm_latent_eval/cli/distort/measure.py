@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 
 
 def add_to(steps: Commands) -> None:
@@ -82,7 +82,8 @@ def _add_measure(steps: Commands) -> None:
         "measure",
         help="numbers and figures from columns",
         description="Reads folders of columns (or of trajectories, where training is "
-        "measured), prints a table and writes MEASURE.json, .png and .svg.",
+        "measured), prints a table, and writes it as MEASURE.csv and .tex, its numbers "
+        "as MEASURE.json and its figure as .png, .svg and .pdf.",
     )
     measure.add_argument(
         "measure",
@@ -103,6 +104,7 @@ def _add_measure(steps: Commands) -> None:
     )
     measure.add_argument("--output", type=Path, required=True, help="folder of results")
     measure.add_argument("--num-bins", type=int, default=50, help="default: 50")
+    add_format(measure)
     measure.set_defaults(run=_measure)
 
 
@@ -111,7 +113,7 @@ def _add_productivity(steps: Commands) -> None:
         "productivity",
         help="how often a text has something new: n-grams by Good and Turing",
         description="Potential productivity of the n-grams of a text as it grows; "
-        "prints a table and writes productivity.json, .png and .svg.",
+        "prints a table and writes productivity.csv, .tex, .json, .png, .svg and .pdf.",
     )
     productivity.add_argument(
         "--data", type=Path, required=True, help="texts: JSON lines, or one text a line"
@@ -120,6 +122,7 @@ def _add_productivity(steps: Commands) -> None:
         "--orders", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N"
     )
     productivity.add_argument("--output", type=Path, required=True)
+    add_format(productivity)
     productivity.set_defaults(run=_productivity)
 
 
@@ -129,6 +132,7 @@ def _add_show(steps: Commands) -> None:
     )
     show.add_argument("corpus", type=Path, help="folder of `distort sample`")
     show.add_argument("--num-sequences", type=int, default=5, metavar="N")
+    add_format(show)
     show.set_defaults(run=_show)
 
 
@@ -151,14 +155,19 @@ def _score(args: argparse.Namespace) -> None:
         "num_samples": args.num_samples,
         "proposal": args.proposal,
     }
+    altered = args.perturb is not None or args.random
+    if not altered:
+        say_idle(args, ["language"], "it is for --perturb and --random")
     if is_latent(args.learner):
         given["seed"] = args.seed
+    elif not altered:
+        say_idle(args, ["seed"], "nothing is drawn")
     if args.mean_length is not None and not args.random:
         raise ValueError("--mean-length is of --random sequences")
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
     source: Source = Unchanged(corpus, args.num_sequences)
-    if args.perturb is not None or args.random:
+    if altered:
         language = language_of(corpus, args.language, **_only(settings, "device"))
         if args.random:
             number = args.num_sequences
@@ -178,8 +187,10 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.distortion.measures import MEASURES
+    from lm_latent_eval.report.distortion.measures import MEASURES, UNBINNED
+    from lm_latent_eval.report.tabular import rendered, write
 
+    kind = read_format(args)
     folders = {}
     for given in args.folders:
         name, equals, path = given.partition("=")
@@ -188,23 +199,32 @@ def _measure(args: argparse.Namespace) -> None:
         if name in folders:
             raise ValueError(f"{name} names two folders")
         folders[name] = Path(path)
+    if args.measure in UNBINNED:
+        say_idle(args, ["num_bins"], f"{args.measure} needs none")
     stem = args.output / args.measure
-    print(MEASURES[args.measure](folders, stem, args.num_bins))
+    table = MEASURES[args.measure](folders, stem, args.num_bins)
+    write(table, stem)
+    print(rendered(table, kind))
 
 
 def _productivity(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.distortion.novelty import novelty
+    from lm_latent_eval.report.tabular import rendered, write
     from lm_latent_eval.text.corpora import stream_texts
 
-    stem = args.output / "productivity"
-    print(novelty(lambda: stream_texts(args.data), args.orders, stem))
+    kind, stem = read_format(args), args.output / "productivity"
+    table = novelty(lambda: stream_texts(args.data), args.orders, stem)
+    write(table, stem)
+    print(rendered(table, kind))
 
 
 def _show(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.report.distortion.samples import sample_table
+    from lm_latent_eval.report.tabular import rendered
 
-    print(sample_table(Corpus.open(args.corpus), args.num_sequences))
+    kind = read_format(args)
+    print(rendered(sample_table(Corpus.open(args.corpus), args.num_sequences), kind))
 
 
 def _only(settings: dict[str, Any], *names: str) -> dict[str, Any]:

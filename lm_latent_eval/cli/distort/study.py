@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 
 
 def add_to(steps: Commands) -> None:
@@ -14,8 +14,9 @@ def add_to(steps: Commands) -> None:
         "study",
         help="repeat the paper: figures 1 to 13, tables, claims",
         description="Trains languages on natural text and models on what they say, "
-        "scores both, and writes tables.md and figures (PNG, SVG, and the numbers as "
-        "JSON) into OUTPUT/report. An interrupted study goes on where it was.",
+        "scores both, and writes tables (tables.md, and each as CSV and LaTeX) and "
+        "figures (PNG, SVG, PDF, and the numbers as JSON) into OUTPUT/report. An "
+        "interrupted study goes on where it was.",
     )
     study.add_argument("--output", type=Path, required=True, help="folder of results")
     study.add_argument(
@@ -41,16 +42,19 @@ def add_to(steps: Commands) -> None:
         action="store_true",
         help="run nothing: report on the study in --output",
     )
+    add_format(study)
     study.set_defaults(run=_study)
 
 
 def _study(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.distortion.study import TABLES_FILE, report
 
-    if not args.report:
+    kind, folder = read_format(args), args.output / "report"
+    if args.report:
+        say_idle(args, None, "--report runs nothing")
+    else:
         _run(args)
-    folder = args.output / "report"
-    print(report(args.output, folder))
+    print(report(args.output, folder, kind))
     print(f"wrote {folder / TABLES_FILE} and the figures beside it")
 
 

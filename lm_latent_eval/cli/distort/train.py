@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, say_idle
 
 if TYPE_CHECKING:
     from lm_latent_eval.learners.architectures import Start
@@ -119,6 +119,7 @@ def _train(args: argparse.Namespace) -> None:
     from lm_latent_eval.learners.options import TrainingOptions
     from lm_latent_eval.learners.training import train
     from lm_latent_eval.scoring.options import parse_device
+    from lm_latent_eval.settings import SETTINGS_FILE
 
     start, learning_rate = _start(args)
     options = TrainingOptions(
@@ -131,6 +132,8 @@ def _train(args: argparse.Namespace) -> None:
         seed=args.seed,
         bf16=args.bf16,
     )
+    if all((path / SETTINGS_FILE).is_file() for path in (args.data, args.dev)):
+        say_idle(args, ["tokenizer", "max_length"], "a corpus has its own")
     how = {"tokenizer": args.tokenizer, "max_length": args.max_length}
     history = train(
         args.output,

@@ -66,6 +66,7 @@ def train(
             size=lambda item: len(item[0]),
             options=options,
             directory=directory,
+            about={"model": "entitynlm", **vars(size)},
         )
         trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
         model.eval()  # type: ignore[no-untyped-call]

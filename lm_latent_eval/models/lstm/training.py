@@ -15,7 +15,7 @@ from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer
 from lm_latent_eval.training import orthography
-from lm_latent_eval.training.options import LSTMSize, Options
+from lm_latent_eval.training.options import LSTMSize, Options, RNNSize
 from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 
 
@@ -56,7 +56,16 @@ def train(
         **vars(size),
     )
     model = LSTMLanguageModel(config)
-    fit(model, texts, dev, directory, tokenizer, options, spelled=not already_cut)
+    fit(
+        model,
+        texts,
+        dev,
+        directory,
+        tokenizer,
+        options,
+        size=size,
+        spelled=not already_cut,
+    )
     return model
 
 
@@ -68,6 +77,7 @@ def fit(
     tokenizer: WordTokenizer,
     options: Options,
     *,
+    size: LSTMSize | RNNSize,
     spelled: bool,
 ) -> None:
     """Train a new model and write the checkpoint, with how its texts are spelled."""
@@ -78,7 +88,11 @@ def fit(
 
     with only_trainer(directory):
         trainer = Trainer(
-            {"p": Part(model, loss)}, size=len, options=options, directory=directory
+            {"p": Part(model, loss)},
+            size=len,
+            options=options,
+            directory=directory,
+            about={"model": model.config.model_type, **vars(size)},
         )
         trainer.run(
             [[*tokenizer(text).ids, END] for text in texts],

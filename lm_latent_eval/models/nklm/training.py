@@ -62,6 +62,7 @@ def train(
             size=lambda item: len(item[0]),
             options=options,
             directory=directory,
+            about={"model": "nklm", **vars(size)},
         )
         train_on, hold_out = (
             [item for text in several if (item := annotate(text)) is not None]

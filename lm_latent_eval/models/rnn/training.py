@@ -62,5 +62,14 @@ def train(
         dropout=size.dropout,
     )
     model = RNNLanguageModel(config)
-    fit(model, texts, dev, directory, tokenizer, options, spelled=not already_cut)
+    fit(
+        model,
+        texts,
+        dev,
+        directory,
+        tokenizer,
+        options,
+        size=size,
+        spelled=not already_cut,
+    )
     return model

@@ -84,6 +84,14 @@ def train(
             size=lambda item: len(item[0]),
             options=options,
             directory=directory,
+            about={
+                "model": "rnng",
+                "objective": objective,
+                "num_samples": num_samples if objective == "unsupervised" else None,
+                "init": start.digest if start else None,
+                **({} if start else vars(size)),
+            },
+            unit="sentences",
         )
         trainer.run(learnt, held_out)
         model.eval()  # type: ignore[no-untyped-call]

@@ -89,6 +89,8 @@ def train(
             size=lambda sentence: len(sentence[1]),
             options=options,
             directory=directory,
+            about={"model": "srnn", **vars(size), **vars(margin)},
+            unit="sentences",
         )
         trainer.run(_sentences(texts, tokenizer), _sentences(dev, tokenizer))
         model.eval()  # type: ignore[no-untyped-call]

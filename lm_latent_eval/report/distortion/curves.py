@@ -20,12 +20,16 @@ from lm_latent_eval.report.distortion.style import (
     page,
     plot_band,
     shades,
+    width_of,
     zero_line,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LATENT_PANELS = 4
+"""Panels that share the width of a page."""
+EXACT, ESTIMATED, CORRECTED = "black", "#0072b2", "#d55e00"
 SLICES = 80
 """Equal ranges of log-probability that a density is counted in."""
 
@@ -60,7 +64,7 @@ def draw_random(
     """Draw the error of models on random sequences (figure 11).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         curves: By model.
         title: Above the panel.
 
@@ -83,7 +87,7 @@ def draw_temperatures(
     """Draw languages of several temperatures and a model's error on each (figure 6).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         distributions: Log p_L of sequences of each language, nats, shape ``(N,)``,
             by temperature.
         curves: By temperature.
@@ -144,37 +148,50 @@ def draw_latent(
     """Draw how much of a latent model's underestimation is its estimator's.
 
     The logarithm of an unbiased estimate falls short of the model's log-probability on
-    average, so a curve of estimates lies below the model's own. Dashed: the same less
+    average, so a curve of estimates lies below the model's own. Dashed: estimates less
     the estimator's bias to second order, which is an approximation, not a bound.
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
-        curves: Of estimates, by what they were estimated with; from the fewest samples
-            to the most, from dark to light.
-        exact: Of the model's own probabilities, where they can be summed exactly.
-        title: Above the panel.
+        path: Of the files, without their endings.
+        curves: Of estimates, by what they were estimated with: a panel each, so that no
+            band lies on another's curve.
+        exact: Of the model's own probabilities, where they can be summed exactly; in
+            every panel.
+        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
+        ValueError: If there are no curves.
     """
-    with page(path, width=COLUMN * 1.25, height=3.3, title=title) as figure:
-        ax = figure.subplots()
-        plot_corrected(ax, curves)
-        if exact is not None:
-            plot_curve(ax, exact, color="black", label="exact")
-        legend(figure, dashed="corrected to second order")
+    if not curves:
+        raise ValueError("a figure of estimates needs an error curve; got none")
+    across = min(len(curves), LATENT_PANELS)
+    down = -(-len(curves) // across)
+    width = width_of(across, LATENT_PANELS)
+    with page(path, width=width, height=0.7 + 2.1 * down, title=title) as figure:
+        panels = figure.subplots(
+            down, across, squeeze=False, sharex=True, sharey=True
+        ).ravel()
+        for ax, (name, curve) in zip(panels, curves.items(), strict=False):
+            plot_corrected(ax, curve, exact)
+            ax.set_title(name)
+            ax.label_outer()
+        for ax in panels[len(curves) :]:
+            ax.set_axis_off()
+        legend(figure)
 
 
-def plot_corrected(ax: Axes, curves: Mapping[str, ErrorCurve]) -> None:
-    """Draw curves of estimates and, dashed, the same less the estimator's bias."""
-    hue = dict(zip(curves, shades(len(curves)), strict=True))
-    plot_curves(ax, curves, hue)
-    for name, curve in curves.items():
-        ax.plot(
-            [each.mean_true_log_p for each in curve.bins],
-            [each.mean_error - each.estimator_bias for each in curve.bins],
-            "--",
-            marker="D" if len(curve.bins) == 1 else "",
-            color=hue[name],
-            linewidth=1,
-        )
+def plot_corrected(ax: Axes, curve: ErrorCurve, exact: ErrorCurve | None) -> None:
+    """Draw estimates and, dashed, the same less the estimator's bias."""
+    if exact is not None:
+        plot_curve(ax, exact, color=EXACT, label="exact")
+    plot_curves(ax, {"estimated": curve}, {"estimated": ESTIMATED})
+    ax.plot(
+        [each.mean_true_log_p for each in curve.bins],
+        [each.mean_error - each.estimator_bias for each in curve.bins],
+        "--",
+        marker="D" if len(curve.bins) == 1 else "",
+        color=CORRECTED,
+        linewidth=1,
+        label="estimated, corrected to second order",
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lm_latent_eval.estimators import ErrorCell, ErrorMap, ErrorRow
-from lm_latent_eval.report.distortion.style import PAGE, TRUTH, legend, page
+from lm_latent_eval.report.distortion.style import PAGE, TRUTH, drawable, legend, page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ def draw_map(
     their shares of the sequences perturbed as often.
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         error_map: With at least one sequence.
         examples: Where a sequence lies in the map, and the sequence.
         title: Above the map.
@@ -197,4 +197,5 @@ def plot_infinite(ax: Axes, rows: Sequence[ErrorRow]) -> None:
 
 def _lines(place: str, sequence: str) -> list[str]:
     """Return an example in lines of the page; those after its first are set in."""
-    return wrap(f"{place}: {sequence}", CHARACTERS, subsequent_indent="    ")
+    text = drawable(f"{place}: {sequence}")
+    return wrap(text, CHARACTERS, subsequent_indent="    ")

@@ -43,7 +43,7 @@ def draw_estimates(
     """Draw joint histograms and error curves of models (figures 1, 2 and 9).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         panels: Models and their histograms, from left to right.
         curves: By model, in a last panel; none, no panel.
         title: Above the panels.
@@ -75,7 +75,7 @@ def draw_language_check(
     """Draw a model on the language's and on random sequences (figure 7).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         histogram: Of the language's sequences.
         curve: Of the same.
         random_curve: Of random sequences.
@@ -151,6 +151,7 @@ def plot_histogram(ax: Axes, histogram: JointHistogram, norm: Normalize) -> Quad
         **DOTTED,
     )
     grey: dict[str, Any] = {"color": "0.45", "fontsize": 6.5, "transform": ax.transAxes}
+    grey["bbox"] = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5}
     ax.text(0.97, 0.04, "underestimated", ha="right", va="bottom", **grey)
     ax.text(0.03, 0.96, "overestimated", ha="left", va="top", **grey)
     return mesh

@@ -29,7 +29,7 @@ def draw_lengths(
     """Draw expected and observed error by length (figure 12).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         panels: Models and their errors, from left to right.
         title: Above the panels.
 

@@ -1,7 +1,7 @@
 """Every measurement as a command: folders of columns in, numbers and a figure out.
 
 Each measure reads named folders and writes ``STEM.json``, all of its numbers, and
-``STEM.png`` and ``STEM.svg``, its figure. It returns a table for a reader.
+``STEM.png``, ``STEM.svg`` and ``STEM.pdf``, its figure. It returns a table.
 """
 
 from __future__ import annotations
@@ -29,12 +29,8 @@ from lm_latent_eval.report.distortion.histograms import (
 from lm_latent_eval.report.distortion.lengths import draw_lengths
 from lm_latent_eval.report.distortion.reading import Comparison, open_trajectory
 from lm_latent_eval.report.distortion.training import draw_amount, draw_training
-from lm_latent_eval.report.distortion.writing import (
-    Cell,
-    interval,
-    table,
-    write_json,
-)
+from lm_latent_eval.report.distortion.writing import write_json
+from lm_latent_eval.report.tabular import Cell, Interval, Table
 
 Folders = Mapping[str, Path]
 """Name -> folder of scores, or of a trajectory."""
@@ -43,7 +39,7 @@ MAP_COLUMNS = 60
 """About so many bins of rarity has a heat map."""
 
 
-def errors(folders: Folders, stem: Path, num_bins: int) -> str:
+def errors(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure joint histograms and mean error by probability (figures 1, 2 and 9)."""
     found = {name: Comparison.open(path) for name, path in folders.items()}
     curves = {name: each.curve(num_bins=num_bins) for name, each in found.items()}
@@ -55,7 +51,7 @@ def errors(folders: Folders, stem: Path, num_bins: int) -> str:
     return error_table(found)
 
 
-def language(folders: Folders, stem: Path, num_bins: int) -> str:
+def language(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure one model on the folders ``test`` and ``random`` (figure 7)."""
     test, random = (Comparison.open(_named(folders, n)) for n in ("test", "random"))
     counts = histogram(test, num_bins)
@@ -65,7 +61,7 @@ def language(folders: Folders, stem: Path, num_bins: int) -> str:
     return error_table({"test": test, "random": random})
 
 
-def training(folders: Folders, stem: Path, num_bins: int) -> str:
+def training(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors over the epochs of trajectories (figure 3)."""
     found = {n: open_trajectory(path, num_bins)[0] for n, path in folders.items()}
     draw_training(stem, [*found.items()], best_epoch(next(iter(folders.values()))))
@@ -77,10 +73,12 @@ def training(folders: Folders, stem: Path, num_bins: int) -> str:
             zip(trajectory.overall, trajectory.mean_error, strict=True), start=1
         )
     ]
-    return table(["", "epoch", "mean error", "rarest bin", "most probable bin"], rows)
+    return Table(
+        ["name", "epoch", "mean error", "rarest bin", "most probable bin"], rows
+    )
 
 
-def amount(folders: Folders, stem: Path, num_bins: int) -> str:
+def amount(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors over sequences seen in training (figures 4, 8 and 10)."""
     found = {name: open_trajectory(path, num_bins) for name, path in folders.items()}
     draw_amount(stem, [(name, *each) for name, each in found.items()])
@@ -106,11 +104,11 @@ def amount(folders: Folders, stem: Path, num_bins: int) -> str:
         ]
         for name, (trajectory, size) in found.items()
     ]
-    head = ["", "sequences seen", "first mean error", "last", "rarest bin"]
-    return table([*head, "most probable bin"], rows)
+    head = ["name", "sequences seen", "first mean error", "last", "rarest bin"]
+    return Table([*head, "most probable bin"], rows)
 
 
-def perturbed(folders: Folders, stem: Path, num_bins: int) -> str:
+def perturbed(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure rarity by number of perturbations; one folder (figure 5)."""
     if len(folders) != 1:
         raise ValueError(f"a map is of one model; got {', '.join(folders)}")
@@ -121,7 +119,7 @@ def perturbed(folders: Folders, stem: Path, num_bins: int) -> str:
     return map_table(error_map)
 
 
-def random(folders: Folders, stem: Path, num_bins: int) -> str:
+def random(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors of random sequences by probability (figure 11)."""
     found = {name: Comparison.open(path) for name, path in folders.items()}
     curves = {name: each.curve(num_bins=num_bins) for name, each in found.items()}
@@ -130,7 +128,7 @@ def random(folders: Folders, stem: Path, num_bins: int) -> str:
     return error_table(found)
 
 
-def temperatures(folders: Folders, stem: Path, num_bins: int) -> str:
+def temperatures(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure models of languages that are named by their temperatures (figure 6)."""
     found = {_temperature(n): Comparison.open(path) for n, path in folders.items()}
     curves = {t: each.curve(num_bins=num_bins) for t, each in found.items()}
@@ -140,7 +138,7 @@ def temperatures(folders: Folders, stem: Path, num_bins: int) -> str:
     return error_table({f"T = {t:g}": each for t, each in found.items()})
 
 
-def lengths(folders: Folders, stem: Path, num_bins: int) -> str:
+def lengths(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors by length, observed and expected (figure 12)."""
     found = {}
     for name, path in folders.items():
@@ -155,24 +153,26 @@ def lengths(folders: Folders, stem: Path, num_bins: int) -> str:
             name,
             each.num_tokens,
             each.count,
-            interval(each.mean_error, each.lower, each.upper),
+            Interval(each.mean_error, each.lower, each.upper),
             each.expected,
         ]
         for name, errors in found.items()
         for each in errors.lengths
     ]
-    return table(["", "tokens", "sequences", "observed error", "expected"], rows)
+    return Table(["name", "tokens", "sequences", "observed error", "expected"], rows)
 
 
-def perplexities(folders: Folders, stem: Path, num_bins: int) -> str:
+def perplexities(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure perplexities under models and languages (tables 4 and 5)."""
     rows = {name: perplexity_row(path) for name, path in folders.items()}
     write_json(stem, rows)
-    head = ["", "corpus", "mean of sentences", "±", "corpus (language)"]
-    return table(head, [[name, *row.values()] for name, row in rows.items()])
+    head = ["name", "corpus", "mean of sentences", "±", "corpus (language)"]
+    return Table(head, [[name, *row.values()] for name, row in rows.items()])
 
 
-MEASURES: dict[str, Callable[[Folders, Path, int], str]] = {
+UNBINNED = ("perturbed", "lengths", "perplexities")
+"""Measures that need no number of bins."""
+MEASURES: dict[str, Callable[[Folders, Path, int], Table]] = {
     each.__name__: each
     for each in (
         errors,
@@ -188,7 +188,7 @@ MEASURES: dict[str, Callable[[Folders, Path, int], str]] = {
 }
 
 
-def error_table(found: Mapping[str, Comparison]) -> str:
+def error_table(found: Mapping[str, Comparison]) -> Table:
     """Return mean errors, of all sequences and of the rarest and commonest tenths."""
     rows: list[list[Cell]] = []
     notes = []
@@ -201,17 +201,17 @@ def error_table(found: Mapping[str, Comparison]) -> str:
             [
                 name,
                 len(each.columns),
-                interval(whole.mean_error, whole.lower, whole.upper),
+                Interval(whole.mean_error, whole.lower, whole.upper),
                 curve.estimator_bias if each.bias_is_known else "unknown",
                 100 * curve.share_underestimated,
-                interval(rarest.mean_error, rarest.lower, rarest.upper),
-                interval(commonest.mean_error, commonest.lower, commonest.upper),
+                Interval(rarest.mean_error, rarest.lower, rarest.upper),
+                Interval(commonest.mean_error, commonest.lower, commonest.upper),
             ]
         )
         if each.left_out:
             notes.append(f"{name}: {each.left_out}.")
     head = [
-        "",
+        "name",
         "sequences",
         "mean error (95 %)",
         "of it the estimator's",
@@ -219,7 +219,7 @@ def error_table(found: Mapping[str, Comparison]) -> str:
         "rarest tenth",
         "most probable tenth",
     ]
-    return "\n\n".join([table(head, rows), *notes])
+    return Table(head, rows, notes)
 
 
 def histogram(found: Comparison, num_bins: int) -> JointHistogram:
@@ -229,9 +229,9 @@ def histogram(found: Comparison, num_bins: int) -> JointHistogram:
     )
 
 
-def map_table(error_map: ErrorMap) -> str:
+def map_table(error_map: ErrorMap) -> Table:
     """Return mean errors by number of perturbations."""
-    return table(
+    return Table(
         [
             "perturbations",
             "sequences",

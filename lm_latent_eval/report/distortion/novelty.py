@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lm_latent_eval.estimators import ProductivityCurve
 from lm_latent_eval.report.distortion.productivity import draw_productivity
-from lm_latent_eval.report.distortion.writing import Cell, table, write_json
+from lm_latent_eval.report.distortion.writing import write_json
+from lm_latent_eval.report.tabular import Cell, Table
 from lm_latent_eval.text.words import split
 
 WHOLE = "whole texts"
@@ -16,13 +17,13 @@ WHOLE = "whole texts"
 
 def novelty(
     texts: Callable[[], Iterator[str]], orders: Sequence[int], stem: Path
-) -> str:
+) -> Table:
     """Measure the n-grams of words within texts, and whole texts.
 
     Args:
         texts: Opens the texts anew, once an order: nothing but counts is kept.
         orders: The n of n-grams.
-        stem: Of the files ``STEM.json``, ``.png`` and ``.svg``.
+        stem: Of the files ``STEM.json``, ``.png``, ``.svg`` and ``.pdf``.
 
     Returns:
         A table of the whole text's productivity.
@@ -52,9 +53,8 @@ def novelty(
         ]
         for name, curve in curves.items()
     ]
-    return table(
-        ["", "N", "types", "once", "probability that the next is new", "±"], rows
-    )
+    new = "probability that the next is new"
+    return Table(["of", "N", "types", "once", new, "±"], rows)
 
 
 def _grams(text: str, order: int) -> Iterator[tuple[str, ...]]:

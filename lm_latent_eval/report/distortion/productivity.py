@@ -19,7 +19,7 @@ def draw_productivity(
     """Draw the probability that the next event is new (figure 13).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         curves: By what is counted (1-grams, 2-grams, ..., sequences), from dark to
             light.
         title: Above the panel.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.report.distortion.writing import readable, table
+from lm_latent_eval.report.distortion.writing import shown
+from lm_latent_eval.report.tabular import Table
 
 
-def sample_table(corpus: Corpus, num_sequences: int) -> str:
+def sample_table(corpus: Corpus, num_sequences: int) -> Table:
     """Return the first sequences of a corpus as a table.
 
     Args:
@@ -26,6 +27,6 @@ def sample_table(corpus: Corpus, num_sequences: int) -> str:
         found.ids, found.ended.tolist(), found.log_p.tolist(), strict=True
     ):
         words = ids[:-1] if ended else ids
-        text = str(tokenizer.decode(words)) if tokenizer else " ".join(map(str, words))
-        rows.append([readable(text) + ("" if ended else " …"), f"{log_p:.4f}"])
-    return table(["x", "log p"], rows)
+        text = shown(words, tokenizer) + ("" if ended else " …")
+        rows.append([text, log_p])
+    return Table(["x", "log p"], rows, number="{:.4f}".format)

@@ -6,7 +6,7 @@ Everything is read from saved columns: no model is run, or loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lm_latent_eval.distortion.columns import Trajectory
@@ -28,7 +28,8 @@ from lm_latent_eval.report.distortion.measures import (
 from lm_latent_eval.report.distortion.novelty import novelty
 from lm_latent_eval.report.distortion.reading import Comparison
 from lm_latent_eval.report.distortion.samples import sample_table
-from lm_latent_eval.report.distortion.writing import Cell, readable, table, write_json
+from lm_latent_eval.report.distortion.writing import shown, write_json
+from lm_latent_eval.report.tabular import Cell, Table, rendered, together, write
 from lm_latent_eval.settings import read
 from lm_latent_eval.studies.distortion.layout import (
     BASE,
@@ -46,12 +47,17 @@ ORDERS = (1, 2, 3, 4, 5)
 SAMPLES = 5
 
 
-def report(study: Path, output: Path) -> str:
+def report(study: Path, output: Path, kind: str = "text") -> str:
     """Write figures, their numbers, and ``tables.md``; return the tables.
+
+    Figures are written as PNG, SVG and PDF; each table of ``tables.md`` is also beside
+    its figure, as CSV and LaTeX.
 
     Args:
         study: Folder of a study that is complete.
         output: Where the report goes.
+        kind: What is returned: ``tables.md`` (``text``), or its tables as ``csv`` or
+            ``latex``.
 
     Raises:
         ValueError: If the folder is not of a study, or a step is not done.
@@ -62,7 +68,7 @@ def report(study: Path, output: Path) -> str:
     text = "\n\n".join(found.sections()) + "\n"
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / TABLES_FILE, text)
-    return text
+    return text if kind == "text" else together(found.tables, kind)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,8 @@ class Report:
     plan: Plan
     layout: Layout
     output: Path
+    tables: dict[str, Table] = field(default_factory=dict)
+    """What was told so far, by the name of its files."""
 
     @property
     def learners(self) -> Learners:
@@ -112,7 +120,8 @@ class Report:
         for temperature in sorted(self.plan.temperatures):
             yield f"## Sequences at T = {temperature:g} (tables 2 and 6 to 9)"
             corpus = self.layout.corpus(BASE, temperature, "test")
-            yield sample_table(Corpus.open(corpus), SAMPLES)
+            found = sample_table(Corpus.open(corpus), SAMPLES)
+            yield self._kept(found, self.output / f"sequences_{temperature:g}")
 
     def _stem(self, figure: int | str) -> Path:
         return self.output / f"figure_{figure}"
@@ -124,7 +133,11 @@ class Report:
         self, name: str, learners: Sequence[Learner], figure: int, kind: str = "test"
     ) -> str:
         folders = self._folders(learners, kind)
-        return MEASURES[name](folders, self._stem(figure), self.plan.num_bins)
+        return self._measured(name, folders, figure)
+
+    def _measured(self, name: str, folders: dict[str, Path], figure: int) -> str:
+        found = MEASURES[name](folders, self._stem(figure), self.plan.num_bins)
+        return self._kept(found, self._stem(figure))
 
     def _errors(self, learners: Sequence[Learner], figure: int) -> str:
         return self._measure("errors", learners, figure)
@@ -138,33 +151,33 @@ class Report:
         folders = {
             split: self.layout.trajectory(learner, split) for split in ("train", "test")
         }
-        return MEASURES["training"](folders, self._stem(3), self.plan.num_bins)
+        return self._measured("training", folders, 3)
 
     def _amount(self, learners: Sequence[Learner], figure: int) -> str:
         folders = {
             each.label: self.layout.trajectory(each, "test") for each in learners
         }
-        return MEASURES["amount"](folders, self._stem(figure), self.plan.num_bins)
+        return self._measured("amount", folders, figure)
 
     def _temperatures(self) -> str:
         folders = {
             f"{each.temperature:g}": self.layout.scores(each, "test")
             for each in self.learners.by_temperature
         }
-        return MEASURES["temperatures"](folders, self._stem(6), self.plan.num_bins)
+        return self._measured("temperatures", folders, 6)
 
     def _finetuned(self, learner: Learner) -> str:
         folders = {
             kind: self.layout.scores(learner, kind) for kind in ("test", "random")
         }
-        return MEASURES["language"](folders, self._stem(7), self.plan.num_bins)
+        return self._measured("language", folders, 7)
 
     def _map(self, learner: Learner) -> str:
         error_map = read_map(self.layout.scores(learner, "perturbed"))
         draw_map(self._stem(5), error_map, self._examples(learner))
         found = {"rows": error_map.rows(), "cells": error_map.cells()}
         write_json(self._stem(5), found)
-        return map_table(error_map)
+        return self._kept(map_table(error_map), self._stem(5))
 
     def _examples(self, learner: Learner) -> list[tuple[str, str]]:
         """Return a rare test sequence, and one as rare that was perturbed."""
@@ -189,9 +202,8 @@ class Report:
             (ids,) = read_ids(range(index, index + 1)).ids
             steps = perturbation.steps(ids, edits, seed=self.plan.seed, index=index)
             words = [token for token in steps[-1] if token != corpus.end_id]
-            text = str(tokenizer.decode(words)) if tokenizer else str(words)
             error = (row.model_log_p - row.true_log_p).item()
-            found.append((f"{name} (error {error:+.1f})", readable(text)))
+            found.append((f"{name} (error {error:+.1f})", shown(words, tokenizer)))
         return found
 
     def _latent(self) -> str:
@@ -207,7 +219,8 @@ class Report:
         known = exact.curve(num_bins=bins)
         draw_latent(self._stem("latent"), curves, known)
         write_json(self._stem("latent"), {**curves, "exact": known})
-        return error_table({**estimated, "every tree summed": exact})
+        found = error_table({**estimated, "every tree summed": exact})
+        return self._kept(found, self._stem("latent"))
 
     def _perplexities(self, learners: Sequence[Learner]) -> str:
         rows: list[list[Cell]] = []
@@ -229,14 +242,15 @@ class Report:
                     text["language"],
                 ]
             )
-        head = ["", "language", "T"]
+        head = ["model", "language", "T"]
         for what in ("test", "text"):
             head += [what, f"{what}, mean of sentences", f"{what}, by the language"]
-        return table(head, rows)
+        return self._kept(Table(head, rows), self.output / "perplexities")
 
     def _novelty(self) -> str:
         path = self.layout.text(LANGUAGE_TEXT) / "train.txt"
-        return novelty(lambda: stream_texts(path), ORDERS, self._stem(13))
+        found = novelty(lambda: stream_texts(path), ORDERS, self._stem(13))
+        return self._kept(found, self._stem(13))
 
     def _claims(self) -> str:
         learners, scores = self.learners, self.layout.scores
@@ -255,3 +269,9 @@ class Report:
 
     def _open(self, learner: Learner) -> Trajectory:
         return Trajectory.open(self.layout.trajectory(learner, "test"))
+
+    def _kept(self, table: Table, stem: Path) -> str:
+        """Put a table beside its figure, and return it for ``tables.md``."""
+        write(table, stem)
+        self.tables[stem.name] = table
+        return rendered(table, "text")

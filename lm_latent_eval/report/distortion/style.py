@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lm_latent_eval.extras import require
+from lm_latent_eval.report import figure_files, legends
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -25,8 +22,9 @@ COLUMN = 3.3
 RESOLUTION = 220
 """Of the PNG, dots an inch."""
 EMBEDDED = 150
-"""Of what the SVG holds as pixels, dots an inch."""
+"""Of what SVG and PDF hold as pixels, dots an inch."""
 STYLE = {
+    **figure_files.STYLE,
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
@@ -38,14 +36,10 @@ STYLE = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "figure.titlesize": 9,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
     "legend.columnspacing": 1.4,
     "legend.handlelength": 1.8,
     "lines.linewidth": 1.2,
     "lines.markersize": 3,
-    "svg.hashsalt": "lm-latent-eval",
-    "svg.fonttype": "none",
     "text.parse_math": False,  # a dollar in a sequence or a name is a dollar
 }
 MODELS = {
@@ -64,6 +58,7 @@ LIGHTEST = 0.85
 ERROR = "mean estimation error (nats)"
 TRUTH = "true log p (nats)"
 NO_ERROR = "no error (below: underestimated)"
+BAND = "95 % interval of the mean"
 DOTTED: dict[str, Any] = {"color": "0.2", "linewidth": 1, "linestyle": (0, (1, 1.3))}
 """The line where a model is right."""
 
@@ -72,9 +67,8 @@ DOTTED: dict[str, Any] = {"color": "0.2", "linewidth": 1, "linestyle": (0, (1, 1
 def page(
     path: Path, *, width: float, height: float, title: str | None = None
 ) -> Iterator[Figure]:
-    """Give a figure to draw on; then write it as ``path.png`` and ``path.svg``.
+    """Give a figure to draw on; then write it as PNG, SVG and PDF.
 
-    Both files depend on what is drawn alone: they hold no date and no random name.
     Nothing is written if the drawing fails, and nothing stays open.
 
     Args:
@@ -88,19 +82,28 @@ def page(
     """
     matplotlib = require("matplotlib", extra="distort")
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # Sequences may be of any script: what the font lacks is a box in the PNG.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         if title is not None:
             figure.suptitle(title)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path.with_name(path.name + ".png"), dpi=RESOLUTION)
-        figure.savefig(
-            path.with_name(path.name + ".svg"), dpi=EMBEDDED, metadata={"Date": None}
-        )
+        for text in figure.findobj(Text):
+            text.set_text(drawable(text.get_text()))
+        figure_files.save(figure, path, dots=RESOLUTION, embedded=EMBEDDED)
+
+
+def drawable(text: str) -> str:
+    r"""Write what the font of figures lacks as Python does, ``\u4e2d``: no boxes."""
+    from matplotlib import font_manager
+
+    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    has = font.get_charmap()
+    return "".join(
+        c if ord(c) in has else c.encode("ascii", "backslashreplace").decode()
+        for c in text
+    )
 
 
 def width_of(panels: int, most: int) -> float:
@@ -165,11 +168,12 @@ def plot_band(
     color: str,
     label: str | None = None,
 ) -> None:
-    """Draw a line in its band; a single point becomes a dot on its interval."""
+    """Draw a line in its band, which the legend names; one point becomes a dot."""
     alone = len(x) == 1
     ax.plot(x, middle, "o" if alone else "-", color=color, label=label)
+    width = 2 if alone else 0
     ax.fill_between(
-        x, lower, upper, color=color, alpha=0.25, linewidth=2 if alone else 0
+        x, lower, upper, color=color, alpha=0.25, linewidth=width, label=BAND
     )
 
 
@@ -178,36 +182,11 @@ def zero_line(ax: Axes, label: str | None = NO_ERROR) -> None:
     ax.axhline(0, label=label, **DOTTED)
 
 
-def legend(figure: Figure, dashed: str | None = None) -> None:
-    """Name what is drawn below the panels, each label once, in the order drawn.
+def legend(figure: Figure) -> None:
+    """Name what is drawn below the panels, each label once, in the order drawn."""
+    from matplotlib.patches import Patch
 
-    Args:
-        figure: With everything drawn.
-        dashed: What dashed lines of several colours are.
-    """
-    from matplotlib.lines import Line2D
-
-    entries: dict[str, Artist] = {}
-    for ax in figure.axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    if dashed is not None:
-        entries[dashed] = Line2D([], [], color="0.3", linewidth=1, linestyle="--")
-    if entries:
-        figure.legend(
-            list(entries.values()),
-            list(entries),
-            loc="outside lower center",
-            ncols=_ncols(list(entries), figure.get_figwidth()),
-        )
-
-
-def _ncols(labels: Sequence[str], room: float) -> int:
-    """Return in how many columns labels fit, as a legend fills them, by rough width."""
-    widths = [0.43 + 0.055 * len(label) for label in labels]  # inches
-    fitting = (
-        ncols
-        for ncols in range(len(labels), 1, -1)
-        if sum(max(column) for column in np.array_split(widths, ncols)) <= room
-    )
-    return next(fitting, 1)
+    entries = legends.labelled(figure)
+    if entries.pop(BAND, None):  # after the curves, and of no curve's colour
+        entries[BAND] = Patch(color="0.5", alpha=0.4, linewidth=0)
+    legends.place(figure, entries)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lm_latent_eval.estimators import ErrorTrajectory
 from lm_latent_eval.report.distortion.style import (
     ERROR,
@@ -25,8 +27,10 @@ MOST = 3
 """Panels that share the width of a page."""
 MANY = 30
 """Epochs above which lines are pixels in an SVG, which is then smaller."""
-INSET = (0.42, 0.13, 0.56, 0.33)
+INSET = (0.42, 0.12, 0.56, 0.31)
 """Where an inset lies in its panel: left, bottom, width, height."""
+MIDDLE = 0.95
+"""Share of the changes that an inset shows."""
 CLEAR = 0.52
 """Share of a panel's height that the lines above an inset stay clear of."""
 
@@ -41,7 +45,7 @@ def draw_training(
     """Draw the error after each epoch, darker for less probable sequences (figure 3).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         panels: Sequences (those of training, of test) and their errors.
         best_epoch: Of the least validation loss, counted from 1; shaded.
         title: Above the panels.
@@ -69,7 +73,7 @@ def draw_amount(
     """Draw the error by sequences seen, its change inset (figures 4, 8 and 10).
 
     Args:
-        path: Of the files, without ``.png`` and ``.svg``.
+        path: Of the files, without their endings.
         panels: Models, their errors, and how many sequences an epoch brings each.
         title: Above the panels.
 
@@ -126,12 +130,31 @@ def plot_amount(
     if len(seen) > 1:
         _make_room(ax, seen, trajectory)
         inset = ax.inset_axes(INSET)
-        plot_bins(inset, seen[1:], trajectory.relative_change, trajectory, scale, 0.5)
+        changes = trajectory.relative_change
+        plot_bins(inset, seen[1:], changes, trajectory, scale, 0.5)
         zero_line(inset, label=None)
         inset.set_xlim(left=0)
+        inset.set_ylim(*_middle(changes))
         inset.xaxis.set_major_formatter(EngFormatter(sep=""))
         inset.tick_params(labelsize=5.5, length=2, pad=1.5)
-        inset.set_title("relative change", fontsize=6, pad=2)
+        title = f"relative change\n(middle {100 * MIDDLE:g} %)"
+        inset.set_title(title, fontsize=5.5, pad=2, linespacing=1)
+
+
+def _middle(changes: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the ends of an axis that shows 0 and most changes.
+
+    Bins whose error is near 0 change by a multiple of it, which would leave all others
+    on one line.
+    """
+    known = np.array(changes)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return -1.0, 1.0
+    low, high = np.quantile(known, [(1 - MIDDLE) / 2, (1 + MIDDLE) / 2])
+    low, high = min(low, 0.0), max(high, 0.0)
+    room = 0.08 * (high - low) or 1.0
+    return float(low - room), float(high + room)
 
 
 def plot_bins(

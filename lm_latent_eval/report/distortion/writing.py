@@ -1,4 +1,4 @@
-"""Numbers as files and as tables: JSON for programs, Markdown for readers."""
+"""Numbers as JSON, and sequences of tokens as text that can be shown."""
 
 from __future__ import annotations
 
@@ -7,43 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import ErrorBin
 
-Cell = str | int | float
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Write a table; numbers are rounded to what a reader can use.
-
-    Example:
-        >>> print(table(["model", "error"], [["LSTM", -1.23456], ["GPT2", 0.0]]))
-        | model | error |
-        | --- | ---: |
-        | LSTM | -1.235 |
-        | GPT2 | 0 |
-    """
-    numeric = [
-        all(not isinstance(row[i], str) for row in rows) for i in range(len(head))
-    ]
-    rule = ["---:" if number else "---" for number in numeric]
-    cells = [list(head), rule, *([cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def cell(value: Cell) -> str:
-    """Write one cell."""
-    if isinstance(value, str):
-        return value.replace("|", "\\|")
-    if isinstance(value, int):
-        return f"{value:,}"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if math.isnan(value):
-        return ""
-    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def readable(text: str) -> str:
@@ -56,14 +26,45 @@ def readable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def interval(value: float, lower: float, upper: float) -> str:
-    """Write a number with its interval.
+def shown(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> str:
+    r"""Write a sequence of tokens; without a tokenizer, their numbers.
 
-    Example:
-        >>> interval(-1.23456, -1.3, -1.2)
-        '-1.235 (-1.3 .. -1.2)'
+    Tokens of bytes need not make characters, least of all in perturbed sequences. What
+    is left over is written as Python writes bytes, ``\xe2``, since a replacement
+    character would say nothing.
     """
-    return f"{cell(value)} ({cell(lower)} .. {cell(upper)})"
+    ids = [*map(int, ids)]
+    if tokenizer is None:
+        return " ".join(map(str, ids))
+    text = str(tokenizer.decode(ids))
+    if REPLACEMENT in text and (found := _bytes(ids, tokenizer)) is not None:
+        text = found.decode(errors="backslashreplace")
+    return readable(text)
+
+
+def _bytes(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bytes | None:
+    """Return the bytes of tokens; None if they are not made of bytes."""
+    pieces = "".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
+    if not all(piece in _BYTES for piece in pieces):
+        return None
+    return bytes(_BYTES[piece] for piece in pieces)
+
+
+def _byte_level() -> dict[str, int]:
+    """Return the character by which byte-level encodings write a byte -> the byte.
+
+    Bytes that are printable in Latin-1 stand for themselves, the others for characters
+    from 256 on, in their order (GPT-2; Radford et al., 2019).
+    """
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
+
+
+REPLACEMENT = "\ufffd"
+_BYTES = _byte_level()
 
 
 def write_json(stem: Path, found: Mapping[str, Any]) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lm_latent_eval.studies.importance.rows import Row, read
 from lm_latent_eval.studies.importance.run import ROWS_FILE, read_settings
 
@@ -67,3 +69,9 @@ def read_columns(study: Path) -> list[Column]:
     settings, rows = read_settings(study), read(study / ROWS_FILE)
     columns = [Column(settings, rows, name) for name in settings["tempered"]]
     return [column for column in columns if column.curves]
+
+
+def values_of(rows: list[Row], name: str) -> Any:
+    """Read numbers of rows; infinite ones are strings there, and gaps in a line."""
+    values = np.array([row[name] for row in rows], dtype=float)
+    return np.where(np.isfinite(values), values, np.nan)

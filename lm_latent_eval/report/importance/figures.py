@@ -1,7 +1,8 @@
 """Studies as the figures of Logan et al. (2020), a panel a column.
 
-Figures 2 and 3: perplexity over the number of samples, to 100 and to all. Figure 4: how
-estimates from one number of samples are distributed.
+Figures 2 and 3: perplexity over the number of samples, to 100 and to all, and below it
+temperatures relative to 1. Figure 4: how estimates from one number of samples are
+distributed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from typing import Any
 import numpy as np
 
 from lm_latent_eval.extras import require
-from lm_latent_eval.report.importance.columns import Column, Curve
+from lm_latent_eval.report import figure_files, legends
+from lm_latent_eval.report.importance.columns import Column, Curve, values_of
+from lm_latent_eval.report.importance.ridges import RIDGE, TICK, Looks, ridges
+from lm_latent_eval.studies.importance.rows import Row
 
 FEW = 100
 """Samples up to which figure 2 goes."""
-PANEL = (3.6, 3.2)
-"""Inches."""
-ENTRY = 1.75
-"""Inches that an entry of the legend takes."""
+PAGE = 7.2
+"""Width of a page, inches; a figure of one panel takes half of it."""
+HEIGHTS = {"curves": 2.6, "near": 1.5, "ridges": 3.0}
+"""Of panels, inches."""
+DOTS = 150
+"""An inch, of the PNG."""
 NARROW = 1.6
 """Ratio of an axis' ends below which it is marked as if it were linear."""
 TICKS = (
@@ -37,8 +43,10 @@ DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 
 GREYS = ("0.15", "0.4", "0.6")
 """Of proposals that are not tempered, in the order of their names."""
 BAND = "95 % of fresh estimates"
-SHOWN = 0.99
-"""Share of the estimates that figure 4 shows: few outliers shall not squeeze it."""
+BEHIND = (BAND, RIDGE, TICK)
+"""What the legend names after the curves."""
+Panels = dict[str, Callable[[Any, Column, Looks], None]]
+"""What draws each panel of a column, from above, by the height that it has."""
 
 
 def draw(columns: Sequence[Column], output: Path) -> None:
@@ -48,63 +56,59 @@ def draw(columns: Sequence[Column], output: Path) -> None:
         ModuleNotFoundError: If matplotlib is missing.
     """
     matplotlib = require("matplotlib", extra="plots")
-    matplotlib.use("agg")
     style = {
-        "font.size": 9,
-        "lines.markersize": 3.5,
-        "svg.hashsalt": "lm-latent-eval",
-        "svg.fonttype": "none",
-        "pdf.fonttype": 42,  # whole fonts, which journals ask for
+        **figure_files.STYLE,
+        "font.size": 8,
+        "axes.titlesize": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 3,
     }
     with matplotlib.rc_context(style):
-        _figure(columns, output / "figure_2", _few_samples)
-        _figure(columns, output / "figure_3", _all_samples)
-        _figure(columns, output / "figure_4", _density)
+        few: Panels = {"curves": _few_samples, "near": _few_near}
+        every: Panels = {"curves": _all_samples, "near": _all_near}
+        if not any(map(_neighbours, columns)):
+            del few["near"], every["near"]
+        _figure(columns, output / "figure_2", few)
+        _figure(columns, output / "figure_3", every)
+        _figure(columns, output / "figure_4", {"ridges": ridges})
 
 
 def _figure(
     columns: Sequence[Column],
     path: Path,
-    panel: Callable[[Any, Column, dict[Curve, dict[str, Any]]], None],
+    panels: Panels,
 ) -> None:
-    pyplot = require("matplotlib.pyplot", extra="plots")
-    width = PANEL[0] * len(columns)
+    """Draw the panels of each column, one below the other."""
+    from matplotlib.figure import Figure
+
+    across = {1: 1, 2: 2, 4: 2}.get(len(columns), 3)
+    blocks = -(-len(columns) // across)
+    heights = [HEIGHTS[name] for name in panels] * blocks
+    width = PAGE / 2 if across == 1 else PAGE
     looks = _looks(columns)
-    entries = len({look["label"] for found in looks for look in found.values()}) + 1
-    ncols = max(int(width / ENTRY), 1)
-    height = PANEL[1] + 0.2 * -(-entries // ncols)
-    figure, axes = pyplot.subplots(
-        1, len(columns), figsize=(width, height), squeeze=False, layout="constrained"
-    )
-    for ax, column, look in zip(axes[0], columns, looks, strict=True):
-        panel(ax, column, look)
-        ax.set_title(column.title)
-        ax.spines[["top", "right"]].set_visible(False)
-    named: dict[str, Any] = {}
-    for ax in axes[0]:
-        handles, labels = ax.get_legend_handles_labels()
-        named |= dict(zip(labels, handles, strict=True))
-    if band := named.pop(BAND, None):
-        named[BAND] = band  # behind the curves
-    if named:
-        figure.legend(
-            named.values(),
-            named.keys(),
-            loc="outside lower center",
-            ncols=ncols,
-            frameon=False,
-        )
-    dates: dict[str, dict[str, None]] = {
-        "png": {},
-        "svg": {"Date": None},
-        "pdf": {"CreationDate": None},
-    }
-    for kind, extra in dates.items():
-        figure.savefig(path.with_suffix(f".{kind}"), dpi=150, metadata=extra)
-    pyplot.close(figure)
+    figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
+    axes = figure.subplots(len(heights), across, squeeze=False, height_ratios=heights)
+    for place, (column, look) in enumerate(zip(columns, looks, strict=True)):
+        block, beside = divmod(place, across)
+        for row, panel in enumerate(panels.values(), start=block * len(panels)):
+            panel(axes[row, beside], column, look)
+            if beside and len(panels) > 1:  # the first panel has the same label
+                axes[row, beside].set_ylabel("")
+        axes[block * len(panels), beside].set_title(column.title)
+    for ax in figure.axes:
+        if not ax.has_data():
+            ax.set_axis_off()
+    entries = legends.labelled(figure)
+    for label in BEHIND:
+        if label in entries:
+            entries[label] = entries.pop(label)
+    legends.place(figure, entries)
+    figure_files.save(figure, path, dots=DOTS)
 
 
-def _looks(columns: Sequence[Column]) -> list[dict[Curve, dict[str, Any]]]:
+def _looks(columns: Sequence[Column]) -> list[Looks]:
     """Return how each column's curves look: a name looks the same in every panel."""
     temperatures = sorted({t for c in columns for t in c.settings["temperatures"]})
     others = sorted({name for c in columns for name in c.settings["others"]})
@@ -131,98 +135,103 @@ def _looks(columns: Sequence[Column]) -> list[dict[Curve, dict[str, Any]]]:
 # -- perplexity over the number of samples -----------------------------------------
 
 
-def _few_samples(ax: Any, column: Column, looks: dict[Curve, dict[str, Any]]) -> None:
+def _few_samples(ax: Any, column: Column, looks: Looks) -> None:
     _curves(ax, column, looks, min(FEW, column.num_samples))
 
 
-def _all_samples(ax: Any, column: Column, looks: dict[Curve, dict[str, Any]]) -> None:
+def _all_samples(ax: Any, column: Column, looks: Looks) -> None:
     _curves(ax, column, looks, column.num_samples)
     _logarithmic(ax.xaxis, ax.set_xscale)
 
 
-def _curves(
-    ax: Any, column: Column, looks: dict[Curve, dict[str, Any]], most: int
-) -> None:
+def _curves(ax: Any, column: Column, looks: Looks, most: int) -> None:
     for curve, look in looks.items():
-        rows = [row for row in column.curve(curve) if row["num_samples"] <= most]
-        sizes = [row["num_samples"] for row in rows]
-        ax.plot(sizes, _values(rows, "perplexity"), **look)
-        banded = [row for row in rows if "low" in row]
-        ax.fill_between(
-            [row["num_samples"] for row in banded],
-            _values(banded, "low"),
-            _values(banded, "high"),
-            color=look["color"],
-            alpha=0.2,
-            linewidth=0,
-        )
+        rows = _up_to(most, column.curve(curve))
+        ax.plot(_sizes(rows), values_of(rows, "perplexity"), **look)
+        _band(ax, rows, look["color"])
     ax.fill_between([], [], [], color="0.5", alpha=0.3, linewidth=0, label=BAND)
     ax.set_xlabel("samples a text (K)")
-    ax.set_ylabel("token perplexity (instance level)")
+    ax.set_ylabel("token perplexity\n(instance level)")
     _logarithmic(ax.yaxis, ax.set_yscale)
 
 
-# -- how estimates are distributed -------------------------------------------------
+def _band(ax: Any, rows: list[Row], color: str, against: Any = None) -> float:
+    """Draw where fresh estimates lie, in % of a number a row if there are numbers.
 
-
-def _density(ax: Any, column: Column, looks: dict[Curve, dict[str, Any]]) -> None:
-    """Draw a ridge a curve, each around its own median, which its name tells.
-
-    Perplexities differ by far more between curves than within one: on a common axis
-    every density is a spike.
+    Returns:
+        How far from 0 they lie at most, at larger numbers of samples.
     """
-    size = int(column.settings["replicate"])
-    names: list[str] = []
+    banded = [n for n, row in enumerate(rows) if "low" in row]
+    some = [rows[n] for n in banded]
+    ends = np.array([values_of(some, name) for name in ("low", "high")])
+    if against is not None:
+        ends = 100 * (ends / against[banded] - 1)
+    ax.fill_between(_sizes(some), *ends, color=color, alpha=0.2, linewidth=0)
+    return _farthest(ends)
+
+
+def _farthest(values: Any) -> float:
+    """Return the largest number of the later half, whatever its sign."""
+    later = abs(values[..., -(values.shape[-1] // 2) :])
+    return float(np.nanmax(later, initial=0.0))
+
+
+# -- temperatures in % of the first -------------------------------------------------
+
+
+def _few_near(ax: Any, column: Column, looks: Looks) -> None:
+    _near(ax, column, looks, min(FEW, column.num_samples))
+
+
+def _all_near(ax: Any, column: Column, looks: Looks) -> None:
+    _near(ax, column, looks, column.num_samples)
+    _logarithmic(ax.xaxis, ax.set_xscale)
+
+
+def _near(ax: Any, column: Column, looks: Looks, most: int) -> None:
+    """Draw temperatures in % of the first: those about 1 coincide on a wide axis.
+
+    The axis reaches as far as 1 and the temperatures next to it do at larger numbers of
+    samples; what lies farther away is in the panel above.
+    """
+    first = (column.proposal, 1.0)
+    shown = [*_neighbours(column), first]
+    if len(shown) == 1:
+        return
+    known = values_of(_up_to(most, column.curve(first)), "perplexity")
     farthest = 0.0
     for curve, look in looks.items():
-        found = [row for row in column.curve(curve) if row["num_samples"] == size]
-        if not found or not found[0].get("predicted"):
+        rows = _up_to(most, column.curve(curve))
+        if curve[0] != column.proposal or len(rows) != len(known):
             continue
-        values = np.log(_values(found, "predicted")[0])
-        values = values[np.isfinite(values)]
-        if len(values) < 2 or values.std() == 0:
-            continue
-        median, place = np.median(values), len(names)
-        names.append(f"{look['label']}: {np.exp(median):,.4g}")
-        away = np.quantile(abs(values - median), SHOWN)
-        farthest = max(farthest, float(away))
-        grid = np.linspace(-1.6 * away, 1.6 * away, 300)
-        height = kernel_density(values - median, grid)
-        height *= 0.85 / height.max()
-        ax.fill_between(
-            100 * np.expm1(grid),
-            -place,
-            height - place,
-            color=look["color"],
-            alpha=0.35,
-            linewidth=0,
-        )
-        ax.plot(100 * np.expm1(grid), height - place, color=look["color"])
-        single = np.log(_values(found, "replicates")[0]) - median
-        ax.plot(100 * np.expm1(single), 0 * single - place, "|", color=look["color"])
-    ax.set_yticks(-np.arange(len(names)), names, fontsize=8)
-    if farthest:
-        ax.set_xlim(-100 * np.expm1(1.6 * farthest), 100 * np.expm1(1.6 * farthest))
-    ax.set_xlabel(f"token perplexity\nfrom {size} samples,\n% from its median")
+        away = 100 * (values_of(rows, "perplexity") / known - 1)
+        ax.plot(_sizes(rows), away, **look)
+        reach = max(_farthest(away), _band(ax, rows, look["color"], known))
+        farthest = max(farthest, reach if curve in shown else 0.0)
+    ax.set_ylim(-1.1 * (farthest or 1.0), 1.1 * (farthest or 1.0))
+    ax.set_xlabel("samples a text (K)")
+    ax.set_ylabel("% above τ = 1")
 
 
-def kernel_density(values: Any, grid: Any) -> Any:
-    """Return the density of values (N,) at points (G,), by Gaussian kernels.
-
-    The width is Silverman's: 0.9 sd N^(-1/5).
-    """
-    width = 0.9 * values.std() * len(values) ** -0.2
-    z = (grid[:, None] - values) / width
-    return np.exp(-(z**2) / 2).mean(1) / (width * np.sqrt(2 * np.pi))
+def _neighbours(column: Column) -> list[Curve]:
+    """Return the curves of the temperatures next to 1, if there is one of 1 as well."""
+    tempered = sorted(t for name, t in column.curves if name == column.proposal)
+    if 1.0 not in tempered:
+        return []
+    place = tempered.index(1.0)
+    beside = tempered[max(0, place - 1) : place] + tempered[place + 1 : place + 2]
+    return [(column.proposal, t) for t in beside]
 
 
 # -- shared ------------------------------------------------------------------------
 
 
-def _values(rows: list[Any], name: str) -> Any:
-    """Read numbers of rows; infinite ones are strings there, and gaps in a line."""
-    values = np.array([row[name] for row in rows], dtype=float)
-    return np.where(np.isfinite(values), values, np.nan)
+def _up_to(most: int, rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["num_samples"] <= most]
+
+
+def _sizes(rows: list[Row]) -> list[int]:
+    return [row["num_samples"] for row in rows]
 
 
 def _logarithmic(axis: Any, set_scale: Callable[[str], None]) -> None:

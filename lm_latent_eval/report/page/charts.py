@@ -6,12 +6,15 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_latent_eval.extras import require
+from lm_latent_eval.report import figure_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 """Told apart by the colour-blind, on white and on black."""
@@ -28,6 +31,8 @@ STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
+DOTS = 200
+"""An inch, of a PNG."""
 INK = "#010203"
 """What is drawn in the text's colour, dark or light."""
 
@@ -36,12 +41,18 @@ Series = Sequence[tuple[float, float]]
 
 
 class Chart:
-    """One set of axes, and its SVG once it is drawn."""
+    """One set of axes, and its SVG for the page once it is drawn."""
 
-    def __init__(self, axes: Axes) -> None:
-        """Take the axes."""
-        self.axes = axes
+    def __init__(self, figure: Figure) -> None:
+        """Put axes on a figure."""
+        self.figure, self.axes = figure, figure.add_subplot()
         self.svg = ""
+
+    def save(self, stem: Path) -> None:
+        """Write it for a paper: ``STEM.png``, ``.svg`` and ``.pdf``."""
+        matplotlib = require("matplotlib", extra="report")
+        with matplotlib.rc_context({**STYLE, **figure_files.STYLE}):
+            figure_files.save(self.figure, stem, dots=DOTS)
 
 
 @contextmanager
@@ -58,7 +69,7 @@ def chart(height: float = 3.2) -> Iterator[Chart]:
     ink = dict.fromkeys((*named, "xtick.color", "ytick.color"), INK)
     with matplotlib.rc_context({**STYLE, **ink}):
         figure = Figure(figsize=(7, height), layout="constrained")
-        drawn = Chart(figure.add_subplot())
+        drawn = Chart(figure)
         yield drawn
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
@@ -80,7 +91,7 @@ def intervals(
     rows: Sequence[tuple[str, float, Interval, float | None]],
     label: str,
     names: Sequence[str] = (),
-) -> str:
+) -> Chart:
     """Draw named numbers with their intervals.
 
     Args:
@@ -102,10 +113,10 @@ def intervals(
         axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel(label)
-    return drawn.svg
+    return drawn
 
 
-def lines(series: Mapping[str, Series], names: Sequence[str], x: str, y: str) -> str:
+def lines(series: Mapping[str, Series], names: Sequence[str], x: str, y: str) -> Chart:
     """Draw a curve a model, over a logarithmic axis."""
     with chart() as drawn:
         for name, points in series.items():
@@ -114,12 +125,12 @@ def lines(series: Mapping[str, Series], names: Sequence[str], x: str, y: str) ->
                 *zip(*points, strict=True), color=colour, marker=mark, label=name
             )
         _finish(drawn.axes, x, y, logarithmic="x")
-    return drawn.svg
+    return drawn
 
 
 def points(
     series: Mapping[str, Series], names: Sequence[str], x: str, y: str, *, least: float
-) -> str:
+) -> Chart:
     """Draw a cloud of points a model, over logarithmic axes.
 
     Args:
@@ -145,7 +156,7 @@ def points(
             )
         _finish(drawn.axes, x, y, logarithmic="xy")
         drawn.axes.set_ylim(bottom=least * 0.9)
-    return drawn.svg
+    return drawn
 
 
 def shares(
@@ -155,7 +166,7 @@ def shares(
     y: str,
     *,
     mark: float,
-) -> str:
+) -> Chart:
     """Draw which share of values is above each value, and mark one."""
     with chart() as drawn:
         for name, values in series.items():
@@ -171,7 +182,7 @@ def shares(
         drawn.axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
         drawn.axes.set_ylim(0, 1.02)
         _finish(drawn.axes, x, y)
-    return drawn.svg
+    return drawn
 
 
 def _looks(name: str, names: Sequence[str]) -> tuple[str, str]:
@@ -195,4 +206,4 @@ def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:
     axes.figure.legend(loc="outside upper left", ncols=3)
 
 
-__all__ = ["intervals", "lines", "points", "shares"]
+__all__ = ["Chart", "intervals", "lines", "points", "shares"]

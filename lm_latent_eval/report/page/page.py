@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -38,13 +39,19 @@ UNRELIABLE = 0.7
 Sides = Mapping[str, Sequence[Sequence[Record]]]
 
 
-def write(sides: Sides, labels: Mapping[str, str], output: Path) -> None:
+def write(
+    sides: Sides,
+    labels: Mapping[str, str],
+    output: Path,
+    figures: Path | None = None,
+) -> None:
     """Write the page.
 
     Args:
         sides: Name -> the runs of a model, each with its records.
         labels: Name -> where they are from.
         output: The file.
+        figures: A folder for the charts as PNG, SVG and PDF; None writes none.
 
     Raises:
         ValueError: If there is nothing to show.
@@ -53,14 +60,25 @@ def write(sides: Sides, labels: Mapping[str, str], output: Path) -> None:
     jinja2 = require("jinja2", extra="report")
     source = files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
+    tasks = [_task(task, some) for task, some in _by_task(sides).items()]
     page = environment.from_string(source).render(
         version=lm_latent_eval.__version__,
         labels=labels,
-        tasks=[_task(task, some) for task, some in _by_task(sides).items()],
+        tasks=tasks,
         digits=_digits,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, page)
+    if figures:
+        _save_charts(tasks, figures)
+
+
+def _save_charts(tasks: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    for task in tasks:
+        for each in task.get("charts", ()):
+            if each["drawn"]:
+                name = f"{task['name']} {each['title']}".lower()
+                each["drawn"].save(folder / re.sub(r"[^\w.]+", "-", name))
 
 
 def _digits(value: Any) -> str:
@@ -103,7 +121,7 @@ def _task(task: str, sides: dict[str, list[Record]]) -> dict[str, Any]:
     return {
         **shown,
         "differences": [_difference(each) for each in differences],
-        "charts": [c for c in _charts(first, differences) if c["svg"] or c["note"]],
+        "charts": [c for c in _charts(first, differences) if c["drawn"] or c["note"]],
         "worst": _worst(first),
     }
 
@@ -157,12 +175,12 @@ def _difference(each: TextComparison) -> dict[str, Any]:
 
 def _charts(
     first: dict[str, Record], differences: Sequence[TextComparison]
-) -> list[dict[str, str]]:
+) -> list[dict[str, Any]]:
     """Return the charts of texts, each with a title and what its marks are."""
     return [
         {
             "title": "Models",
-            "svg": charts.intervals(
+            "drawn": charts.intervals(
                 [_interval(name, record) for name, record in first.items()],
                 "bits per byte",
                 names=[*first],
@@ -172,9 +190,9 @@ def _charts(
         },
         {
             "title": "Differences",
-            "svg": charts.intervals([_band(each) for each in differences], "bits")
+            "drawn": charts.intervals([_band(each) for each in differences], "bits")
             if differences
-            else "",
+            else None,
             "note": "Band: 95 % of texts drawn again." if differences else "",
         },
         _over_samples(first),
@@ -214,7 +232,7 @@ def _band(
     )
 
 
-def _over_samples(first: dict[str, Record]) -> dict[str, str]:
+def _over_samples(first: dict[str, Record]) -> dict[str, Any]:
     curves = {
         name: curve for name, record in first.items() if (curve := _curve(record.rows))
     }
@@ -224,10 +242,10 @@ def _over_samples(first: dict[str, Record]) -> dict[str, str]:
             "Records without log-weights have no curve: --model_args log_weights=true."
         )
         drawn = any(row.effective_sample_size for r in first.values() for row in r.rows)
-        return {"title": title, "svg": "", "note": note if drawn else ""}
+        return {"title": title, "drawn": None, "note": note if drawn else ""}
     return {
         "title": title,
-        "svg": charts.lines(curves, [*first], "samples a text", "bits per byte"),
+        "drawn": charts.lines(curves, [*first], "samples a text", "bits per byte"),
         "note": "From the first samples of every text.",
     }
 
@@ -247,7 +265,7 @@ def _curve(rows: Sequence[Row]) -> list[tuple[float, float]]:
     return [(k, bits(-total / size)) for k, total in found if math.isfinite(total)]
 
 
-def _by_length(first: dict[str, Record]) -> dict[str, str]:
+def _by_length(first: dict[str, Record]) -> dict[str, Any]:
     clouds = {
         name: some
         for name, record in first.items()
@@ -261,16 +279,16 @@ def _by_length(first: dict[str, Record]) -> dict[str, str]:
     }
     return {
         "title": "Effective samples by length",
-        "svg": charts.points(clouds, [*first], "words", "effective samples", least=1)
+        "drawn": charts.points(clouds, [*first], "words", "effective samples", least=1)
         if clouds
-        else "",
+        else None,
         "note": "One point a text; near 1, one draw decides its number."
         if clouds
         else "",
     }
 
 
-def _tails(first: dict[str, Record]) -> dict[str, str]:
+def _tails(first: dict[str, Record]) -> dict[str, Any]:
     known = {
         name: some
         for name, record in first.items()
@@ -284,11 +302,11 @@ def _tails(first: dict[str, Record]) -> dict[str, str]:
     }
     return {
         "title": "Pareto k",
-        "svg": charts.shares(
+        "drawn": charts.shares(
             known, [*first], "k", "share of texts above", mark=UNRELIABLE
         )
         if known
-        else "",
+        else None,
         "note": "Beyond the dotted line, 0.7, the draws' error of a text is not known."
         if known
         else "",

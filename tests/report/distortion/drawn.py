@@ -21,8 +21,9 @@ def axes() -> Axes:
 
 
 def written(path: Path) -> str:
-    """Return the SVG of a figure whose PNG is there as well."""
+    """Return the SVG of a figure whose PNG and PDF are there as well."""
     assert path.with_name(path.name + ".png").read_bytes()[1:4] == b"PNG"
+    assert path.with_name(path.name + ".pdf").read_bytes()[:4] == b"%PDF"
     return path.with_name(path.name + ".svg").read_text(encoding="utf-8")
 
 

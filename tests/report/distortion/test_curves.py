@@ -45,14 +45,27 @@ def test_corrected_curves_lose_the_estimators_bias():
     ax = axes()
     stderr = -0.1 * TRUE  # so that the bias is -stderr^2 / 2, larger for the rarer
     each = curve(stderr=stderr)
-    plot_corrected(ax, {"one": each})
+    plot_corrected(ax, each, None)
     line, _, corrected = ax.lines
     parts = [part.square().mean().item() / 2 for part in stderr.flip(0).split(10)]
     raised = [y for _, y in points(corrected)]
     expected = [y + b for (_, y), b in zip(points(line), parts, strict=True)]
     assert raised == pytest.approx(expected, rel=1e-12)
-    assert corrected.get_color() == line.get_color()
+    assert corrected.get_color() != line.get_color()
     assert corrected.get_linestyle() == "--"
+
+
+def test_every_estimate_has_a_panel_of_its_own(tmp_path):
+    """Beside the exact curve alone, which no other estimate's band lies on."""
+    each = curve(num_bins=4)
+    draw_latent(tmp_path / "a", {f"K = {k}": each for k in range(5)}, each)
+    svg = written(tmp_path / "a")
+    assert all(svg.count(f"<!-- K = {k} -->") == 1 for k in range(5))
+    ax = axes()
+    plot_corrected(ax, each, each)
+    assert [len(ax.collections), len(ax.lines)] == [2, 4]
+    with pytest.raises(ValueError, match="needs an error curve"):
+        draw_latent(tmp_path / "b", {}, each)
 
 
 def test_densities_are_shares_of_the_sequences_per_nat():
@@ -83,13 +96,13 @@ def test_figures(tmp_path, num_bins):
         assert text in svg
     draw_temperatures(tmp_path / "6", {0.7: TRUE, 1.0: TRUE}, {0.7: each, 1.0: each})
     svg = written(tmp_path / "6")
-    for text in ("density (1/nat)", "T = 0.7", "T = 1<"):
+    for text in ("density (1/nat)", "T = 0.7", "<!-- T = 1 -->"):
         assert text in svg
     for exact in (None, each):
         draw_latent(tmp_path / "latent", {"1 sample": each, "9 samples": each}, exact)
         svg = written(tmp_path / "latent")
         assert "corrected to second order" in svg
-        assert (">exact<" in svg) is (exact is not None)
+        assert ("<!-- exact -->" in svg) is (exact is not None)
 
 
 def test_equal_log_probabilities_have_a_density(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 
@@ -18,6 +19,7 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.report.distortion.measures import MEASURES
 from lm_latent_eval.report.distortion.reading import Comparison
 from lm_latent_eval.report.distortion.writing import plain
+from lm_latent_eval.report.tabular import rendered
 from tests.report.distortion.saved import columns, language, noise, save, save_epochs
 
 TRUE = language()
@@ -31,9 +33,9 @@ def scores(tmp_path):
 
 def measured(name, folders, tmp_path, num_bins=10):
     stem = tmp_path / "out" / name
-    said = MEASURES[name](folders, stem, num_bins)
+    said = rendered(MEASURES[name](folders, stem, num_bins), "text")
     found = json.loads(stem.with_name(f"{name}.json").read_text())
-    for ending in ("png", "svg"):
+    for ending in ("png", "svg", "pdf"):
         assert stem.with_name(f"{name}.{ending}").stat().st_size > 1000
     return said, found
 
@@ -125,7 +127,7 @@ def test_perplexities(tmp_path):
     found = columns(true, 2 * true, num_tokens=torch.tensor([2, 1], dtype=torch.int32))
     folder = save(tmp_path / "scores", found)
     stem = tmp_path / "out"
-    said = MEASURES["perplexities"]({"mine": folder}, stem, 10)
+    said = rendered(MEASURES["perplexities"]({"mine": folder}, stem, 10), "text")
     (row,) = json.loads((tmp_path / "out.json").read_text()).values()
     e = torch.e
     assert row["corpus"] == pytest.approx(e**4)
@@ -143,7 +145,7 @@ def test_what_has_no_error_is_counted(tmp_path):
     folder = save(tmp_path / "scores", columns(true, model, ended=ended))
     found = Comparison.open(folder)
     assert (found.impossible, found.ruled_out, len(found.columns)) == (3, 4, 393)
-    said = MEASURES["errors"]({"mine": folder}, tmp_path / "out", 10)
+    said = rendered(MEASURES["errors"]({"mine": folder}, tmp_path / "out", 10), "text")
     assert (
         "mine: 3 impossible under the language (in no mean), 4 ruled out by the model "
         "(in no mean), 2 cut at the maximum length (compared as beginnings)." in said
@@ -159,6 +161,23 @@ def test_the_command(scores, tmp_path, capsys):
     out = str(tmp_path / "out")
     main(["distort", "measure", "errors", f"A={scores}", "--output", out])
     assert "| A | 400 |" in capsys.readouterr().out
+    command = ["distort", "measure", "errors", f"A={scores}", "--output", out]
+    for kind, ending in (("csv", "csv"), ("latex", "tex")):
+        assert main([*command, "--format", kind]) == 0
+        kept = (tmp_path / "out" / f"errors.{ending}").read_text("utf-8")
+        assert kept == capsys.readouterr().out
+    head, row = csv.reader(
+        (tmp_path / "out" / "errors.csv").read_text("utf-8").splitlines()
+    )
+    assert head[:4] == [
+        "name",
+        "sequences",
+        "mean error (95 %)",
+        "mean error (95 %), lower",
+    ]
+    assert float(row[3]) < float(row[2]) < float(row[4]), "numbers, not words"
+    assert main([*command, "--format", "word"]) == 2
+    assert "--format" in capsys.readouterr().err
     for folders, message in (
         ([str(scores)], "expected NAME=DIR"),
         ([f"A={scores}", f"A={scores}"], "A names two folders"),

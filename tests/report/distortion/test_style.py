@@ -8,9 +8,11 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
 from lm_latent_eval.report.distortion.style import (
+    BAND,
     MODELS,
     NO_ERROR,
     colours,
+    drawable,
     legend,
     page,
     plot_band,
@@ -18,6 +20,7 @@ from lm_latent_eval.report.distortion.style import (
     width_of,
     zero_line,
 )
+from lm_latent_eval.report.figure_files import ENDINGS
 from tests.report.distortion.drawn import axes, points, written
 
 
@@ -28,9 +31,26 @@ def test_a_page_is_written_twice_the_same(tmp_path):
         ) as figure:
             figure.subplots().plot([0, 1], [0, 1])
     assert written(tmp_path / "new" / "a") == written(tmp_path / "new" / "b")
-    assert ">one $x$<" in written(tmp_path / "new" / "a"), "dollars are not mathematics"
-    a, b = (tmp_path / "new" / f"{name}.png" for name in "ab")
-    assert a.read_bytes() == b.read_bytes()
+    assert "<!-- one $x$ -->" in written(tmp_path / "new" / "a"), (
+        "dollars are not mathematics"
+    )
+    for kind in ENDINGS:
+        a, b = (tmp_path / "new" / f"{name}.{kind}" for name in "ab")
+        assert a.read_bytes() == b.read_bytes()
+    assert "<text" not in written(tmp_path / "new" / "a"), "glyphs, not fonts' names"
+    content = (tmp_path / "new" / "a.pdf").read_bytes()
+    assert b"/FontFile2" in content, "fonts are embedded"
+    assert b"/Type3" not in content, "and whole"
+
+
+def test_what_the_font_lacks_is_spelled_out(tmp_path):
+    """A warning, which is an error here, would say that there are boxes."""
+    assert drawable("naïve τ 漢") == "naïve τ \\u6f22"
+    with page(tmp_path / "a", width=2, height=2, title="漢字") as figure:
+        figure.subplots().plot([0], [0], label="中")
+        legend(figure)
+    svg = written(tmp_path / "a")
+    assert "<!-- \\u6f22\\u5b57 -->" in svg and "<!-- \\u4e2d -->" in svg
 
 
 def test_a_point_in_the_name_is_not_an_ending(tmp_path):
@@ -100,10 +120,10 @@ def test_a_legend_names_each_label_once_in_order():
     for ax in figure.subplots(1, 2):
         ax.plot([0], [0], label="b")
         zero_line(ax)
-        ax.plot([0], [0], label="a")
-    legend(figure, dashed="c")
+        plot_band(ax, [0, 1], [0, 0], [-1, -1], [1, 1], color="r", label="a")
+    legend(figure)
     (found,) = figure.legends
-    assert [t.get_text() for t in found.get_texts()] == ["b", NO_ERROR, "a", "c"]
+    assert [t.get_text() for t in found.get_texts()] == ["b", NO_ERROR, "a", BAND]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 11])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -9,12 +10,17 @@ import re
 import numpy as np
 import pytest
 
+pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
+
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.report.importance.claims import claims
 from lm_latent_eval.report.importance.columns import Column, read_columns
-from lm_latent_eval.report.importance.figures import _looks, kernel_density
-from lm_latent_eval.report.importance.tables import tables
+from lm_latent_eval.report.importance.figures import _all_near, _looks
+from lm_latent_eval.report.importance.ridges import kernel_density, ridges
+from lm_latent_eval.report.importance.tables import told
 from lm_latent_eval.studies.importance.rows import read, write
 from tests import tiny_checkpoint
 
@@ -23,6 +29,11 @@ TEXTS = (
     "It is known for its plums and its gardeners.",
     "The town has a bridge.",
 )
+TABLES = {"tables.md"} | {
+    f"{name}.{kind}"
+    for name in ("table_1", "table_1_spread", "table_2")
+    for kind in ("csv", "tex")
+}
 FIGURES = [f"figure_{n}.{kind}" for n in (2, 3, 4) for kind in ("png", "svg", "pdf")]
 
 
@@ -47,7 +58,7 @@ def test_the_command_leaves_rows_tables_and_figures(folder):
         "draws",
         "rows.jsonl",
         "settings.json",
-        "tables.md",
+        *TABLES,
     }
     found = read(out / "rows.jsonl")
     # (2 x 3 temperatures + 3 others) x 2 levels x 6 sizes, and 2 x 2 beams.
@@ -67,9 +78,17 @@ def test_tables_hold_the_rows_numbers(folder):
     ]
     shown = f"{row['perplexity']:.2f}"
     assert len(shown) == 5, "premise: below 100"
-    lines = [line for line in text.splitlines() if line.startswith("| τ = 2 ")]
-    assert lines[0].split("|")[3].strip() == shown
+    lines = [line for line in text.splitlines() if "| τ = 2 |" in line]
+    assert lines[0].split("|")[4].strip() == shown
     assert len(lines) == 3, "corpus level, instance level, spread"
+    head, *rows = csv.reader(
+        (folder / "out" / "table_1.csv").read_text("utf-8").splitlines()
+    )
+    assert head == ["level", "draws", "kglm, smoothing", "kglm, peeking"]
+    [cells] = [cells for cells in rows if cells[:2] == ["corpus", "τ = 2"]]
+    assert float(cells[3]) == row["perplexity"], "in full"
+    spread = (folder / "out" / "table_1_spread.tex").read_text(encoding="utf-8")
+    assert r"\toprule" in spread and r"$\tau$ = 2" in spread and " to " in spread
     assert re.findall(r"^\| k = (\d+) ", text, re.M) == ["1", "10"]
     assert re.findall(r"^- \((.)\)", text, re.M) == list("abcde")
 
@@ -117,6 +136,41 @@ def test_no_two_curves_look_alike():
     assert both[1]["prior", 1.0] == both[0]["prior", 1.0]
 
 
+def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
+    """Whose axis neither the fewest samples nor far temperatures decide."""
+    values = {0.5: [90, 30, 30], 0.9: [50, 10.1, 10.02], 1.0: [99, 10, 10]}
+    curves = {("peeking", t): v for t, v in (values | {1.1: [20, 9.9, 9.99]}).items()}
+    made = Column(
+        {**SETTINGS, "temperatures": [0.5, 0.9, 1.0, 1.1]}, rows(curves, {}), "peeking"
+    )
+    ax, [looks] = Figure().subplots(), _looks([made])
+    _all_near(ax, made, looks)
+    shown = {line.get_label(): line.get_ydata() for line in ax.lines}
+    assert shown["τ = 0.9"][1:] == pytest.approx([1, 0.2])
+    assert shown["τ = 1.1"][1:] == pytest.approx([-1, -0.1])
+    assert ax.get_ylim() == pytest.approx((-0.22, 0.22)), "of the later half, 1.1 times"
+    alone = Column(SETTINGS, rows({("peeking", 1.0): [9, 8, 7]}, {}), "peeking")
+    empty = Figure().subplots()
+    _all_near(empty, alone, *_looks([alone]))
+    assert not empty.has_data()
+
+
+@pytest.mark.parametrize(("spread", "scale"), [(0.02, "linear"), (0.5, "asinh")])
+def test_narrow_densities_are_no_spikes_beside_wide_ones(spread, scale):
+    narrow = np.random.default_rng(0).normal(0, 0.01, 200)
+    made = rows({("peeking", 1.0): [9, 8, 7], ("peeking", 2.0): [9, 8, 7]}, {})
+    for row in made:
+        wide = spread / 0.01 if row["temperature"] == 2 else 1.0
+        row["predicted"] = list(8 * np.exp(wide * narrow))
+        row["replicates"] = row["predicted"][:3]
+    column = Column(SETTINGS, made, "peeking")
+    ax = Figure().subplots()
+    ridges(ax, column, *_looks([column]))
+    assert ax.get_xscale() == scale
+    across = [np.ptp(ax.transData.transform(p.get_xy())[:, 0]) for p in ax.patches[:2]]
+    assert min(across) > 0.1 * ax.bbox.width
+
+
 def test_legends_and_labels_are_inside_the_figure(folder):
     """What is drawn reaches no edge: nothing is cut off."""
     from matplotlib.image import imread
@@ -132,15 +186,23 @@ def test_a_report_runs_no_model(folder, tmp_path, capsys):
     out = str(folder / "out")
     command = ["study", "--report", out, out, "--output", str(tmp_path)]
     assert main(command) == 0
-    assert capsys.readouterr().out.count("kglm, smoothing | kglm, peeking |") >= 3
-    assert {p.name for p in tmp_path.iterdir()} == {*FIGURES, "tables.md"}
+    twice = "| kglm, smoothing (1) | kglm, peeking (1) | kglm, smoothing (2) |"
+    assert capsys.readouterr().out.count(twice) == 3
+    assert {p.name for p in tmp_path.iterdir()} == {*FIGURES, *TABLES}
+    assert main([*command, "--format", "latex"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^% (\w+)$", shown, re.M) == [
+        "table_1",
+        "table_1_spread",
+        "table_2",
+    ]
 
 
 def test_the_same_rows_give_the_same_files(folder, tmp_path):
     out = folder / "out"
     for name in ("a", "b"):
         main(["study", "--report", str(out), "--output", str(tmp_path / name)])
-    for name in (*FIGURES, "tables.md"):
+    for name in (*FIGURES, *TABLES):
         assert (tmp_path / "a" / name).read_bytes() == (out / name).read_bytes(), name
         assert (tmp_path / "a" / name).read_bytes() == (
             tmp_path / "b" / name
@@ -252,7 +314,7 @@ def test_claims_that_fail():
     assert "τ = 1 is best (66)" in c
     assert "no (66; nonpeeking 40)" in d
     assert "the beam gains" in e
-    assert "∞" in tables([column(rising, {})])
+    assert "∞" in told([column(rising, {})])
 
 
 def test_claims_without_numbers_are_not_tested():
@@ -274,7 +336,7 @@ def test_claims_of_nothing_but_infinities(tmp_path):
     write(tmp_path / "rows.jsonl", written)
     found = read(tmp_path / "rows.jsonl")
     assert found == made
-    text = tables([Column(SETTINGS, found, "peeking")])
+    text = told([Column(SETTINGS, found, "peeking")])
     assert "∞" in text
     assert text.count("not tested") == 3, "levels, monotonicity and temperatures"
 

@@ -1,0 +1,64 @@
+"""Options that were given and move no likelihood, told by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import Any
+
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
+
+logger = logging.getLogger(__name__)
+
+_OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples")
+_UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
+"""Model and proposal whose beams are the same at every temperature: they rank by p, or
+by scores of whole latents, whose order no division changes."""
+
+
+def tell(
+    given: Collection[str], options: ScoringOptions, checkpoint: Checkpoint
+) -> None:
+    """Warn, once a process, of options that move no likelihood.
+
+    Args:
+        given: Names of the options that a user has chosen.
+        options: All of them.
+        checkpoint: The model.
+    """
+    for names, why in _without_effect(options, checkpoint.name, checkpoint.model):
+        if idle := [name for name in names if name in given]:
+            _warn(f"{', '.join(idle)}: no effect on likelihoods, {why}")
+
+
+def tell_batch_sizes(batch_size: Any, max_batch_size: Any) -> None:
+    """Warn where a largest batch is given beside the size of all."""
+    if max_batch_size is not None and parse_batch_size(batch_size) is not None:
+        _warn(f"max_batch_size: no effect, batch_size={batch_size} is given")
+
+
+def _without_effect(
+    options: ScoringOptions, model: str, seam: Any
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield names of options, and why they have no effect."""
+    estimator = options.estimator or seam.estimators[0]
+    if estimator == "exact":
+        yield _OF_DRAWS, "which are exact: nothing is drawn"
+        return
+    if options.target_stderr is None:
+        yield ("max_samples",), "it bounds what target_stderr chooses: give that, too"
+    if estimator == "beam":
+        yield ("seed",), "a beam draws nothing"
+        proposal = options.proposal or seam.proposal_names[0]
+        if (model, proposal) in _UNTEMPERED:
+            yield ("temperature",), f"beams of {proposal} do not depend on it"
+
+
+@cache
+def _warn(message: str) -> None:
+    logger.warning("%s", message)
+
+
+__all__ = ["tell", "tell_batch_sizes"]
