@@ -52,6 +52,7 @@ class Exact:
         """Return log p(x) of one text."""
         return replace(
             Estimate.from_beam(log_w, num_tokens=num_tokens),
+            stderr=0.0,
             bound=Bound.EXACT,
             estimator=self.name,
         )
@@ -62,6 +63,7 @@ class Exact:
         """Return log p(continuation | prefix)."""
         return replace(
             _BEAM.difference(log_w, log_w_prefix, num_tokens),
+            stderr=0.0,
             bound=Bound.EXACT,
             estimator=self.name,
         )

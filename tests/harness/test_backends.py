@@ -196,7 +196,7 @@ def test_sampled_continuations_agree_with_enumeration(backend, truth):
     whole, prefix = ids("the", "saw", "Ada"), ids("the")
     expected = truth.log_p(whole) - truth.log_p(prefix)
     assert 0 < answer.estimate.draws_stderr < 0.05, "premise"
-    assert abs(answer - expected) < 5 * answer.estimate.stderr
+    assert abs(answer - expected) < 5 * answer.estimate.draws_stderr
 
 
 def test_options_of_a_question_share_the_draws_of_their_context(backend, monkeypatch):

@@ -196,7 +196,7 @@ def test_the_share_of_an_estimator_is_told_apart(rnng, tmp_path):
     for sample in found["samples"][TASK]:
         [[answer]] = sample["resps"]
         scored = answer[0] if isinstance(answer, tuple) else answer
-        stderr = scored.estimate.stderr
+        stderr = scored.estimate.draws_stderr
         variances.append(stderr**2)
         assert sample["estimator_bias"] == -(stderr**2) / 2
         assert abs(sample["mean_error"] - exact[sample["doc"]["index"]]) < (

@@ -41,20 +41,26 @@ SETTINGS = (
 )
 
 
+def errors(estimate):
+    """Those of an estimate that are known."""
+    return [e for e in (estimate.stderr, estimate.draws_stderr) if e is not None]
+
+
 def everything(lm: LatentKGLM) -> list[object]:
     """Answers of every kind, as plain numbers and strings."""
     whole = lm.loglikelihood_rolling(rolling(*TEXTS))
     parts = lm.loglikelihood(conditional(*PAIRS))
     numbers = [
-        x for a in whole for x in (*a.estimate.log_weights, a, a.estimate.stderr)
+        x for a in whole for x in (*a.estimate.log_weights, a, *errors(a.estimate))
     ]
-    numbers += [x for a, _ in parts for x in (a, a.estimate.stderr)]
+    numbers += [x for a, _ in parts for x in (a, *errors(a.estimate))]
     greedy = lm.generate_until(generation(*TEXTS, max_gen_toks=3))
     drawn = lm.generate_until(generation(*TEXTS, max_gen_toks=3, do_sample=True))
     return [
         pytest.approx([float(x) for x in numbers], rel=1e-9, abs=1e-9),
         [is_greedy for _, is_greedy in parts],
         [a.estimate.num_samples for a in whole],
+        [a.estimate.stderr is None for a in whole],
         greedy,
         drawn,
     ]
@@ -186,13 +192,14 @@ def test_requests_that_no_task_made_are_counted(backend):
 
 def test_the_pilot_only_chooses_how_many(backend):
     """Its draws are not those of the number, which are those of a run without pilot."""
-    lm = backend(num_samples=64, target_stderr=0.05, max_samples=5000)
+    how = {"estimator": "mixed", "max_samples": 5000}
+    lm = backend(num_samples=64, target_stderr=0.05, **how)
     (chosen,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
     number = chosen.estimate.num_samples
     assert number > 64, "premise"
     assert chosen.estimate.bound == "stochastic lower"
-    assert chosen.estimate.stderr < 0.1
-    plain = backend(num_samples=number).loglikelihood_rolling(
+    assert chosen.estimate.draws_stderr < 0.1
+    plain = backend(num_samples=number, **how).loglikelihood_rolling(
         rolling("Ada saw the fox")
     )
     assert chosen.estimate.log_weights == pytest.approx(plain[0].estimate.log_weights)

@@ -83,7 +83,10 @@ def test_rates_per_byte_are_refused_where_strings_were_not_scored(caplog):
     assert METRICS["bits_per_byte_stderr"](items) == "N/A"
     assert "3 words not spelled, so strings were not scored" in caplog.text
     for name in SAMPLED.keys() - {n for n in SAMPLED if "byte" in n}:
-        assert METRICS[name](items) == pytest.approx(SAMPLED[name], rel=1e-12)
+        expected = SAMPLED[name]
+        if not isinstance(expected, str):
+            expected = pytest.approx(expected, rel=1e-12)
+        assert METRICS[name](items) == expected
 
 
 def test_rates_per_byte_are_refused_where_gaps_were_not_charged():
@@ -100,17 +103,36 @@ def test_what_is_known_for_sure_weighs_the_same_under_every_draw():
     assert METRICS["effective_samples_corpus"](items) == pytest.approx(1.6)
 
 
+DRAWN = math.hypot(SE, SE**2 / 2)
+"""The error of the sum, and the bias of its logarithms beside it."""
+BYTES = (10, 5)
+ASKED = ("token_perplexity_at_least",)
+"""What has to be asked for."""
+
+
+def over_texts(units):
+    """sqrt(N / (N - 1) sum (l - rate u)^2) / sum u, of nats l and units u."""
+    nats = (math.log(2), math.log(8))
+    rate = sum(nats) / sum(units)
+    off = [n - rate * u for n, u in zip(nats, units, strict=True)]
+    return math.sqrt(2 * sum(d**2 for d in off)) / sum(units)
+
+
 SAMPLED = {
     "word_perplexity": P ** (-1 / 5),
-    "word_perplexity_stderr": P ** (-1 / 5) * SE / 5,
+    "word_perplexity_stderr": "N/A",  # nothing has checked the draws
     "byte_perplexity": P ** (-1 / 15),
-    "byte_perplexity_stderr": P ** (-1 / 15) * SE / 15,
+    "byte_perplexity_stderr": "N/A",
     "bits_per_byte": 4 / 15,  # P is 2^-4
-    "bits_per_byte_stderr": SE / math.log(2) / 15,
+    "bits_per_byte_stderr": "N/A",
     "token_perplexity": P ** (-1 / 7),
-    "token_perplexity_stderr": P ** (-1 / 7) * SE / 7,
+    "token_perplexity_stderr": "N/A",
+    "token_perplexity_monte_carlo_error": "N/A: 2 of 2 texts",
+    "token_perplexity_draws_error": P ** (-1 / 7) * DRAWN / 7,
+    "texts_without_monte_carlo_error": 2,
+    "token_perplexity_at_least": "N/A",
     "corpus_token_perplexity": (sum(PRODUCTS) / 2) ** (-1 / 7),
-    "corpus_token_perplexity_stderr": (sum(PRODUCTS) / 2) ** (-1 / 7) * SE / 7,
+    "corpus_token_perplexity_stderr": "N/A",
     "certified_token_perplexity": (P * 0.05) ** (-1 / 7),
     "effective_samples_median": (1.6 + 2) / 2,  # (1/4 + 3/4)^2 / (1/16 + 9/16) = 1.6
     "effective_samples_minimum": 1.6,
@@ -119,14 +141,17 @@ SAMPLED = {
 }
 
 PLAIN = SAMPLED | {
-    "word_perplexity_stderr": 0.0,
-    "byte_perplexity_stderr": 0.0,
-    "bits_per_byte_stderr": 0.0,
+    "word_perplexity_stderr": P ** (-1 / 5) * over_texts((3, 2)),
+    "byte_perplexity_stderr": P ** (-1 / 15) * over_texts(BYTES),
+    "bits_per_byte_stderr": over_texts(BYTES) / math.log(2),
     # No tokens are told: words count.
     "token_perplexity": P ** (-1 / 5),
-    "token_perplexity_stderr": 0.0,
+    "token_perplexity_stderr": P ** (-1 / 5) * over_texts((3, 2)),
+    "token_perplexity_monte_carlo_error": 0.0,
+    "token_perplexity_draws_error": 0.0,
+    "texts_without_monte_carlo_error": 0,
     "corpus_token_perplexity": P ** (-1 / 5),
-    "corpus_token_perplexity_stderr": 0.0,
+    "corpus_token_perplexity_stderr": P ** (-1 / 5) * over_texts((3, 2)),
     "certified_token_perplexity": P ** (-1 / 5),  # nothing is drawn
     "effective_samples_median": "N/A",
     "effective_samples_minimum": "N/A",
@@ -135,6 +160,9 @@ PLAIN = SAMPLED | {
 }
 
 BEAMS = PLAIN | {
+    **{name: "N/A" for name in PLAIN if name.endswith("_stderr")},
+    "token_perplexity_monte_carlo_error": "N/A: 2 of 2 texts",
+    "texts_without_monte_carlo_error": 2,
     "token_perplexity": P ** (-1 / 7),
     "corpus_token_perplexity": P ** (-1 / 7),
     "certified_token_perplexity": P ** (-1 / 7),  # a strict bound needs no luck
@@ -145,7 +173,7 @@ BEAMS = PLAIN | {
 def test_metric_by_hand(name):
     for items, expected in ((sampled(), SAMPLED), (plain(), PLAIN), (beams(), BEAMS)):
         found, wanted = METRICS[name](items), expected[name]
-        if wanted == "N/A":
+        if isinstance(wanted, str):
             assert found == wanted
         else:
             assert found == pytest.approx(wanted, rel=1e-12)
@@ -187,7 +215,9 @@ def test_the_sample_log_is_plain_json_with_what_a_metric_sums():
     terms = {name: metrics.Term.of(name, scored) for name in METRICS}
     read = json.loads(json.dumps(terms), parse_constant=pytest.fail)
     assert read["word_perplexity"] == [pytest.approx(math.log(1 / 2)), 3]
-    assert read["bits_per_byte_stderr"] == [pytest.approx(SE), 10]
+    assert read["bits_per_byte_stderr"] == [pytest.approx(math.log(1 / 2)), 10]
+    assert read["token_perplexity_draws_error"] == [pytest.approx(SE)]
+    assert read["texts_without_monte_carlo_error"] == [1]
     assert read["corpus_token_perplexity"] == pytest.approx(
         [*map(math.log, WEIGHTS[0])]
     )
@@ -224,7 +254,8 @@ def test_a_task_reports_every_metric(results):
     for name in METRICS:
         metric, is_stderr, _ = name.partition("_stderr")
         key = f"{metric}_stderr,none" if is_stderr else f"{metric},none"
-        assert isinstance(found[key], float), name
+        known = name not in ("corpus_token_perplexity_stderr", *ASKED)
+        assert isinstance(found[key], float | int) == known, name
     assert found["token_perplexity,none"] <= found["certified_token_perplexity,none"]
 
 
@@ -237,7 +268,8 @@ def test_the_stderr_column_is_filled(results):
     found = results["results"]["latent_perplexity"]
     with_error = {m.removesuffix("_stderr") for m in METRICS if m.endswith("_stderr")}
     assert with_error <= column.keys()
-    for name in with_error:
+    assert column["corpus_token_perplexity"] == "N/A"
+    for name in with_error - {"corpus_token_perplexity"}:
         assert float(column[name]) == round(found[f"{name}_stderr,none"], 4) > 0
     assert not [name for name in column if name.endswith("_stderr")]
 
@@ -248,8 +280,8 @@ def test_the_results_say_what_the_numbers_are(results):
     assert said["num_samples"] == 40
     assert said["requests"] == 3
     assert said["predicted_tokens"] == 5 + 6 + 3
-    assert said["bound_of_log_likelihood"] == {"stochastic lower": 3}
-    assert said["samples_per_request"] == [40, 40]
+    assert sum(said["bound_of_log_likelihood"].values()) == 3
+    assert said["samples_per_request"][0] == 40
     assert 1 <= said["effective_sample_size_minimum"] <= 20, "half are drawn"
     samples = results["samples"]["latent_perplexity"]
     assert all(math.isfinite(sample["filtered_resps"][0]) for sample in samples)

@@ -205,7 +205,8 @@ def test_filters_are_the_weights_of_the_estimate(model):
     assert estimate.log_evidence == pytest.approx(log_evidence(log_w).item())
     ratio = (by_hand - by_hand.logsumexp(-1)).exp() * 10
     expected = ratio.std(correction=1).item() / math.sqrt(10)
-    assert estimate.stderr == pytest.approx(expected)
+    assert estimate.draws_stderr == pytest.approx(expected)
+    assert estimate.stderr is None, "nothing has checked them"
     assert (estimate.num_samples, estimate.estimator) == (200, "smc")
     assert estimate.bound is Bound.STOCHASTIC_LOWER
 
@@ -219,7 +220,7 @@ def test_a_difference_is_of_the_same_filters(model):
     expected = log_evidence(after) - log_evidence(before)
     assert estimate.log_evidence == pytest.approx(expected.item())
     assert estimate.bound is Bound.NONE
-    assert method.difference(after, after, 0).stderr == 0.0
+    assert method.difference(after, after, 0).draws_stderr == 0.0
 
 
 def test_the_errors_say_how_far_off_it_is(model):
@@ -227,10 +228,12 @@ def test_the_errors_say_how_far_off_it_is(model):
     log_w = filtered(model, copies, num_samples)
     method, truth = ParticleFilter(num_samples), Truth(model).log_p(WORDS)
     estimates = [method.estimate(row, len(WORDS)) for row in log_w]
-    errors = [e.stderr for e in estimates]
+    errors = [e.draws_stderr for e in estimates]
     assert max(errors) < 0.3, "premise: reliable"
     reach = student.ppf(0.975, method.filters - 1)
-    missed = sum(abs(e.log_evidence - truth) > reach * e.stderr for e in estimates)
+    missed = sum(
+        abs(e.log_evidence - truth) > reach * e.draws_stderr for e in estimates
+    )
     # Of 200 intervals of 95 % more than 23 miss the truth in one run of a thousand.
     assert missed <= binom.ppf(0.999, copies, 0.05)
 
@@ -241,8 +244,8 @@ def test_few_filters_have_no_error(model):
         whole = filtered(model, 1, num_samples)
         prefix = filtered(model, 1, num_samples, WORDS[:CONTEXT])
         errors = [
-            method.estimate(whole[0], len(WORDS)).stderr,
-            method.difference(whole[0], prefix[0], 2).stderr,
+            method.estimate(whole[0], len(WORDS)).draws_stderr,
+            method.difference(whole[0], prefix[0], 2).draws_stderr,
         ]
         assert [math.isfinite(error) for error in errors] == [known, known]
 
@@ -253,7 +256,7 @@ def test_deviations_are_divided_by_one_less():
     log_w = log_z.repeat_interleave(10)
     spread = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]).std(correction=1).item()
     wanted = spread / math.sqrt(5) / 0.3
-    assert abs(method.estimate(log_w, 1).stderr - wanted) < 1e-6
+    assert abs(method.estimate(log_w, 1).draws_stderr - wanted) < 1e-6
 
 
 def test_what_cannot_be_divided_is_an_error():

@@ -120,10 +120,10 @@ def test_numbers_are_those_of_the_model():
             atol=1e-10,
         )
         assert found.stderr.tolist() == pytest.approx(
-            [e.stderr for e in expected], abs=1e-10
+            [e.draws_stderr for e in expected], abs=1e-10
         )
         bounds = {e.bound for e in expected} - {Bound.EXACT}  # of one tree
-        assert {latent(**options).bound} == bounds
+        assert bounds <= {latent(**options).bound}
 
 
 def test_a_sequence_is_not_cut_into_sentences():
@@ -144,8 +144,8 @@ def test_bounds_are_those_of_the_estimates():
     assert BOUNDS.keys() == {"auto", *ESTIMATORS}
     log_w = torch.tensor([-1.0, -2.0], dtype=torch.float64)
     for name, estimator in ESTIMATORS.items():
-        few = log_w[:1] if name == "exact" else log_w
-        assert estimator(2).estimate(few, 2).bound is BOUNDS[name]
+        given = {"exact": log_w[:1], "mixed": log_w[[0, 1, 1]]}.get(name, log_w)
+        assert estimator(2).estimate(given, 2).bound is BOUNDS[name]
 
 
 def test_a_model_without_latents_is_exact():

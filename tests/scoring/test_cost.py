@@ -49,8 +49,10 @@ def ways(model, checkpoint, text_file):
             pretrained=str(checkpoint), num_samples=k, estimator="mixed", device="cpu"
         ).loglikelihood_rolling(rolling(*TEXTS)),
         "estimate": lambda k: main(
-            ["estimate", str(checkpoint), f"--data={text_file}", f"--num-samples={k}"]
-            + ["--estimator=mixed"]
+            [
+                *("estimate", str(checkpoint), f"--data={text_file}"),
+                *(f"--num-samples={k}", "--estimator=mixed"),
+            ]
         ),
     }
 
