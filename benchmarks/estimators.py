@@ -125,7 +125,7 @@ def measure(
         tokens = sum(e.num_tokens for e in found)
         total = math.fsum(e.log_evidence for e in found)
         perplexities.append(math.exp(-total / tokens))
-        printed.append(math.hypot(*(e.stderr for e in found)) / tokens)
+        printed.append(math.hypot(*(e.draws_stderr for e in found)) / tokens)
         for n, estimate in enumerate(found):
             error = estimate.log_evidence - reference[n]
             errors.append(abs(error))

@@ -466,8 +466,7 @@ class Scorer:
         return tuned
 
     def _warn_of_tuning(self, queries: Sequence[Query]) -> None:
-        known = {*self._tuned.texts} if self._tuned else set()
-        found = sum(digest(query.text) in known for query in queries) if known else 0
+        found = sum(self._was_tuned_on(query) for query in queries)
         if found:
             logger.warning(
                 "the %s proposal was tuned on %d of these texts: no certificate holds "
@@ -475,6 +474,10 @@ class Scorer:
                 self.proposal.name,
                 found,
             )
+
+    def _was_tuned_on(self, query: Query) -> bool:
+        """Whether the proposal knows a text, whose certificate is void then."""
+        return self._tuned is not None and digest(query.text) in self._tuned.texts
 
     @property
     def _method(self) -> Any:
@@ -535,10 +538,13 @@ class Scorer:
             if len(together) == missing[query.index]:
                 stream = f"{self.options.seed}/{query.name}"
                 answer = Answer.of(found.pop(query.index), stream)
+                bound = answer.estimate.bound
                 if self.model.mass is Mass.UNNORMALISED:
-                    score = replace(answer.estimate, bound=Bound.UNNORMALISED)
-                    answer = replace(answer, estimate=score)
-                yield answer
+                    bound = Bound.UNNORMALISED
+                elif bound is Bound.STOCHASTIC_LOWER and self._was_tuned_on(query):
+                    bound = Bound.NONE
+                estimate = replace(answer.estimate, bound=bound)
+                yield replace(answer, estimate=estimate)
 
     def _refuse_unnormalised(self, what: str) -> None:
         if self.model.mass is Mass.UNNORMALISED:

@@ -135,3 +135,51 @@ def test_the_pilots_draws_are_not_those_of_the_estimate(checkpoint):
     draw = ImportanceSampling(20)
     rows = [next(scorer._weigh(draw, [some], p))[1] for p in ("pilot", "")]
     assert not torch.equal(*rows)
+
+
+def searched(outside, found, log_q):
+    """A row of weights: of draws, of what was found, and of that under the draws' q."""
+    parts = [
+        torch.tensor(part, dtype=torch.float64) for part in (outside, found, log_q)
+    ]
+    return torch.cat([parts[0], parts[1], parts[1] - parts[2]])
+
+
+@pytest.mark.parametrize("outside", [[-9.0, -9.0], [3.0, -math.inf]])
+def test_what_draws_are_likely_to_miss_is_given_more_of_them(outside):
+    """The search decides: whatever was drawn, the decision is the same."""
+    auto, method = Auto(4, filters=False), Mixed(4)
+    seen = searched(outside, [-1.0, -2.0], [-0.5, -1.0])
+    assert auto.instead(method, seen) is None
+    missed = searched(outside, [-1.0, -2.0], [-30.0, -1.0])
+    assert auto.instead(method, missed) == Mixed(16)
+    unknown = missed.clone()
+    unknown[4:] = math.nan
+    assert auto.instead(method, unknown) is None, "nobody asked"
+    assert auto.instead(ImportanceSampling(4), missed[:4]) is None
+    assert Fixed(method).instead(method, missed) is None
+
+
+def test_what_a_text_is_given_does_not_depend_on_its_draws(checkpoint):
+    options = ScoringOptions.parse(num_samples=4)
+    queries = [Query(n, f"{n}", "Ada saw the fox") for n in range(20)]
+    scorer = Scorer(checkpoint, options, quiet=True)
+    answers = [*scorer.score_texts(queries)]
+    assert {a.estimate.num_samples for a in answers} == {16}, "premise: more is asked"
+    assert {a.evaluations for a in answers} == {4 + 16}
+    assert len({a.estimate.log_evidence for a in answers}) > 1
+
+
+def test_an_upper_bound_takes_draws_of_its_own(checkpoint):
+    queries = [Query(0, "a", "Ada saw the fox")]
+    how = {"num_samples": 20, "estimator": "mixed"}
+    [one] = Scorer(checkpoint, ScoringOptions.parse(**how), quiet=True).score_texts(
+        queries
+    )
+    both = ScoringOptions.parse(bounds="both", **how)
+    [two] = Scorer(checkpoint, both, quiet=True).score_texts(queries)
+    assert one.estimate.upper is None
+    assert two.estimate.log_evidence == one.estimate.log_evidence
+    assert (one.evaluations, two.evaluations) == (20, 40)
+    assert two.estimate.upper > two.estimate.log_evidence - 1
+    assert two.estimate.upper != two.estimate.log_evidence

@@ -15,7 +15,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned
 from lm_latent_eval.scoring import tuning
-from lm_latent_eval.scoring.files import score_file
+from lm_latent_eval.scoring.files import read_record, score_file
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.tuning import tune
@@ -172,15 +172,16 @@ def test_scoring_a_text_that_was_tuned_on_is_found_out(checkpoint, tmp_path, cap
     loaded = load(checkpoint)
     texts = [TEXTS[1], "Ada saw the fox."]
     for proposal, warned in (("smoothing", True), ("adapted", False)):
-        scorer = Scorer(
-            loaded, ScoringOptions(proposal=proposal, num_samples=5), quiet=True
-        )
+        scorer = Scorer(loaded, ScoringOptions("is", 5, proposal), quiet=True)
         output = tmp_path / f"{proposal}.jsonl"
         with caplog.at_level(logging.WARNING):
             caplog.clear()
             score_file(scorer, texts, output)
         said = "the smoothing proposal was tuned on 1 of these texts" in caplog.text
         assert said == warned
+        bounds = [row.bound for row in read_record(output).rows]
+        void = ["none", "stochastic lower"] if warned else ["stochastic lower"] * 2
+        assert bounds == void, "no certificate of what was tuned on it"
         head = json.loads(output.read_text().splitlines()[0])
         data = loaded.model.tuned["smoothing"].data
         assert head["tuned_on"] == (data if warned else None)

@@ -1,0 +1,178 @@
+"""Whether printed errors hold: how often their intervals have the reference in them.
+
+    python -m lm_latent_eval.demo --out results/world
+    python benchmarks/errors.py --data results/world/test.jsonl --every 5
+
+A text's reference is the sum over a wide beam and the mean of many draws outside it,
+from a seed of their own; its own error is added to that which is judged. Texts of which
+no error is printed are counted. An interval is 1.96 standard errors to either side. Of
+what draws alone tell, ``draws_stderr``, the same share stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import lm_latent_eval
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.estimators import CorpusRate, Estimate, log_evidence, stderr
+from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling
+from lm_latent_eval.inference.mixed import Population
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query, Text
+from lm_latent_eval.text.corpora import read_texts
+
+SETTINGS = (
+    "auto,adapted,100",
+    "auto,adapted,1000",
+    "mixed,adapted,100",
+    "mixed,smoothing,100",
+    "is,adapted,100",
+    "is,smoothing,100",
+    "smc,adapted,100",
+)
+ELSEWHERE = 10_000
+"""The seed of references, which no setting draws from."""
+REACH = 1.96
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a text's log p is taken to be, nats, and how surely."""
+
+    log_p: float
+    stderr: float
+
+
+def references(
+    checkpoint: Checkpoint, texts: Sequence[Text], width: int, draws: int
+) -> list[Reference]:
+    """Sum what a beam of the model's first proposal finds, and draw the rest."""
+    scorer = Scorer(checkpoint, ScoringOptions.parse(seed=ELSEWHERE), quiet=True)
+    search, sampling = BeamMarginalization(width), ImportanceSampling(draws)
+    found = []
+    for text in texts:
+        batch, keys = scorer._collate([text]), scorer._keys([text])
+        encoded = scorer.model.encode(batch), scorer.proposal.encode(batch)
+        beam, _ = search.search(scorer.model, scorer.proposal, *encoded)
+        log_w, path = sampling.draw(scorer.model, scorer.proposal, batch, keys, encoded)
+        drawn = Particles(None, None, log_w, log_w, path)
+        outside, log_p, _ = (
+            Population(beam, drawn).log_w[0].split([draws, *[beam.log_w.shape[1]] * 2])
+        )
+        unbiased = outside.logaddexp(log_p.logsumexp(-1)) + text.log_spacing
+        found.append(Reference(log_evidence(unbiased).item(), stderr(unbiased).item()))
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return found
+
+
+def estimates(
+    checkpoint: Checkpoint, texts: Sequence[Text], setting: str, seed: int
+) -> list[Estimate]:
+    """Estimate texts by ``estimator,proposal,samples``."""
+    names = ("estimator", "proposal", "num_samples")
+    options = dict(zip(names, setting.split(","), strict=True))
+    parsed = ScoringOptions.parse(seed=seed, **options)
+    scorer = Scorer(checkpoint, parsed, quiet=True)
+    found = {part.text.name: part.estimate for part in scorer.estimate([*texts])}
+    return [found[text.name] for text in texts]
+
+
+def covered(
+    found: Sequence[Estimate],
+    errors: Sequence[float | None],
+    truth: Sequence[Reference],
+) -> list[bool]:
+    """Say of each error that is printed whether its interval has the reference."""
+    return [
+        abs(e.log_evidence - t.log_p) <= REACH * math.hypot(error, t.stderr)
+        for e, error, t in zip(found, errors, truth, strict=True)
+        if error is not None
+    ]
+
+
+def row(setting: str, runs: Sequence[list[Estimate]], truth: list[Reference]) -> str:
+    """Return a setting's line of the table."""
+    held, alone, widths, numbers = [], [], [], []
+    for found in runs:
+        held += covered(found, [e.stderr for e in found], truth)
+        alone += covered(found, [e.draws_stderr for e in found], truth)
+        widths += [e.stderr for e in found if e.stderr is not None]
+        tokens = torch.tensor([e.num_tokens for e in found])
+        rate = CorpusRate.perplexity(found, tokens)
+        error = rate.monte_carlo_stderr
+        shown = "N/A" if error is None else f"{error:.{_digits(error)}f}"
+        numbers.append(f"{rate.value:.{_digits(error or rate.value / 1e3)}f} ± {shown}")
+    unknown = 1 - len(held) / (len(runs) * len(truth))
+    cells = [
+        setting,
+        "; ".join(numbers),
+        f"{sum(held) / len(held):.1%}" if held else "",
+        f"{statistics.median(widths):.3f}" if widths else "",
+        f"{unknown:.1%}",
+        f"{sum(alone) / len(alone):.1%}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _digits(error: float) -> int:
+    return max(0, 1 - math.floor(math.log10(error))) if error else 4
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=str(CHECKPOINT))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--every", type=int, default=1, help="score one text of these")
+    parser.add_argument("--most", type=int, default=40, help="texts")
+    parser.add_argument("--words", type=int, default=64, help="of a text, at most")
+    parser.add_argument("--width", type=int, default=400, help="of reference beams")
+    parser.add_argument("--draws", type=int, default=5000, help="of references")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("settings", nargs="*", default=SETTINGS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    checkpoint = lm_latent_eval.load(arguments.model).checkpoint
+    cutter = Scorer(checkpoint, ScoringOptions(), quiet=True).cut
+    strings = read_texts(arguments.data)[:: arguments.every]
+    texts = [
+        text
+        for number, string in enumerate(strings)
+        for text in cutter.whole(Query(number, f"text/{number}", string))
+        if 0 < len(text.words) <= arguments.words
+    ][: arguments.most]
+    with torch.inference_mode():
+        truth = references(checkpoint, texts, arguments.width, arguments.draws)
+    tokens = sum(len(text.words) for text in texts)
+    nats = -math.fsum(t.log_p for t in truth) / tokens
+    loose = sum(t.stderr > 0.02 for t in truth)
+    print(
+        f"{len(texts)} texts, {tokens:,} tokens; reference perplexity "
+        f"{math.exp(nats):.4f}, {loose} references with an error above 0.02 nats\n\n"
+        "| setting | perplexity ± Monte Carlo, by seed | intervals that hold "
+        "| median ± of a text, nats | no error printed | of `draws_stderr`, hold |\n"
+        "|---|---|---|---|---|---|"
+    )
+    for setting in arguments.settings:
+        runs = [
+            estimates(checkpoint, texts, setting, seed)
+            for seed in range(arguments.seeds)
+        ]
+        print(row(setting, runs, truth), flush=True)
+
+
+if __name__ == "__main__":
+    main()
