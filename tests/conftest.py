@@ -15,6 +15,9 @@ from hypothesis import settings
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Before torch is imported, and for every process that a test starts: threads of tiny
+# tensors mostly wait for each other, and each worker would have as many as processors.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Examples are not timed: the machine may be busy with something else.
 settings.register_profile("untimed", deadline=None)
