@@ -18,6 +18,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Before torch is imported, and for every process that a test starts: threads of tiny
 # tensors mostly wait for each other, and each worker would have as many as processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Workers of one machine would write the same files where evaluate copies metrics to.
+if _worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["HF_MODULES_CACHE"] = str(
+        Path(__file__).parents[1] / ".pytest_cache" / "modules" / _worker
+    )
 
 # Examples are not timed: the machine may be busy with something else.
 settings.register_profile("untimed", deadline=None)
