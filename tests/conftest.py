@@ -69,6 +69,20 @@ def find_folder(variable: str, default: str) -> Path:
     pytest.skip(reason)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _simulated_device_has_a_random_state():
+    """Tests may run after one of the simulated device, which stays for the process.
+
+    ``torch.random.fork_rng`` asks every device for its state; torch's stub has none.
+    """
+    from torch.utils import backend_registration
+
+    stub = getattr(backend_registration, "_DummyBackendModule", None)
+    if stub is not None and not hasattr(stub, "get_rng_state"):
+        stub.get_rng_state = lambda self, device: None
+        stub.set_rng_state = lambda self, state, device: None
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Return the folder of real text."""
