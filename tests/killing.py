@@ -39,6 +39,7 @@ def latent_eval(log: Path, arguments: list[str]) -> None:
     from lm_latent_eval.cli import main
 
     _print_into(log)
+    os.cpu_count = lambda: 1  # threads of a study's job: its models are tiny
     sys.exit(main(arguments))
 
 

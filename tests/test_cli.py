@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     """Training text, development text and the graph of a small world."""
     world, folder = generate(seed=0), tmp_path_factory.mktemp("cli")
     documents = world.documents("dev")
-    for name, some in (("train", documents[:30]), ("dev", documents[30:40])):
+    for name, some in (("train", documents[:10]), ("dev", documents[10:14])):
         lines = [json.dumps(d, ensure_ascii=False) for d in some]
         (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     knowledge = {"triples": world.triples, "aliases": world.aliases}

@@ -29,7 +29,6 @@ from tests.killing import ENOUGH, KILLS, Command, latent_eval, lm_eval, num_byte
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("crash"),
     pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does"),
 ]
 

@@ -7,17 +7,6 @@ import pytest
 from tests.fuzz import law, models
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    """Tiny tensors gain nothing from threads, and the machine may be busy."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """Count what the test tries; ``tests/conftest.py`` adds it up."""

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests import stock_tasks, tiny_checkpoint
 from tests.conftest import PROJECT
 from tests.environment import Environment, pip
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    """Tiny tensors gain nothing from threads, and the machine may be busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

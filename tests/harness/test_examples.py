@@ -8,10 +8,7 @@ import pytest
 
 from tests.conftest import PROJECT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("install"),  # where the environment is built
-]
+pytestmark = pytest.mark.slow
 EXAMPLES = {"hmm": "latent_hmm", "mixture": "latent_mixture"}
 TEXTS = ("the cat saw a dog", "a dog ran")
 

@@ -11,10 +11,7 @@ import pytest
 from tests.conftest import PROJECT
 from tests.environment import Environment
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("install"),  # one worker builds each environment once
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

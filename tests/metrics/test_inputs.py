@@ -15,8 +15,6 @@ from lm_latent_eval.estimators import ErrorCurve, InformationRate
 from lm_latent_eval.scoring.text_scores import score_copies, text_scorer
 from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
 
-pytestmark = pytest.mark.xdist_group("metrics")
-
 
 @pytest.fixture
 def metric(request, tmp_path):

@@ -17,8 +17,6 @@ from lm_latent_eval.metric import METRICS
 PROJECT = Path(__file__).parents[2]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
-pytestmark = pytest.mark.xdist_group("metrics")  # they share evaluate's cache files
-
 
 @pytest.fixture(params=METRICS)
 def name(request):
