@@ -40,7 +40,7 @@ lint: $(stamp) ## Lint, check the format and the types.
 	$(bin)/mypy
 
 clean: ## Remove what the other targets made, the environment included.
-	rm -rf $(VENV) results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) results build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Made again whenever the requirements change. The stamp comes last: an installation

@@ -18,10 +18,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Before torch is imported, and for every process that a test starts: threads of tiny
 # tensors mostly wait for each other, and each worker would have as many as processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Workers of one machine would write the same files where evaluate copies metrics to.
+# Workers of one machine would write the same files where evaluate copies metrics to
+# (and evaluate cuts paths at their first ".py").
 if _worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["HF_MODULES_CACHE"] = str(
-        Path(__file__).parents[1] / ".pytest_cache" / "modules" / _worker
+        Path(__file__).parents[1] / ".cache" / "modules" / _worker
     )
 
 # Examples are not timed: the machine may be busy with something else.
@@ -67,20 +68,6 @@ def find_folder(variable: str, default: str) -> Path:
     if named or os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _simulated_device_has_a_random_state():
-    """Tests may run after one of the simulated device, which stays for the process.
-
-    ``torch.random.fork_rng`` asks every device for its state; torch's stub has none.
-    """
-    from torch.utils import backend_registration
-
-    stub = getattr(backend_registration, "_DummyBackendModule", None)
-    if stub is not None and not hasattr(stub, "get_rng_state"):
-        stub.get_rng_state = lambda self, device: None
-        stub.set_rng_state = lambda self, state, device: None
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from lm_latent_eval.estimators.importance import (
 )
 from lm_latent_eval.estimators.rates import perplexity
 
-MOST_UNSEEN = 0.9
+MOST_UNSEEN = 0.75
 """Share of p(x) that draws may be expected to miss where an error is still given."""
 LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""

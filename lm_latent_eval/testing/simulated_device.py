@@ -67,6 +67,9 @@ def _register() -> None:
     setup("sim")
     # Gradient checkpointing asks every device that there is, wherever it computes.
     vars(torch)["sim"].get_amp_supported_dtype = lambda: [torch.bfloat16]
+    # Forking random numbers asks every device for its own: there are none here.
+    vars(torch)["sim"].get_rng_state = lambda device=None: torch.get_rng_state()
+    vars(torch)["sim"].set_rng_state = lambda state, device=None: None
 
 
 def _is_simulated(device: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
 from lm_latent_eval.models.checkpoint import load
-from lm_latent_eval.scoring.budget import SHORT, Auto
+from lm_latent_eval.scoring.budget import SHORT, Auto, Fixed
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
@@ -138,25 +138,25 @@ def test_the_pilots_draws_are_not_those_of_the_estimate(checkpoint):
 
 
 def searched(outside, found, log_q):
-    """A row of weights: of draws, of what was found, and of that under the draws' q."""
-    parts = [
-        torch.tensor(part, dtype=torch.float64) for part in (outside, found, log_q)
-    ]
-    return torch.cat([parts[0], parts[1], parts[1] - parts[2]])
+    """A row of weights: of draws, of what was found, and of that when it is drawn."""
+    log_w = torch.tensor([*outside, *found], dtype=torch.float64)
+    log_p = log_w[len(outside) :]
+    return torch.cat([log_w, log_p - torch.tensor(log_q, dtype=torch.float64)])
 
 
-@pytest.mark.parametrize("outside", [[-9.0, -9.0], [3.0, -math.inf]])
+@pytest.mark.parametrize("outside", [[-9.0] * 50, [3.0, *[-math.inf] * 49]])
 def test_what_draws_are_likely_to_miss_is_given_more_of_them(outside):
     """The search decides: whatever was drawn, the decision is the same."""
-    auto, method = Auto(4, filters=False), Mixed(4)
-    seen = searched(outside, [-1.0, -2.0], [-0.5, -1.0])
+    auto, method = Auto(100, filters=False), Mixed(100)
+    found = [-1.0, -2.0, *[-math.inf] * 48]
+    seen = searched(outside, found, [-0.5, -1.0, *[0.0] * 48])
     assert auto.instead(method, seen) is None
-    missed = searched(outside, [-1.0, -2.0], [-30.0, -1.0])
-    assert auto.instead(method, missed) == Mixed(16)
+    missed = searched(outside, found, [-30.0, -1.0, *[0.0] * 48])
+    assert auto.instead(method, missed) == Mixed(400)
     unknown = missed.clone()
-    unknown[4:] = math.nan
+    unknown[100:] = math.nan
     assert auto.instead(method, unknown) is None, "nobody asked"
-    assert auto.instead(ImportanceSampling(4), missed[:4]) is None
+    assert auto.instead(ImportanceSampling(100), missed[:100]) is None
     assert Fixed(method).instead(method, missed) is None
 
 

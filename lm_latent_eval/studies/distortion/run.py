@@ -15,6 +15,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 import lm_latent_eval
@@ -117,7 +118,7 @@ class Study:
         ]
 
     def _run(self, stages: list[list[Step]]) -> None:
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        threads = max(1, min(torch.get_num_threads(), os.cpu_count() or 1) // self.jobs)
         others = {*multiprocessing.active_children()}
         with (
             tqdm(total=sum(map(len, stages)), unit=" steps", disable=self.quiet) as bar,
