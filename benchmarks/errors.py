@@ -154,7 +154,7 @@ def main() -> None:
         for text in cutter.whole(Query(number, f"text/{number}", string))
         if 0 < len(text.words) <= arguments.words
     ][: arguments.most]
-    with torch.inference_mode():
+    with torch.no_grad():
         truth = references(checkpoint, texts, arguments.width, arguments.draws)
     tokens = sum(len(text.words) for text in texts)
     nats = -math.fsum(t.log_p for t in truth) / tokens
