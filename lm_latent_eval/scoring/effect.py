@@ -12,7 +12,8 @@ from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 
 logger = logging.getLogger(__name__)
 
-_OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples")
+_OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples", "bounds")
+_UNCHECKED = ("is", "smc", "beam")
 _UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
 """Model and proposal whose beams are the same at every temperature: they rank by p, or
 by scores of whole latents, whose order no division changes."""
@@ -49,6 +50,9 @@ def _without_effect(
         return
     if options.target_stderr is None:
         yield ("max_samples",), "it bounds what target_stderr chooses: give that, too"
+    if options.bounds == "both" and estimator in _UNCHECKED:
+        why = f"an upper bound comes with an error, and estimator={estimator} has none"
+        yield ("bounds",), why
     if estimator == "beam":
         yield ("seed",), "a beam draws nothing"
         proposal = options.proposal or seam.proposal_names[0]

@@ -52,6 +52,9 @@ def test_beams_and_bounds(told):
     [said] = told(kglm, {"max_samples": 9})
     assert "target_stderr" in said
     assert told(kglm, {"max_samples": 9, "target_stderr": 1}) == []
+    [said] = told(kglm, {"estimator": "is", "bounds": "both"})
+    assert said.startswith("bounds: ") and "estimator=is has none" in said
+    assert told(kglm, {"bounds": "both"}) == []
     [said] = told(kglm, {}, batch_size=2, max_batch_size=4)
     assert said.startswith("max_batch_size: no effect")
     assert told(kglm, {}, batch_size="auto", max_batch_size=4) == []

@@ -127,7 +127,7 @@ def _interval(totals: Totals, level: Level) -> Row:
 def _diagnostics(totals: Totals) -> Row:
     sizes = totals.sample_sizes
     return {
-        "log_likelihood_stderr": _finite(math.sqrt(totals.variance)),
+        "log_likelihood_draws_stderr": _finite(math.sqrt(totals.variance)),
         "effective_sample_size_median": statistics.median(sizes),
         "effective_sample_size_minimum": min(sizes),
         "share_pareto_k_above_0.7": totals.unreliable / totals.num_texts,

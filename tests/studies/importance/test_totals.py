@@ -145,7 +145,7 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     certified = math.exp(-(log_p - math.log(24 / 0.05)) / 45)
     assert last["certified_perplexity"] == pytest.approx(certified, rel=1e-8)
     error = stderr(log_w).square().sum().sqrt().item()
-    assert last["log_likelihood_stderr"] == pytest.approx(error, rel=1e-8)
+    assert last["log_likelihood_draws_stderr"] == pytest.approx(error, rel=1e-8)
     sizes = effective_sample_size(log_w)
     assert last["effective_sample_size_minimum"] == pytest.approx(sizes.min().item())
     assert last["effective_sample_size_median"] == pytest.approx(sizes.median().item())
