@@ -20,7 +20,7 @@ from lm_latent_eval.estimators.importance import (
 )
 from lm_latent_eval.estimators.rates import perplexity
 
-MOST_UNSEEN = 0.75
+MOST_UNSEEN = 0.99
 """Share of p(x) that draws may be expected to miss where an error is still given."""
 LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""
@@ -377,7 +377,7 @@ class Estimate:
             0.117
             >>> round(estimate.checked(0.4).stderr, 3)
             0.524
-            >>> estimate.checked(0.95).stderr is None
+            >>> estimate.checked(0.999).stderr is None
             True
         """
         known = unseen <= MOST_UNSEEN and self.draws_stderr <= LARGEST

@@ -49,6 +49,7 @@ def unseen_share(
     Example:
         Half of p lies where ten draws never come.
 
+        >>> import torch
         >>> log_p = torch.tensor([0.25, 0.25]).log()
         >>> log_q = torch.tensor([0.5, 1e-9]).log()
         >>> round(unseen_share(log_p, log_p - log_q, 10, log_evidence=-0.7), 3)
