@@ -55,6 +55,8 @@ BOUNDS = {
     "exact": " It is exact: nothing is drawn.",
 }
 """Estimator -> on which side of the truth its token perplexity is."""
+ASKED_FOR = ("token_perplexity_at_least",)
+"""Not mentioned where nobody has asked for it."""
 NOT_DRAWN = {
     "corpus_token_perplexity": "the same, as nothing is drawn.",
     "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",
@@ -207,6 +209,8 @@ def _task(values: dict[str, Any], estimator: str) -> str:
         if value is None:
             continue
         if isinstance(value, str):
+            if name in ASKED_FOR:
+                continue
             means = f" It is {meaning}" if name.endswith("_error") else ""
             lines.append(_wrapped(f"{name}: {value}.{means}", indent="  "))
             continue
