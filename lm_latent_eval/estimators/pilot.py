@@ -24,6 +24,37 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.importance import relative_variance
 
+WORTH_LESS = 0.2
+"""Monte Carlo error, as a share of that over texts, that more samples hardly improve:
+errors add in squares."""
+
+
+def enough_samples(num_samples: int, draws_stderr: float, texts_stderr: float) -> int:
+    r"""Return the K beyond which more samples hardly make a corpus's error smaller.
+
+    .. math:: K' = K \Bigl(\frac{\mathrm{se}_\text{draws}}
+        {0.2\,\mathrm{se}_\text{texts}}\Bigr)^2
+
+    Args:
+        num_samples: K.
+        draws_stderr: Monte Carlo error of the corpus with K samples a text.
+        texts_stderr: Its error over texts, in the same unit.
+
+    Raises:
+        ValueError: If the errors are not positive and finite.
+
+    Example:
+        >>> enough_samples(100, draws_stderr=0.1, texts_stderr=0.2)
+        625
+    """
+    if not (0 < draws_stderr < math.inf and 0 < texts_stderr < math.inf):
+        raise ValueError(
+            f"errors must be positive and finite; got {draws_stderr}, {texts_stderr}"
+        )
+    rounding = 1 - 1e-12
+    wanted = (draws_stderr / texts_stderr / WORTH_LESS) ** 2
+    return max(1, math.ceil(num_samples * wanted * rounding))
+
 
 def required_num_samples(
     pilot_log_w: Tensor, target_stderr: float, *, maximum: int, minimum: int = 2

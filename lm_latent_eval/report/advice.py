@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
-WORTH_LESS = 0.2
-"""Monte Carlo error, as a share of that over texts, that more samples hardly improve:
-errors add in squares."""
+from lm_latent_eval.estimators import WORTH_LESS, enough_samples
 
 
 def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
@@ -45,7 +42,7 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
     if not isinstance(error, float) or not isinstance(over_texts, float) or not error:
         return
     if error > WORTH_LESS * over_texts:
-        more = math.ceil(number * (error / WORTH_LESS / over_texts) ** 2)
+        more = enough_samples(number, error, over_texts)
         yield (
             f"About num_samples={more} would make the Monte Carlo error a fifth of "
             "that over texts, below which it hardly counts."

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from lm_latent_eval.estimators import CorpusRate, Estimate, enough_samples
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.particles import PIECE
 
@@ -59,6 +63,33 @@ def announce(
         )
     if scored >= MUCH:
         logger.warning("%s. Ctrl-C ends the run", cost)
+
+
+def recommend(few: Sequence[Estimate], texts: int) -> None:
+    """Say how many samples a long run is worth, judged by some of its texts.
+
+    Args:
+        few: Estimates of some texts, by draws.
+        texts: How many the run has.
+    """
+    rate = CorpusRate.nats(few, torch.tensor([e.num_tokens for e in few]))
+    spread = math.hypot(*(e.log_evidence + rate.value * e.num_tokens for e in few))
+    drawn = math.hypot(*(e.draws_stderr for e in few))
+    if not (0 < drawn < math.inf and spread > 0):
+        return
+    number = enough_samples(few[0].num_samples, drawn, spread)
+    logger.warning(
+        "%d of %s texts say: with num_samples=%d the draws' error is a fifth of that "
+        "over texts, and more samples hardly make ± smaller",
+        len(few),
+        f"{texts:,}",
+        number,
+    )
+
+
+def is_much(method: Any, words: Sequence[int]) -> bool:
+    """Whether scoring takes minutes at least."""
+    return bool(method.num_samples * sum(words) >= MUCH)
 
 
 def machine_memory() -> int:

@@ -19,6 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.inference import ImportanceSampling, Mixed
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
@@ -28,7 +29,7 @@ from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.answer import Answer, Part
 from lm_latent_eval.scoring.budget import budget_of
-from lm_latent_eval.scoring.cost import announce
+from lm_latent_eval.scoring.cost import announce, is_much, recommend
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
@@ -39,6 +40,8 @@ from lm_latent_eval.text.reading import UnknownWords
 logger = logging.getLogger(__name__)
 
 MOST_TEXTS = 64
+FEW, FEW_SAMPLES = 10, 100
+"""Texts, and samples of each, that say how many samples a long run is worth."""
 TABLE = 1 << 25
 """Scores (texts x tokens x words) held at a time."""
 UNITS = {
@@ -178,7 +181,18 @@ class Scorer:
         """
         self._warn_of_tuning(queries)
         texts = [text for query in queries for text in self.cut.whole(query)]
+        self._recommend([text for text in texts if text.words])
         yield from self._whole_queries(self._score_whole(texts), texts)
+
+    def _recommend(self, texts: list[Text]) -> None:
+        """Before a long run, say how many samples a few of its texts ask for."""
+        method, apart = self._method, len(texts) // FEW
+        drawn = isinstance(method, ImportanceSampling | Mixed)
+        if not (drawn and apart and is_much(method, [len(t.words) for t in texts])):
+            return
+        small = replace(method, num_samples=min(method.num_samples, FEW_SAMPLES))
+        few = self._weigh(small, texts[::apart][:FEW], "recommend")
+        recommend([small.estimate(w, len(t.words)) for t, w in few], len(texts))
 
     def _score_whole(self, texts: list[Text]) -> Iterator[Part]:
         name = self.options.estimator or ""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.scoring import cost
 from lm_latent_eval.scoring.model import load
@@ -99,6 +102,26 @@ def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
     drawn = [estimate.num_samples for estimate in estimates]
     assert drawn != [10, 10], "premise"
     assert f"num_samples={max(drawn)} for 2 texts: {sum(drawn)} evalu" in chosen
+
+
+def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog):
+    texts = [" ".join(TEXTS[: 1 + n // 20]) for n in range(40)]
+    how = {"estimator": "is", "num_samples": 300}
+    plain = model.log_likelihood(texts, **how)
+    assert "texts say" not in caplog.text, "not for a short one"
+    monkeypatch.setattr(cost, "MUCH", 1)
+    found = model.log_likelihood(texts, **how)
+    assert [e.log_evidence for e in found] == pytest.approx(
+        [e.log_evidence for e in plain], abs=1e-9
+    ), "from random numbers of their own"
+    (said,) = [r.getMessage() for r in caplog.records if "texts say" in r.getMessage()]
+    assert said.startswith("10 of 40 texts say: with num_samples=")
+    number = int(said.split("num_samples=")[1].split()[0])
+    rate = CorpusRate.nats(found, torch.tensor([e.num_tokens for e in found]))
+    spread = math.hypot(*(e.log_evidence + rate.value * e.num_tokens for e in found))
+    drawn = math.hypot(*(e.draws_stderr for e in found))
+    wanted = enough_samples(300, drawn, spread)
+    assert wanted / 10 <= number <= 10 * wanted, "of ten texts"
 
 
 def test_an_exact_model_draws_nothing(tmp_path, monkeypatch, caplog):
