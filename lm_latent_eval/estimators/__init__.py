@@ -72,11 +72,7 @@ from lm_latent_eval.estimators.importance import (
 )
 from lm_latent_eval.estimators.joint_histogram import JointHistogram
 from lm_latent_eval.estimators.length_error import LengthError, LengthErrors
-from lm_latent_eval.estimators.pilot import (
-    WORTH_LESS,
-    enough_samples,
-    required_num_samples,
-)
+from lm_latent_eval.estimators.pilot import enough_samples, required_num_samples
 from lm_latent_eval.estimators.productivity import (
     ProductivityCurve,
     good_turing,
@@ -94,7 +90,6 @@ from lm_latent_eval.estimators.sentence_perplexity import mean_sentence_perplexi
 from lm_latent_eval.estimators.unseen import unseen_share
 
 __all__ = [
-    "WORTH_LESS",
     "Bins",
     "Bound",
     "ContrastiveLevel",

@@ -20,7 +20,7 @@ from typing import Self
 from torch import Tensor
 
 from lm_latent_eval.estimators.corpus import total_count
-from lm_latent_eval.estimators.estimate import Estimate, together
+from lm_latent_eval.estimators.estimate import Estimate
 from lm_latent_eval.estimators.rates import perplexity
 
 
@@ -30,32 +30,41 @@ class CorpusRate:
 
     value: float
     stderr: float | None
-    """Over texts, with the draws' part in it: what to expect of other texts. None where
-    the draws' part is not known, and of a single text."""
+    """Over texts, with the Monte Carlo error in it: what to expect of other texts. None
+    where the latter is not known, and of a single text."""
     monte_carlo_stderr: float | None
     """Of these texts, from the draws of latents and what they may have missed; None
     where that cannot be estimated of one of them."""
     draws_stderr: float
-    """The same as the draws tell it, who know nothing of what they miss."""
+    """The same as the draws tell it; what they miss is not in it."""
 
     @classmethod
-    def nats(cls, estimates: Sequence[Estimate], num_units: Tensor) -> Self:
+    def nats(
+        cls,
+        estimates: Sequence[Estimate],
+        num_units: Tensor,
+        streams: Sequence[str] | None = None,
+    ) -> Self:
         r"""Return nats a unit.
 
         .. math::
-            \mathrm{se}_\text{texts}^2 = \frac{N}{N-1}
-            \frac{\sum_n (l_n + R\, U_n)^2}{U^2}, \qquad
-            \mathrm{se}_\text{MC}^2 = \frac{1}{U^2} \Bigl( \sum_n \mathrm{se}_n^2
-            + \bigl(\sum_n \tfrac12 \mathrm{se}_{\text{draws}, n}^2\bigr)^2 \Bigr)
+            \mathrm{se}_\text{MC}^2 = \frac{1}{U^2} \Bigl( \sum_n d_n^2
+            + \bigl(\sum_n \tfrac12 d_n^2 + m_n\bigr)^2 \Bigr), \qquad
+            \mathrm{se}_\text{texts}^2 = \frac{1}{U^2} \Bigl( \frac{N}{N-1}
+            \sum_n (l_n + R\, U_n)^2 + \bigl(\sum_n \tfrac12 d_n^2 + m_n\bigr)^2
+            \Bigr)
 
-        The errors of texts average out, and add in squares. The bias of their
-        logarithms, about half a variance each, has one direction, and adds as it is.
-        A text's l_n = log p-hat varies by its draws as well, so what differs from text
-        to text has the draws' part in it already.
+        with a text's error by its draws d_n, and what they are likely to have missed,
+        m_n, such that its error is their root sum of squares. Errors of draws average
+        out, and add in squares. What is missed, and the bias of a logarithm, about half
+        a variance, have one direction and add as they are. A text's l_n = log p-hat
+        varies by its draws as well, so what differs from text to text has d_n in it.
 
         Args:
             estimates: Of N texts.
             num_units: Of each text, shape ``(N,)``.
+            streams: Which random numbers each text used: errors of those that share
+                them add as they are. None: each has its own.
 
         Raises:
             ValueError: If there is no text, not one count a text, or no unit.
@@ -69,31 +78,51 @@ class CorpusRate:
         """
         total = total_count(num_units, "num_units", len(estimates))
         value = -math.fsum(e.log_evidence for e in estimates) / total
-        checked = together([e.stderr for e in estimates])
-        drawn = math.hypot(*(e.draws_stderr for e in estimates))
-        bias = drawn**2 / 2
-        known = None if checked is None else math.hypot(checked, bias) / total
+        shared: dict[str | int, float] = {}
+        for n, estimate in enumerate(estimates):
+            stream = streams[n] if streams else n
+            shared[stream] = shared.get(stream, 0.0) + estimate.draws_stderr
+        drawn = math.hypot(*shared.values())
+        bias = math.fsum(e.draws_stderr**2 for e in estimates) / 2
+        missed = [e.missed for e in estimates]
+        loss = math.fsum(m for m in missed if m is not None)
+        spread = None
+        if None not in missed and len(estimates) > 1:
+            over_texts = _spread(estimates, num_units.tolist(), value)
+            spread = math.hypot(max(over_texts, drawn), bias + loss) / total
         return cls(
             value,
-            stderr=_over_texts(estimates, num_units.tolist(), value, known),
-            monte_carlo_stderr=known,
+            stderr=spread,
+            monte_carlo_stderr=None
+            if None in missed
+            else math.hypot(drawn, bias + loss) / total,
             draws_stderr=math.hypot(drawn, bias) / total,
         )
 
     @classmethod
-    def bits(cls, estimates: Sequence[Estimate], num_units: Tensor) -> Self:
+    def bits(
+        cls,
+        estimates: Sequence[Estimate],
+        num_units: Tensor,
+        streams: Sequence[str] | None = None,
+    ) -> Self:
         """Return bits a unit; see ``nats``."""
-        rate = cls.nats(estimates, num_units)
+        rate = cls.nats(estimates, num_units, streams)
         return rate._become(rate.value / math.log(2), slope=1 / math.log(2))
 
     @classmethod
-    def perplexity(cls, estimates: Sequence[Estimate], num_units: Tensor) -> Self:
+    def perplexity(
+        cls,
+        estimates: Sequence[Estimate],
+        num_units: Tensor,
+        streams: Sequence[str] | None = None,
+    ) -> Self:
         """Return the perplexity per unit, its errors by the delta method; see ``nats``.
 
         Reference:
             Logan et al. (2020), section 3, equation 5: their instance level.
         """
-        rate = cls.nats(estimates, num_units)
+        rate = cls.nats(estimates, num_units, streams)
         value = perplexity(-rate.value, 1)
         return rate._become(value, slope=value)
 
@@ -114,20 +143,13 @@ class CorpusRate:
         )
 
 
-def _over_texts(
-    estimates: Sequence[Estimate],
-    units: Sequence[int],
-    rate: float,
-    monte_carlo_stderr: float | None,
-) -> float | None:
+def _spread(estimates: Sequence[Estimate], units: Sequence[int], rate: float) -> float:
+    """Return what differs from text to text, as an error of their sum, nats."""
     count = len(estimates)
-    if monte_carlo_stderr is None or count == 1:
-        return None
-    spread = math.hypot(
-        *(e.log_evidence + rate * u for e, u in zip(estimates, units, strict=True))
+    residuals = (
+        e.log_evidence + rate * u for e, u in zip(estimates, units, strict=True)
     )
-    spread *= math.sqrt(count / (count - 1)) / sum(units)
-    return max(spread, monte_carlo_stderr)
+    return math.hypot(*residuals) * math.sqrt(count / (count - 1))
 
 
 __all__ = ["CorpusRate"]

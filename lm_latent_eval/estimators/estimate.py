@@ -145,6 +145,17 @@ class Estimate:
             raise ValueError(f"num_tokens must be at least 0; got {self.num_tokens}")
 
     @property
+    def missed(self) -> float | None:
+        """What the draws are likely to have missed, nats: the rest of ``stderr``.
+
+        It makes the estimate too low, so it does not average out over texts. None where
+        the error is not known.
+        """
+        if self.stderr is None:
+            return None
+        return math.sqrt(max(self.stderr**2 - self.draws_stderr**2, 0.0))
+
+    @property
     def perplexity(self) -> float:
         """This input's perplexity per predicted token.
 
@@ -314,9 +325,9 @@ class Estimate:
             factors: The estimates of S parts (sentences, say), from independent draws.
 
         Returns:
-            The record: errors add in squares, and are known where each part's is;
-            effective sample size, Pareto k and unseen share are those of the worst
-            part, log-weights are sums over the parts.
+            The record: errors of draws add in squares, what they missed as it is, and
+            the error is known where each part's is; effective sample size, Pareto k and
+            unseen share are those of the worst part, log-weights are sums over parts.
 
         Raises:
             ValueError: If there is no part.
@@ -337,10 +348,12 @@ class Estimate:
             raise ValueError("a product of no estimates")
         if len(factors) == 1:
             return factors[0]
+        drawn = math.hypot(*(factor.draws_stderr for factor in factors))
+        missed = _sum([factor.missed for factor in factors])
         return cls(
             log_evidence=math.fsum(factor.log_evidence for factor in factors),
-            stderr=together([factor.stderr for factor in factors]),
-            draws_stderr=math.hypot(*(factor.draws_stderr for factor in factors)),
+            stderr=None if missed is None else math.hypot(drawn, missed),
+            draws_stderr=drawn,
             effective_sample_size=_worst(
                 min, [factor.effective_sample_size for factor in factors]
             ),
@@ -414,12 +427,6 @@ class Estimate:
             return self
         ratio = math.exp(min(self.log_evidence - log_psi, 700.0))
         return replace(self, upper=log_psi + ratio - 1)
-
-
-def together(errors: Sequence[float | None]) -> float | None:
-    """Add independent errors in squares; None where one of them is not known."""
-    known = [error for error in errors if error is not None]
-    return math.hypot(*known) if len(known) == len(errors) else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

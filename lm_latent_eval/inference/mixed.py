@@ -44,6 +44,8 @@ from lm_latent_eval.text.batch import TokenBatch
 LEAST = torch.finfo(torch.float64).min
 """The logarithm of a probability of zero that was found, in nats. ``-inf`` is left to
 the places of a beam that hold nothing."""
+LIGHTEST = 0.1
+"""Share of what was found whose weights are taken for p(x)."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,9 @@ class Mixed:
             found, latents = self.search.search(model, searcher, p, by)
         log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
         drawn = Particles(None, None, log_w, log_w, path)
-        checked = found.log_w - proposal.log_prob(q, latents)
-        return Population(found, drawn, checked).log_w
+        weights = found.log_w - proposal.log_prob(q, latents)
+        weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
+        return Population(found, drawn, weights).log_w
 
     def extend(
         self,
@@ -191,7 +194,19 @@ class Mixed:
         outside, found, weights = self._split(log_w)
         if weights.isnan().any():
             return None
-        return unseen_share(found, weights, len(outside), self.bound(log_w).item())
+        if self._holds_everything(found):
+            return 0.0
+        # How much there is beside B is not known without draws. Latents that q likes as
+        # p does weigh p(x), so the lightest tenth of B is a guess that is low enough.
+        order = weights.argsort()
+        tenth = found[order].softmax(0).cumsum(0) >= LIGHTEST
+        guess = weights[order][tenth.nonzero()[0, 0]].item()
+        evidence = max(guess, self.bound(log_w).item())
+        return unseen_share(found, weights, len(outside), evidence)
+
+    def _holds_everything(self, found: Tensor) -> bool:
+        """Whether a beam has room left, which then holds every latent there is."""
+        return bool(found.isneginf().any()) or len(found) < self.search.num_samples
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (N,)."""
@@ -207,8 +222,7 @@ class Mixed:
         outside, with a weight of p(x), it would have moved the estimate by as much.
         """
         outside, found, weights = self._split(log_w)
-        everything = found.isneginf().any() or len(found) < self.search.num_samples
-        if everything and outside.isneginf().all():
+        if self._holds_everything(found) and outside.isneginf().all():
             return replace(
                 Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),
                 stderr=0.0,

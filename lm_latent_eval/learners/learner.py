@@ -18,7 +18,7 @@ class Scored:
     log_p: Tensor
     """Nats, shape (n,), float64; ``-inf`` where the model rules a sequence out."""
     stderr: Tensor
-    """Monte Carlo standard error of each, shape (n,); 0 where it is exact."""
+    """Error of each as its draws tell it, shape (n,); 0 where it is exact."""
 
 
 class Learner(Protocol):

@@ -73,7 +73,7 @@ class Side:
 
     @property
     def is_known(self) -> bool:
-        """Whether its errors cover the truth: nothing sampled was missed."""
+        """Whether every text has an error: a search agrees with its draws."""
         return all(row.stderr is not None for run in self.runs for row in run.values())
 
     @property
@@ -92,7 +92,17 @@ class Side:
         rows = [[-run[key].log_likelihood for key in keys] for run in self.runs]
         return torch.tensor(rows, dtype=torch.float64)
 
-    def draws_stderr(self, keys: Sequence[Key]) -> Tensor:
+    def too_high(self, keys: Sequence[Key]) -> float:
+        """Return nats by which it is likely to be too high in all, mean over runs.
+
+        The bias of logarithms, and what draws have missed: both have one direction.
+        """
+        rows = [run[key] for run in self.runs for key in keys]
+        missed = (row.scored.estimate.missed or 0.0 for row in rows)
+        bias = (row.draws_stderr**2 / 2 for row in rows)
+        return math.fsum([*missed, *bias]) / len(self.runs)
+
+    def monte_carlo_stderr(self, keys: Sequence[Key]) -> Tensor:
         """Return the Monte Carlo error of each text's mean over runs, (N,).
 
         It is what the draws tell where no more is known.
@@ -237,7 +247,7 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
     rows = [a.runs[0][key] for key in keys]
     totals = {unit: sum(getattr(row, unit) for row in rows) for unit in units}
     nats_a, nats_b = a.nats(keys), b.nats(keys)
-    draws = torch.hypot(a.draws_stderr(keys), b.draws_stderr(keys))
+    draws = torch.hypot(a.monte_carlo_stderr(keys), b.monte_carlo_stderr(keys))
     found = {}
     for unit in units:
         counts = torch.tensor([getattr(row, unit) for row in rows])
@@ -253,7 +263,7 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
             ),
         )
     unit = next(iter(found))
-    decided, verdict = _verdict(a, b, unit, found[unit][2], totals[unit])
+    decided, verdict = _verdict(a, b, unit, found[unit][2], totals[unit], keys)
     return TextComparison(
         task, (a, b), found, totals, tuple(_notes(a, b)), verdict, decided
     )
@@ -287,7 +297,12 @@ def _units(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def _verdict(
-    a: Side, b: Side, unit: str, found: PairedDifference, total: int
+    a: Side,
+    b: Side,
+    unit: str,
+    found: PairedDifference,
+    total: int,
+    keys: Sequence[Key],
 ) -> tuple[bool, str]:
     """Decide which side is better, if that can be known."""
     better, worse = (a, b) if found.value < 0 else (b, a)
@@ -300,6 +315,11 @@ def _verdict(
         return False, (
             f"Undecided: {says}, but {_kind(worse)}. {worse.name} may be the better "
             "model; more samples or a better proposal would show it."
+        )
+    if abs(found.value) - worse.too_high(keys) / total <= SIGMAS * found.stderr:
+        return False, (
+            f"Undecided: {says}, but the number of {worse.name} may be too high by as "
+            "much: more samples or a better proposal would show it."
         )
     if not better.is_known and better.bound is Bound.NONE:
         return False, f"Undecided: {says}, but {_kind(better)}."
@@ -338,6 +358,11 @@ def _notes(a: Side, b: Side) -> list[str]:
             f"{' or '.join(tokens[1])}: perplexities per token do not compare."
         )
     for side in (a, b):
+        if not side.is_known and side.bound is not Bound.STRICT_LOWER:
+            notes.append(
+                f"Nothing has checked all draws of {side.name}: its error over draws "
+                "is as they tell it."
+            )
         if not side.finished:
             notes.append(f"{side.name} is not finished: only its first texts compare.")
         if any(s.get("mass") == "sub-normalised" for s in side.settings):

@@ -12,7 +12,7 @@ WHICH = ("model", "checkpoint", "dtype")
 
 
 def table(items: Sequence[Scored], settings: Mapping[str, Any]) -> str:
-    """Return every metric of a corpus with its Monte Carlo error, and how it came.
+    """Return every metric of a corpus with its error over texts, and how it came.
 
     Args:
         items: The corpus, scored.
@@ -32,7 +32,7 @@ def table(items: Sequence[Scored], settings: Mapping[str, Any]) -> str:
     for name, metric in METRICS.items():
         if name.endswith("_stderr"):
             continue
-        row = f"{name:28}{_number(metric(items)):>12}"
+        row = f"{name:36}{_number(metric(items)):>12}"
         if error := METRICS.get(f"{name}_stderr"):
             row += f" ± {_number(error(items))}"
         rows.append(row)

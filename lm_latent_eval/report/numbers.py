@@ -74,7 +74,9 @@ def _number(name: str, rows: Sequence[Row]) -> Number:
         return Number(value)
     if unit := RATES.get(name):
         counts = torch.tensor([getattr(row, unit.name) for row in rows])
-        found = CorpusRate.nats([item.estimate for item in items], counts)
+        streams = [row.stream or f"text {n}" for n, row in enumerate(rows)]
+        estimates = [item.estimate for item in items]
+        found = CorpusRate.nats(estimates, counts, streams)
         slope = unit.slope(found.value)
         errors = (found.stderr, found.monte_carlo_stderr, found.draws_stderr)
         return Number(value, *(None if e is None else slope * e for e in errors))

@@ -78,23 +78,23 @@ def _size(text: str) -> tuple[int, int]:
 
 def word_rate(items: Sequence[Scored]) -> CorpusRate:
     """Perplexity per word."""
-    return CorpusRate.perplexity(*_counted(items, [i.words for i in items]))
+    return CorpusRate.perplexity(*_terms(items, [i.words for i in items]))
 
 
 def byte_rate(items: Sequence[Scored]) -> CorpusRate:
     """Perplexity per byte."""
-    return CorpusRate.perplexity(*_counted(items, [i.bytes for i in items]))
+    return CorpusRate.perplexity(*_terms(items, [i.bytes for i in items]))
 
 
 def bit_rate(items: Sequence[Scored]) -> CorpusRate:
     """Bits per byte."""
-    return CorpusRate.bits(*_counted(items, [i.bytes for i in items]))
+    return CorpusRate.bits(*_terms(items, [i.bytes for i in items]))
 
 
 def token_rate(items: Sequence[Scored]) -> CorpusRate:
     """Perplexity per predicted token."""
     tokens = [i.estimate.num_tokens for i in items]
-    return CorpusRate.perplexity(*_counted(items, tokens))
+    return CorpusRate.perplexity(*_terms(items, tokens))
 
 
 Number: TypeAlias = Callable[[Sequence[Scored]], "float | str"]
@@ -251,7 +251,7 @@ def corpus_effective_samples(items: Sequence[Scored]) -> float | str:
 
 
 def share_unreliable(items: Sequence[Scored]) -> float | str:
-    """Share of documents whose Pareto k is above 0.7: their error is not known."""
+    """Share of documents of Pareto k above 0.7: their draws' error is unreliable."""
     return _over_samples(
         items,
         lambda e: None if e.pareto_k is None else float(e.pareto_k > 0.7),
@@ -311,10 +311,13 @@ def _log_likelihoods(items: Sequence[Scored]) -> torch.Tensor:
     return torch.tensor([i.estimate.log_evidence for i in items], dtype=torch.float64)
 
 
-def _counted(
+def _terms(
     items: Sequence[Scored], units: Sequence[int]
-) -> tuple[list[Estimate], torch.Tensor]:
-    return [item.estimate for item in items], torch.tensor(units)
+) -> tuple[list[Estimate], torch.Tensor, list[str]]:
+    """Return estimates, units and which draws are shared: what rates are made of."""
+    # Exact ones draw nothing, and have no stream.
+    streams = [item.stream or f"text {n}" for n, item in enumerate(items)]
+    return [item.estimate for item in items], torch.tensor(units), streams
 
 
 def _tokens(items: Sequence[Scored]) -> int:

@@ -101,7 +101,7 @@ class Row:
     beam or a product of sentences."""
     log_sum_squared_weights: float | None = None
     """The same of their squares: with the former and K, all that estimate, effective
-    sample size and error of a text need."""
+    sample size and draws' error of an importance sample need."""
     stream: str = ""
     unknown_words_not_spelled: int = 0
     gaps_not_charged: int = 0

@@ -98,9 +98,9 @@ class Scorer:
         )
         filters = "smc" in estimators and not isinstance(self.proposal, WholeText)
         # Whatever latents are drawn from, they are searched for by what knows p best.
-        searcher = None
-        if self.proposal.name != (best := proposal_named(self.model, None, 1.0)).name:
-            searcher = best
+        best = proposal_named(self.model, None, 1.0)
+        same = self.proposal.name == best.name and options.temperature == 1.0
+        searcher = None if same else best
         self.budget = budget_of(
             self.options, estimators, filters=filters, searcher=searcher
         )
@@ -232,6 +232,7 @@ class Scorer:
                 else:
                     spent[text.name] += method.num_samples
                     again.setdefault(instead, []).append(text)
+        announce([(m, [len(t.words) for t in group]) for m, group in again.items()])
         for method, group in again.items():
             for text, log_w in self._weigh(method, group, "again"):
                 yield self._part(method, text, log_w, spent)
@@ -557,7 +558,11 @@ class Scorer:
                     bound = Bound.UNNORMALISED
                 elif bound is Bound.STOCHASTIC_LOWER and self._was_tuned_on(query):
                     bound = Bound.NONE
-                estimate = replace(answer.estimate, bound=bound)
+                estimate = replace(
+                    answer.estimate,
+                    bound=bound,
+                    upper=None if bound is Bound.NONE else answer.estimate.upper,
+                )
                 yield replace(answer, estimate=estimate)
 
     def _refuse_unnormalised(self, what: str) -> None:

@@ -26,8 +26,9 @@ def test_each_error_by_hand():
     # errors add in squares, biases (half of their squares) as they are
     assert rate.monte_carlo_stderr == pytest.approx(math.hypot(0.5, 0.125) / 10)
     assert rate.draws_stderr == pytest.approx(rate.monte_carlo_stderr)
-    # residuals 8 - 2 and 2 - 8, N / (N - 1) = 2
-    assert rate.stderr == pytest.approx(math.sqrt(2 * (36 + 36)) / 10)
+    # residuals 8 - 2 and 2 - 8, N / (N - 1) = 2; biases are in no spread
+    expected = math.hypot(math.sqrt(2 * (36 + 36)), 0.125) / 10
+    assert rate.stderr == pytest.approx(expected)
 
 
 @given(
@@ -52,6 +53,30 @@ def test_one_text_without_an_error_is_enough():
 
     assert rate.monte_carlo_stderr is None and rate.stderr is None
     assert rate.draws_stderr > 0
+
+
+def test_what_draws_miss_adds_up_over_texts():
+    """It has one direction: too low by the same in every text."""
+    part = drawn(-5.0, 0.3)
+    missing = Estimate(**{**vars(part), "stderr": math.hypot(0.3, 0.4)})
+
+    rate = CorpusRate.nats([missing] * 100, torch.tensor([1] * 100))
+
+    together = math.hypot(0.3 * 10, 100 * (0.3**2 / 2 + 0.4)) / 100
+    assert rate.monte_carlo_stderr == pytest.approx(together)
+    assert rate.stderr == pytest.approx(together), "texts are equal"
+    assert rate.draws_stderr == pytest.approx(math.hypot(3, 4.5) / 100)
+
+
+def test_texts_that_share_their_draws_err_together():
+    texts, units = [drawn(-5.0, 0.1)] * 3, torch.tensor([1, 1, 1])
+
+    apart = CorpusRate.nats(texts, units)
+    shared = CorpusRate.nats(texts, units, ["a", "a", "b"])
+
+    bias = 3 * 0.1**2 / 2
+    assert apart.draws_stderr == pytest.approx(math.hypot(0.1 * 3**0.5, bias) / 3)
+    assert shared.draws_stderr == pytest.approx(math.hypot(0.2, 0.1, bias) / 3)
 
 
 def test_a_single_text_has_no_error_over_texts():

@@ -170,7 +170,9 @@ def test_a_product_of_parts_by_hand():
     errors = math.hypot(a.draws_stderr, b.draws_stderr)
     assert (both.stderr, both.draws_stderr) == (None, pytest.approx(errors))
     known = Estimate.product([a.checked(0.1), b.checked(0.2)])
-    expected = math.hypot(a.checked(0.1).stderr, b.checked(0.2).stderr)
+    missed = -math.log(0.9) - math.log(0.8)
+    assert known.missed == pytest.approx(missed)
+    expected = math.hypot(errors, missed)
     assert (known.stderr, known.unseen) == (pytest.approx(expected), 0.2)
     assert Estimate.product([a.checked(0.1), b]).stderr is None
     assert both.effective_sample_size == b.effective_sample_size < 3

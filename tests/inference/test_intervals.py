@@ -13,6 +13,7 @@ from lm_latent_eval.estimators import (
     CorpusRate,
     certified_log_likelihood,
     log_evidence,
+    unseen_share,
 )
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
@@ -118,6 +119,29 @@ def blind(share):
     q = q.clone()
     q[order] = 1e-30
     return p, q / q.sum()
+
+
+def test_a_corpus_of_texts_that_all_miss_some():
+    """What is missed does not average out."""
+    p, q = blind(0.3)
+    found = estimates(Mixed(20), p, q, 20 * 200)
+    truth, units = -p.sum().log().item(), torch.ones(200, dtype=torch.long)
+    found = [e for e in found if e.stderr is not None]
+    rates = [CorpusRate.nats(found[n : n + 200], units) for n in range(0, 3800, 200)]
+    assert all(abs(r.value - truth) <= 1.96 * r.monte_carlo_stderr for r in rates)
+    by_draws = [abs(r.value - truth) <= 1.96 * r.draws_stderr for r in rates]
+    assert not any(by_draws), "premise"
+
+
+def test_a_search_by_the_same_proposal_shares_what_it_does_not_see():
+    """Nothing can be read from draws and a beam of q of what q never visits."""
+    p, q = blind(0.9)
+    log_p, log_q = p.log(), q.log()
+    best = q.topk(10).indices
+    unseen = unseen_share(log_p[best], (log_p - log_q)[best], 10, p[best].sum().log())
+    by_p = p.topk(10).indices
+    told = unseen_share(log_p[by_p], (log_p - log_q)[by_p], 10, p[by_p].sum().log())
+    assert unseen < 0.5 < 0.85 < told
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])

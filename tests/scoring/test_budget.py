@@ -148,11 +148,14 @@ def searched(outside, found, log_q):
 def test_what_draws_are_likely_to_miss_is_given_more_of_them(outside):
     """The search decides: whatever was drawn, the decision is the same."""
     auto, method = Auto(100, filters=False), Mixed(100)
-    found = [-1.0, -2.0, *[-math.inf] * 48]
-    seen = searched(outside, found, [-0.5, -1.0, *[0.0] * 48])
+    found = [-1.0, -2.0, *[-20.0] * 48]
+    seen = searched(outside, found, [-0.5, -1.0, *[-20.0] * 48])
     assert auto.instead(method, seen) is None
-    missed = searched(outside, found, [-30.0, -1.0, *[0.0] * 48])
+    missed = searched(outside, found, [-30.0, -1.0, *[-20.0] * 48])
     assert auto.instead(method, missed) == Mixed(400)
+    room = [-1.0, -2.0, *[-math.inf] * 48]
+    everything = searched(outside, room, [-30.0, -1.0, *[0.0] * 48])
+    assert auto.instead(method, everything) is None, "there is nothing more"
     unknown = missed.clone()
     unknown[100:] = math.nan
     assert auto.instead(method, unknown) is None, "nobody asked"

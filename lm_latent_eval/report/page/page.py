@@ -209,7 +209,7 @@ def _interval(
     found = PairedDifference.of(
         side.nats([*side.runs[0]])[0],
         torch.tensor([row.bytes for row in record.rows]),
-        draws_stderr=side.draws_stderr([*side.runs[0]]),
+        draws_stderr=side.monte_carlo_stderr([*side.runs[0]]),
     )
     bound = side.bound
     units = sum(row.bytes for row in record.rows)
