@@ -35,7 +35,8 @@ class LatentModel:
         >>> from lm_latent_eval.demo import CHECKPOINT
         >>> model = lm_latent_eval.load(CHECKPOINT)
         >>> [estimate] = model.log_likelihood(
-        ...     ["It is known for its plums and its gardeners."], num_samples=50
+        ...     ["It is known for its plums and its gardeners."],
+        ...     estimator="mixed", num_samples=50,
         ... )
         >>> estimate.num_samples, estimate.num_tokens, str(estimate.bound)
         (50, 11, 'stochastic lower')

@@ -20,7 +20,7 @@ def test_a_text_is_scored_alike_in_any_company(opened, name, text, other):
     alone = outcome(lambda: score([text], **FEW)[0])
     if isinstance(alone, Refused):
         return
-    finite("a text", alone.log_evidence, alone.stderr)
+    finite("a text", alone.log_evidence, alone.draws_stderr)
     together = outcome(lambda: score([text, other], **FEW)[0])
     if not isinstance(together, Refused):  # the other one was
         same("a text in company", together.log_evidence, alone.log_evidence)
@@ -33,7 +33,7 @@ def test_a_continuation_is_a_number(opened, name, context, text):
     score = opened[name].log_likelihood
     found = outcome(lambda: score([text], contexts=[context], **FEW)[0])
     if not isinstance(found, Refused):
-        finite("a continuation", found.log_evidence, found.stderr)
+        finite("a continuation", found.log_evidence, found.draws_stderr)
 
 
 @pytest.mark.parametrize("name", ["kglm", "lstm_spelled", "rnng"])

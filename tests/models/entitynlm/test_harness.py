@@ -83,7 +83,7 @@ def test_importance_samples_agree(model, pretrained, proposal):
     words = [*ids("the", "fox", "saw"), END]
     (answer,) = lm.loglikelihood_rolling(rolling("the fox saw"))
     exact = log_p(model, words)
-    stderr = answer.estimate.stderr
+    stderr = answer.estimate.draws_stderr
     assert 0 < stderr < 0.05, "premise: precise enough to notice an error"
     assert abs(math.expm1(answer - exact)) < 5 * stderr
 

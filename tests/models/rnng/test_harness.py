@@ -98,8 +98,8 @@ def test_samples_estimate_a_documents_probability(backend, model, settings):
     exact = log_p(model, [*FIRST, END]) + log_p(model, [*SECOND, END])
     lm = backend(num_samples=MANY, **settings)
     [answer] = lm.loglikelihood_rolling(rolling(DOCUMENT))
-    assert 0 < answer.estimate.stderr < 0.05, "premise"
-    assert abs(answer - exact) < 5 * answer.estimate.stderr
+    assert 0 < answer.estimate.draws_stderr < 0.05, "premise"
+    assert abs(answer - exact) < 5 * answer.estimate.draws_stderr
     assert answer.estimate.bound is Bound.STOCHASTIC_LOWER
     said = lm.get_model_info()["latent_eval"]
     assert (said["requests"], said["sentences"]) == (1, 2)
@@ -116,8 +116,8 @@ def test_a_continuation_is_a_ratio_of_prefixes(
     )
     lm = backend(num_samples=MANY, **settings)
     [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
-    assert answer.estimate.stderr < 0.05, "premise"
-    assert abs(answer - exact) < 5 * answer.estimate.stderr + 1e-9
+    assert answer.estimate.draws_stderr < 0.05, "premise"
+    assert abs(answer - exact) < 5 * answer.estimate.draws_stderr + 1e-9
     assert answer.estimate.bound is Bound.NONE
 
 
@@ -128,9 +128,9 @@ def test_particle_filters_agree(backend, model, context, continuation, parts):
     )
     lm = backend(estimator="smc", num_samples=MANY)
     [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
-    assert answer.estimate.stderr < 0.05, "premise"
+    assert answer.estimate.draws_stderr < 0.05, "premise"
     # Ten filters know their own spread with nine degrees of freedom.
-    assert abs(answer - exact) < 8 * answer.estimate.stderr + 1e-9
+    assert abs(answer - exact) < 8 * answer.estimate.draws_stderr + 1e-9
 
 
 def test_greedy_is_what_the_prefixes_say(backend, model):
@@ -191,7 +191,7 @@ def test_a_target_is_one_of_the_whole_document(backend):
     lm = backend(num_samples=50, target_stderr=0.1)
     [answer] = lm.loglikelihood_rolling(rolling(text))
     assert answer.answer.sentences == 9
-    assert 0 < answer.estimate.stderr < 0.15
+    assert 0 < answer.estimate.draws_stderr < 0.15
 
 
 def test_an_empty_document_takes_nothing_from_the_corpus(backend):
