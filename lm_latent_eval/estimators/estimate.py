@@ -22,6 +22,9 @@ from lm_latent_eval.estimators.rates import perplexity
 
 MOST_UNSEEN = 0.99
 """Share of p(x) that draws may be expected to miss where an error is still given."""
+LITTLE, MOST_OF_LITTLE = 0.1, 0.5
+"""The same where a search found less than this share of p(x): it may not stand for the
+rest, so draws have to see more of what it found."""
 LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""
 
@@ -367,18 +370,20 @@ class Estimate:
             upper=_sum([factor.upper for factor in factors]),
         )
 
-    def checked(self, unseen: float) -> Self:
+    def checked(self, unseen: float, found: float = 1.0) -> Self:
         r"""Give the error that holds if what a search found stands for all of p(x).
 
         .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
 
         If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). There is
         no error where u is above ``MOST_UNSEEN``, which is to say that search and draws
-        contradict each other, or where that of the draws is above ``LARGEST``: the
-        delta method cannot find larger ones than 1.
+        contradict each other (``MOST_OF_LITTLE`` where the search found ``LITTLE``), or
+        where that of the draws is above ``LARGEST``: the delta method cannot find
+        larger ones than 1.
 
         Args:
             unseen: u, see ``unseen_share``.
+            found: Share of the estimate that the search found.
 
         Example:
             >>> import torch
@@ -393,7 +398,8 @@ class Estimate:
             >>> estimate.checked(0.999).stderr is None
             True
         """
-        known = unseen <= MOST_UNSEEN and self.draws_stderr <= LARGEST
+        most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
+        known = unseen <= most and self.draws_stderr <= LARGEST
         return replace(
             self,
             stderr=math.hypot(self.draws_stderr, math.log1p(-unseen))

@@ -239,8 +239,9 @@ class Mixed:
         )
         if weights.isnan().any():
             return estimate
+        share = math.exp(min(self.bound(log_w).item() - estimate.log_evidence, 0.0))
         return estimate.checked(
-            unseen_share(found, weights, len(outside), estimate.log_evidence)
+            unseen_share(found, weights, len(outside), estimate.log_evidence), share
         )
 
     def difference(

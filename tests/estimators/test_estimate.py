@@ -238,3 +238,28 @@ def test_what_is_sure_weighs_the_same_under_every_draw():
     weights = [math.exp(w) for w in product.log_weights]
     assert weights == pytest.approx([0.125, 0.0625])
     assert Estimate.product([sure, sure]).log_weights == ()
+
+
+@pytest.mark.parametrize(
+    ("unseen", "found", "known"),
+    [
+        (0.0, 1.0, True),
+        (0.98, 1.0, True),
+        (0.995, 1.0, False),
+        (0.4, 0.01, True),
+        (0.6, 0.01, False),
+    ],
+)
+def test_an_error_is_given_where_search_and_draws_agree(unseen, found, known):
+    estimate = Estimate.from_log_weights(draws(), num_tokens=12)
+    checked = estimate.checked(unseen, found)
+    assert (checked.stderr is not None) == known
+    assert (checked.unseen, checked.draws_stderr) == (unseen, estimate.draws_stderr)
+    if known:
+        assert checked.missed == pytest.approx(-math.log1p(-unseen), abs=1e-7)
+
+
+def test_draws_that_are_worth_next_to_nothing_have_no_error():
+    estimate = part([1e-6] * 30 + [1.0])
+    assert estimate.draws_stderr > 0.5, "premise"
+    assert estimate.checked(0.0).stderr is None
