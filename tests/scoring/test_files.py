@@ -278,7 +278,7 @@ def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
     num_bytes = sum(map(len, TEXTS))
     assert f"4 texts, {tokens} predicted tokens, {num_bytes} bytes" in printed
     rate = -total / num_bytes / math.log(2)
-    assert f"bits_per_byte {rate:26.4f} ± " in printed
+    assert f"bits_per_byte {rate:34.4f} ± " in printed
     assert "num_samples=20 proposal=adapted" in printed
 
 
@@ -317,5 +317,5 @@ def test_texts_without_a_byte_have_no_rate_per_byte(checkpoint, tmp_path, capsys
     assert main([*command, "--num-samples", "5"]) == 0
     printed = capsys.readouterr().out
     assert "2 texts, 2 predicted tokens, 0 bytes" in printed
-    assert "bits_per_byte               refused: no bytes ± N/A" in printed
+    assert f"{'bits_per_byte':36}refused: no bytes ± N/A" in printed
     assert "token_perplexity" in printed
