@@ -44,8 +44,6 @@ from lm_latent_eval.text.batch import TokenBatch
 LEAST = torch.finfo(torch.float64).min
 """The logarithm of a probability of zero that was found, in nats. ``-inf`` is left to
 the places of a beam that hold nothing."""
-LIGHTEST = 0.1
-"""Share of what was found whose weights are taken for p(x)."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,8 @@ class Mixed:
     """K, found and drawn together."""
     searcher: Any = field(default=None, compare=False, repr=False)
     """The proposal that the search goes by; None is the one that is drawn from."""
+    pilot: int = 0
+    """How many of the draws decide on the others (``unseen``), and are not used."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be halved."""
@@ -179,30 +179,27 @@ class Mixed:
         num_draws = self.sampling.num_samples
         num_found = (log_w.shape[-1] - num_draws) // 2
         outside, found, weights = log_w.split([num_draws, num_found, num_found], -1)
-        return outside, found, weights
+        return outside[..., self.pilot :], found, weights
 
     def bound(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
         return self._split(log_w)[1].logsumexp(-1)
 
     def unseen(self, log_w: Tensor) -> float | None:
-        """Return the share of B that so many draws are likely to miss.
+        """Return the share of p(x) that the draws are likely to miss, by the pilot.
 
-        It follows from the search alone, so what it decides biases nothing. None where
-        nobody asked how probable B is under the draws' proposal.
+        It follows from the search and from draws that the estimate does not use, so
+        what it decides biases nothing. None where the proposal was not asked how
+        probable B is.
         """
         outside, found, weights = self._split(log_w)
         if weights.isnan().any():
             return None
         if self._holds_everything(found):
             return 0.0
-        # How much there is beside B is not known without draws. Latents that q likes as
-        # p does weigh p(x), so the lightest tenth of B is a guess that is low enough.
-        order = weights.argsort()
-        tenth = found[order].softmax(0).cumsum(0) >= LIGHTEST
-        guess = weights[order][tenth.nonzero()[0, 0]].item()
-        evidence = max(guess, self.bound(log_w).item())
-        return unseen_share(found, weights, len(outside), evidence)
+        drawn = log_w[: self.pilot].logaddexp(self.bound(log_w))
+        evidence = log_evidence(drawn) if self.pilot else self.bound(log_w)
+        return unseen_share(found, weights, len(outside), evidence.item())
 
     def _holds_everything(self, found: Tensor) -> bool:
         """Whether a beam has room left, which then holds every latent there is."""

@@ -2,8 +2,7 @@
 
 A pilot decides where there is something to decide. It has random numbers of its own, so
 given its decision an estimate from fresh draws is unbiased, and its bound and
-certificate hold. A search, which draws nothing, may decide without that. The decision
-follows from the text, the settings and the seed alone.
+certificate hold. The decision follows from the text, the settings and the seed alone.
 """
 
 from __future__ import annotations
@@ -146,6 +145,14 @@ class Auto:
             return ImportanceSampling(1)
         return Mixed(self.num_samples, self.searcher)
 
+    @property
+    def _short(self) -> Any:
+        """What a short text is given; some of its draws decide if that is enough."""
+        method = self.method
+        if not isinstance(method, Mixed):
+            return method
+        return replace(method, pilot=method.sampling.num_samples // PILOT)
+
     def pilot(self, text: Text) -> int:
         """Return how many evaluations of p decide on a text's others."""
         spent = self.num_samples // PILOT
@@ -155,7 +162,7 @@ class Auto:
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give short texts to ``Mixed``, and long ones as their pilots say."""
         _announce([(self.method, texts)])
-        yield self.method, [text for text in texts if not self.pilot(text)]
+        yield self._short, [text for text in texts if not self.pilot(text)]
         long = [text for text in texts if self.pilot(text)]
         if not long:
             return
@@ -180,15 +187,15 @@ class Auto:
     def instead(self, method: Any, log_w: Tensor) -> Mixed | None:
         """Return what a text is given instead of what it was, if anything.
 
-        More of everything, where the search says that so few draws are likely to miss
-        much of what it has found. It does not look at them, and they are not used.
+        More of everything, where so few draws are likely to miss much of p(x). It does
+        not look at the draws that the estimate uses.
         """
         if not isinstance(method, Mixed):
             return None
         unseen = method.unseen(log_w)
         if unseen is None or unseen <= UNSEEN:
             return None
-        return replace(method, num_samples=MORE * method.num_samples)
+        return replace(method, num_samples=MORE * method.num_samples, pilot=0)
 
 
 def budget_of(

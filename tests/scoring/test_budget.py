@@ -50,7 +50,7 @@ def test_the_pilot_decides():
     assert {
         method: [t.query.index for t in some] for method, some in groups.items()
     } == {
-        Mixed(100): [9],
+        Mixed(100, pilot=10): [9],
         Mixed(80): [0, 3],
         ImportanceSampling(80): [1],
         ParticleFilter(80): [2],
@@ -62,8 +62,8 @@ def test_the_pilot_decides():
     [
         (1, True, ImportanceSampling(1)),
         (2, True, Mixed(2)),
-        (59, True, Mixed(59)),
-        (100, False, Mixed(100)),
+        (59, True, Mixed(59, pilot=6)),
+        (100, False, Mixed(100, pilot=10)),
     ],
 )
 def test_no_pilot_where_there_is_nothing_to_decide(number, filters, method):
@@ -161,6 +161,23 @@ def test_what_draws_are_likely_to_miss_is_given_more_of_them(outside):
     assert auto.instead(method, unknown) is None, "nobody asked"
     assert auto.instead(ImportanceSampling(100), missed[:100]) is None
     assert Fixed(method).instead(method, missed) is None
+
+
+def test_draws_that_decide_are_not_those_of_the_estimate():
+    """The first ten say how little of p(x) was found, and the others what p(x) is."""
+    auto, method = Auto(100, filters=False), Mixed(100, pilot=10)
+    found, log_q = [-9.0] * 50, [-9.0] * 50
+    alone = searched([-20.0] * 50, found, [-18.0] * 50)
+    assert auto.instead(method, alone) == Mixed(400), "all there is, and not seen"
+    much = searched([0.0] * 10 + [-20.0] * 40, found, log_q)
+    assert auto.instead(method, much) is None
+    rest = searched([-20.0] * 10 + [0.0] * 40, found, log_q)
+    estimates = [method.estimate(row, 5) for row in (alone, much, rest)]
+    by_hand = Mixed(80).estimate(torch.cat([rest[10:50], rest[50:]]), 5)
+    assert estimates[2].log_evidence == pytest.approx(by_hand.log_evidence)
+    assert estimates[2].draws_stderr == pytest.approx(by_hand.draws_stderr)
+    assert len(estimates[0].log_weights) == 40
+    assert estimates[1].log_evidence == pytest.approx(estimates[0].log_evidence)
 
 
 def test_what_a_text_is_given_does_not_depend_on_its_draws(checkpoint):
