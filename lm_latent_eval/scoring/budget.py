@@ -46,10 +46,9 @@ EVEN = 0.5
 FOUND = 0.1
 """Share of p(x) that a pilot's search finds, below which all the rest is drawn."""
 UNSEEN = 0.1
-"""Share of what was found that draws are likely to miss, above which a text is given
-more of them."""
+"""Share of p(x) that draws are likely to miss, above which a text is scored anew."""
 MORE = 4
-"""Times as many."""
+"""With so many times as many samples."""
 FEWEST_PARTICLES = 10 * FEWEST
 """Fewer do not tell how much filters vary."""
 
@@ -128,7 +127,9 @@ class Auto:
     lose less on long texts, of which no draw is good from beginning to end. Where the
     search found less than ``FOUND`` of the estimate, it is not asked again.
 
-    Where it finds what draws are likely to miss, ``MORE`` is spent.
+    A short text is mixed. Where a fifth of its draws and the search say that the others
+    are likely to miss more than ``UNSEEN`` of p(x), it is scored anew with ``MORE``
+    times as many samples.
     """
 
     num_samples: int
