@@ -27,6 +27,7 @@ LADDER = (
     "models",
     "demo",
     "scoring",
+    "wrappers",
     "testing",
     "learners",
     "studies",

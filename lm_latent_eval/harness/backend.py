@@ -1,0 +1,290 @@
+"""What every backend of ours shares: requests in, ``ScoredFloat`` answers out.
+
+The arithmetic is in ``inference`` and ``estimators``. All that is known of a model here
+is that it answers queries (``scoring.interface.TextScorer``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+# Before anything else of lm-eval: importing a backend first must not leave the registry
+# half filled.
+import lm_eval.models  # noqa: F401
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM, CacheHook
+
+import lm_latent_eval
+from lm_latent_eval.arguments import truth
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.cache import GuardedHook
+from lm_latent_eval.harness.contrastive import DISTORTION
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.records import Keep, Recorder
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.scoring.answer import Answer, telling
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.interface import TextScorer
+from lm_latent_eval.scoring.summary import Summary
+from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.text.digests import digest
+
+logger = logging.getLogger(__name__)
+
+KEPT = "requests were answered; with --use_cache, the same command goes on from there"
+"""What an interrupted run has."""
+
+LM_EVAL_DEVICE = "cuda:0"
+"""What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
+
+
+class Backend(LM):
+    """Answers lm-eval's requests by a scorer of strings."""
+
+    model_name: ClassVar[str | None] = None
+    """The only model that it takes; None: any."""
+
+    def __init__(
+        self,
+        scorer: TextScorer,
+        processes: Processes,
+        device: torch.device,
+        *,
+        log_weights: bool | str = False,
+    ) -> None:
+        """Take what answers, and where.
+
+        Args:
+            scorer: A model under one choice of settings.
+            processes: Those that share the requests.
+            device: Where tensors of this process are.
+            log_weights: Whether records beside the results keep log-weights.
+
+        Raises:
+            ValueError: If ``log_weights`` is neither true nor false.
+        """
+        super().__init__()
+        self._scorer, self._processes, self._device = scorer, processes, device
+        self.summary = Summary()
+        self._unreported: list[Answer] = []
+        weights = truth("log_weights", log_weights)
+        estimator = scorer.fingerprint.get("estimator")
+        if weights and estimator in ("exact", "beam"):
+            logger.warning("log_weights: no effect, estimator=%s has none", estimator)
+        self._recorder = Recorder(processes, weights=weights)
+
+    @property
+    def _alias(self) -> str:
+        """What ``--model`` calls it."""
+        return f"latent_{self.model_name}" if self.model_name else "latent"
+
+    # -- lm-eval's interface ----------------------------------------------------------
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[ScoredFloat]:
+        """Return log p-hat of whole texts, their ends included, in nats.
+
+        An unnormalised model has none, and answers only tasks that compare its scores
+        of a text with those of distorted copies.
+
+        Raises:
+            ValueError: If another task asks such a model.
+        """
+        if self._scorer.mass is Mass.UNNORMALISED:
+            for instance in requests:
+                self._refuse_unnormalised(instance)
+        queries = [
+            Query(number, name, *instance.args)
+            for number, name, instance in _identified(requests)
+        ]
+        answers: dict[int, ScoredFloat] = {}
+        with telling(answers, requests, KEPT), self._keeping("texts") as keep:
+            for answer in self._scorer.score_texts(queries):
+                arguments = requests[answer.index].args
+                scored = ScoredFloat(answer, digest("".join(arguments)))
+                answers[answer.index] = scored
+                keep(requests[answer.index], scored)
+                self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
+        self._warn_of_bytes(answers)
+        return self._finished(requests, answers)
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
+        """Return log p-hat of continuations in nats, and whether they are greedy.
+
+        Greedy are those that are the argmax of the estimated next-token marginals.
+        """
+        queries = []
+        for number, name, instance in _identified(requests):
+            context, continuation = instance.args
+            queries.append(Query(number, name, continuation, context))
+        answers: dict[int, ScoredFloat] = {}
+        with telling(answers, requests, KEPT), self._keeping("continuations") as keep:
+            for answer in self._scorer.score_continuations(queries):
+                arguments = requests[answer.index].args
+                scored = ScoredFloat(answer, digest("".join(arguments)))
+                answers[answer.index] = scored
+                keep(requests[answer.index], scored)
+                self.cache_hook.add_partial(
+                    "loglikelihood", arguments, (scored, answer.is_greedy)
+                )
+        finished = self._finished(requests, answers)
+        return [(scored, scored.answer.is_greedy) for scored in finished]
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """Continue contexts until a stop string, greedily or by sampling."""
+        queries = []
+        for number, name, instance in _identified(requests):
+            context, options = instance.args
+            query = Query(number, name, "", context)
+            with naming(query):
+                queries.append((query, GenerationOptions.parse(options)))
+        texts: dict[int, str] = {}
+        with telling(texts, requests, KEPT):
+            for i, text in self._scorer.generate(queries):
+                texts[i] = text
+                self.cache_hook.add_partial("generate_until", requests[i].args, text)
+        return [texts[i] for i in range(len(requests))]
+
+    def _refuse_unnormalised(self, request: Instance) -> None:
+        if DISTORTION not in (request.doc or {}):
+            raise ValueError(
+                f"{self._alias} scores sentences without normalising, so "
+                f"{request.task_name or 'a request'} would read its scores as "
+                "log-probabilities, of which it has none: no perplexity, no rate. Use "
+                "the contrastive_entropy tasks"
+            )
+
+    def _finished(
+        self, requests: list[Instance], answers: dict[int, ScoredFloat]
+    ) -> list[ScoredFloat]:
+        ordered = [answers[i] for i in range(len(requests))]
+        self._unreported += [
+            replace(scored.answer, estimate=replace(scored.estimate, log_weights=()))
+            for scored, asked in zip(ordered, _asked(requests), strict=True)
+            if asked
+        ]
+        if self.world_size == 1:
+            self._report()
+        return ordered
+
+    def _warn_of_bytes(self, answers: dict[int, ScoredFloat]) -> None:
+        """Tell tasks of others, whose metrics cannot refuse, from strings scored."""
+        unspelled = sum(scored.answer.unspelled for scored in answers.values())
+        respaced = sum(scored.answer.respaced for scored in answers.values())
+        if unspelled or respaced:
+            logger.warning(
+                "unk=%s charged %d unknown words as a class and %d unusual gaps not at "
+                "all: bits per byte and byte perplexities of these texts mean nothing",
+                self._scorer.fingerprint.get("unk"),
+                unspelled,
+                respaced,
+            )
+
+    def _keeping(self, kind: str) -> AbstractContextManager[Keep]:
+        return self._recorder.following(self.fingerprint, kind)
+
+    def _report(self) -> None:
+        self.summary.add(self._processes.gather(self._unreported))
+        self._unreported = []
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Say what the numbers are: this goes into the results' ``config``.
+
+        lm-eval asks once, when all is answered: then records are complete.
+        """
+        about = self._scorer.about
+        if self.world_size == 1:
+            self._recorder.collect()
+        return {
+            "latent_eval_version": lm_latent_eval.__version__,
+            **about,
+            "latent_eval": {
+                **about.get("latent_eval", {}),
+                **self.summary.as_dict(),
+                "records": self._recorder.finish(self.fingerprint),
+            },
+        }
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuse a cache whose numbers other settings made."""
+        super().set_cache_hook(GuardedHook(cache_hook, self.fingerprint))
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that a cached number depends on, as JSON."""
+        scored_by = self._scorer.fingerprint
+        return {
+            **scored_by,
+            "model": f"latent_{scored_by['model']}",
+            "lm_latent_eval": lm_latent_eval.__version__,
+        }
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What tells this model's requests from others' in request caches."""
+        return f"{self.fingerprint['model']}-{self.fingerprint['checkpoint']}"
+
+    # -- data parallelism -------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Index of this process."""
+        return self._processes.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self._processes.world_size
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Concatenate a tensor over the processes."""
+        return self._processes.all_gather(tensor)
+
+    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
+        """Collect an object of every process on one."""
+        return self._processes.gather_object(obj, dst)
+
+    def barrier(self) -> None:
+        """Wait for every process; all of them pass here after every kind of request.
+
+        So here diagnostics are gathered. ``loglikelihood`` is not called where a cache
+        answers every request, and ``get_model_info`` on one process alone.
+        """
+        self._report()
+        self._recorder.collect()
+        self._processes.barrier()
+
+
+def _identified(requests: list[Instance]) -> Iterator[tuple[int, str, Instance]]:
+    """Number and name each request by its task and document: its draws are its own.
+
+    The options of one document share a name, and with it the draws of their context.
+    A request that is to be repeated, or that no task made, is counted. Copies beyond
+    that, which pad the share of a process, draw the same: caches keep the last answer.
+    """
+    seen: Counter[int] = Counter()
+    for number, instance in enumerate(requests):
+        if instance.task_name is None or instance.doc_id is None:
+            name = f"request/{number}"
+        else:
+            name = f"{instance.task_name}/{instance.doc_id}"
+        if repeat := seen[id(instance)] % (instance.repeats or 1):
+            name += f"/repeat {repeat}"
+        seen[id(instance)] += 1
+        yield number, name, instance
+
+
+def _asked(requests: list[Instance]) -> Iterator[bool]:
+    """Tell requests from the padding of a process whose share is smaller.
+
+    lm-eval repeats the last request until all processes have equally many.
+    """
+    seen: Counter[int] = Counter()
+    for instance in requests:
+        seen[id(instance)] += 1
+        yield seen[id(instance)] <= (instance.repeats or 1)

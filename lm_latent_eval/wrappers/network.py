@@ -1,0 +1,140 @@
+"""A pretrained network of transformers with its tokenizer, whoever loaded it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from lm_latent_eval.text.digests import digest
+
+CONFIGURED_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a wrapper scores strings with."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    """What it was loaded by: a directory or a repository."""
+    digest: str
+    """Of weights, configuration and tokenizer as they were loaded: a quantized or
+    adapted network has another."""
+    max_length: int
+    """Tokens that it reads at once."""
+
+    @classmethod
+    def of(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+    ) -> Network:
+        """Take a loaded network.
+
+        Args:
+            model: The network, where it shall compute; it is set to evaluation.
+            tokenizer: Its tokenizer.
+            max_length: Tokens that it reads at once; None is what its configuration or
+                its tokenizer says.
+
+        Raises:
+            ValueError: If neither says how many tokens it reads.
+        """
+        model.eval()
+        return cls(
+            model,
+            tokenizer,
+            str(getattr(model, "name_or_path", "") or type(model).__name__),
+            _digest(model, tokenizer),
+            max_length or _max_length(model, tokenizer),
+        )
+
+    @classmethod
+    def open(
+        cls,
+        auto_class: Any,
+        directory: Path,
+        *,
+        dtype: torch.dtype | None,
+        device: torch.device,
+    ) -> Network:
+        """Load a directory.
+
+        Args:
+            auto_class: Of transformers: ``AutoModelForCausalLM``, say.
+            directory: Where it is.
+            dtype: Floating type to compute in; None is that of the file.
+            device: Where to compute.
+
+        Raises:
+            ValueError: If there is no such network or tokenizer.
+        """
+        try:
+            model = auto_class.from_pretrained(directory, dtype=dtype or "auto")
+            tokenizer = AutoTokenizer.from_pretrained(directory)
+        except (OSError, ValueError) as err:
+            kind = getattr(auto_class, "__name__", str(auto_class))
+            raise ValueError(f"{directory}: no network for {kind} ({err})") from err
+        return cls.of(model.to(device), tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its input goes."""
+        return self.model.device
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of it, as JSON."""
+        return {
+            "checkpoint_digest": self.digest,
+            "model_num_parameters": self.model.num_parameters(),
+            "model_dtype": str(self.model.dtype),
+            "model_device": str(self.device),
+        }
+
+
+def _max_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    config = model.config.get_text_config()
+    for name in CONFIGURED_LENGTHS:
+        if isinstance(length := getattr(config, name, None), int):
+            return length
+    if tokenizer.model_max_length < 10**12:  # transformers says 10^30 for "unknown"
+        return int(tokenizer.model_max_length)
+    raise ValueError(
+        f"neither the configuration ({', '.join(CONFIGURED_LENGTHS)}) nor the "
+        "tokenizer (model_max_length) says how many tokens the network reads at once: "
+        "give max_length"
+    )
+
+
+def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash what was loaded; about a second a gigabyte."""
+    config = model.config.to_dict()
+    paths = {"_name_or_path", "transformers_version"}  # where it lies moves no number
+    said = {key: value for key, value in config.items() if key not in paths}
+    found = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
+    for name, tensor in _tensors(model):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        flat = tensor.detach().reshape(-1).contiguous().cpu()
+        found.update(memoryview(flat.view(torch.uint8).numpy()))
+    found.update(digest(json.dumps(tokenizer.get_vocab(), sort_keys=True)).encode())
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    found.update((backend.to_str() if backend else "").encode())
+    return found.hexdigest()[:16]
+
+
+def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in sorted(model.state_dict().items()):
+        if isinstance(tensor, Tensor) and not tensor.is_meta and tensor.numel():
+            yield name, tensor
