@@ -15,6 +15,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lm_latent_eval.text.digests import digest
 
+OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
+"""What a configuration says of its files, and moves no number."""
 CONFIGURED_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
 
 
@@ -121,13 +123,12 @@ def _max_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> i
 def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash what was loaded; about a second a gigabyte."""
     config = model.config.to_dict()
-    paths = {"_name_or_path", "transformers_version"}  # where it lies moves no number
-    said = {key: value for key, value in config.items() if key not in paths}
+    said = {key: value for key, value in config.items() if key not in OF_FILES}
     found = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
     for name, tensor in _tensors(model):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().reshape(-1).contiguous().cpu()
-        found.update(memoryview(flat.view(torch.uint8).numpy()))
+        found.update(flat.view(torch.uint8).numpy().data)
     found.update(digest(json.dumps(tokenizer.get_vocab(), sort_keys=True)).encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
     found.update((backend.to_str() if backend else "").encode())
