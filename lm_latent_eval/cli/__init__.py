@@ -26,6 +26,7 @@ from lm_latent_eval.cli import (
     study,
     tasks,
     text,
+    thoughts,
     train,
     tune,
 )
@@ -98,6 +99,7 @@ _COMMANDS = (
     study,
     distort,
     explain,
+    thoughts,
     tasks,
 )
 

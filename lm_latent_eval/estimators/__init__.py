@@ -19,6 +19,13 @@ from lm_latent_eval.estimators.certificate import (
     certified_log_likelihood,
     certified_perplexity,
 )
+from lm_latent_eval.estimators.choices import (
+    AccuracyPoint,
+    Margin,
+    accuracy_curve,
+    log_mean_gap,
+    votes,
+)
 from lm_latent_eval.estimators.contrastive import (
     Verdict,
     contrastive_entropy,
@@ -90,6 +97,7 @@ from lm_latent_eval.estimators.sentence_perplexity import mean_sentence_perplexi
 from lm_latent_eval.estimators.unseen import unseen_share
 
 __all__ = [
+    "AccuracyPoint",
     "Bins",
     "Bound",
     "ContrastiveLevel",
@@ -107,10 +115,12 @@ __all__ = [
     "JointHistogram",
     "LengthError",
     "LengthErrors",
+    "Margin",
     "MissedSupportError",
     "ProductivityCurve",
     "Rate",
     "Verdict",
+    "accuracy_curve",
     "bootstrap_interval",
     "branching_factor",
     "certified_log_likelihood",
@@ -137,6 +147,7 @@ __all__ = [
     "log_evidence",
     "log_grid",
     "log_mass",
+    "log_mean_gap",
     "log_ratio_stderr",
     "mean_entropy",
     "mean_ratio",
@@ -154,4 +165,5 @@ __all__ = [
     "stderr",
     "unseen_share",
     "verdict",
+    "votes",
 ]

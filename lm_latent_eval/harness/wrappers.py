@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from lm_eval.models.huggingface import HFLM
 
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.thoughts import keep_thoughts, told
 from lm_latent_eval.models import model_class
+from lm_latent_eval.wrappers.cot.options import NAMES, ThoughtOptions
+from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
+from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 from lm_latent_eval.wrappers.network import Network
 
 
@@ -96,3 +100,82 @@ class Wrapper(Backend):
         """Return the template itself, for the results."""
         template: str | None = self._loaded.chat_template(chat_template)
         return template
+
+
+class LatentCoT(Wrapper):
+    """``latent_cot``: a causal language model whose latents are its thoughts.
+
+    Answers are scored as log p(answer | question), summed over what is thought before
+    them (``wrappers.cot.model``); options are those of ``ThoughtOptions``.
+
+    Args:
+        enable_thinking: Told to the chat template.
+        chat_template_args: Told to it as well.
+        arguments: Options of thoughts, and every other argument of ``--model hf``.
+    """
+
+    model_name = "cot"
+
+    def __init__(
+        self,
+        *args: Any,
+        enable_thinking: bool | None = None,
+        chat_template_args: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Check the arguments and load the network.
+
+        Raises:
+            ValueError: If the chat template is told to leave thoughts out.
+        """
+        given = dict(chat_template_args or {})
+        if enable_thinking is not None:  # hf would refuse likelihoods with it
+            given["enable_thinking"] = enable_thinking
+        if given.get("enable_thinking") is False:
+            raise ValueError(
+                "enable_thinking=False: latent_cot scores answers after thoughts; "
+                "without them use --model hf"
+            )
+        ThoughtOptions.parse({n: arguments[n] for n in NAMES if n in arguments})
+        super().__init__(*args, chat_template_args=given, **arguments)
+        self._thoughts: list[Thoughts] = []
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Write a conversation as the network was trained to read it.
+
+        Raises:
+            ValueError: If the template does not begin the model's turn.
+        """
+        written = super().apply_chat_template(chat_history, add_generation_prompt)
+        if add_generation_prompt and chat_history:
+            plain = self._loaded.tokenizer.apply_chat_template(
+                chat_history, tokenize=False, **self._loaded.chat_template_args
+            )
+            if plain == written:
+                raise ValueError(
+                    "the chat template writes no generation prompt, so thoughts would "
+                    "go on with the user's turn: leave --apply_chat_template out, or "
+                    "give the model a template that heeds add_generation_prompt"
+                )
+        return written
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Say what the numbers are, and leave the thoughts beside the results."""
+        info = super().get_model_info()
+        files = keep_thoughts(
+            self._thoughts, self.fingerprint, self._loaded.tokenizer.decode
+        )
+        if self._thoughts:
+            info["latent_eval"]["thoughts"] = {**told(self._thoughts), "files": files}
+        return info
+
+    def _report(self) -> None:
+        super()._report()
+        scorer = cast(ThoughtScorer, self._scorer)
+        new, scorer.kept = scorer.kept, []
+        self._thoughts += self._processes.gather(new)
+
+
+__all__ = ["LatentCoT", "Wrapper"]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lm_latent_eval.models.checkpoint import load as load
 
 MODELS = {
+    "cot": "lm_latent_eval.wrappers.cot.model:ThinkingLM",
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
     "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",

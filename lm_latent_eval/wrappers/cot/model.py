@@ -29,7 +29,7 @@ from lm_latent_eval.wrappers.cot.reading import check_causal
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
 from lm_latent_eval.wrappers.network import Network
 
-ROWS = 64
+ROWS = 128
 """Sequences read at once where nobody says how many."""
 
 
@@ -70,9 +70,10 @@ class ThinkingLM:
 
         Args:
             options: As a command line has them.
-            batch_size: Sequences that the network reads at once; None and ``auto`` are
-                64, or ``max_batch_size``.
-            max_batch_size: The most that ``auto`` takes.
+            batch_size: Questions whose thoughts are drawn at once; None and ``auto``
+                are as many as ``max_batch_size`` holds.
+            max_batch_size: The most sequences that the network reads at once; None is
+                128.
             quiet: Show no progress.
 
         Raises:
@@ -80,11 +81,7 @@ class ThinkingLM:
                 says what stands around thoughts.
         """
         parsed = ThoughtOptions.parse(options)
-        most = parse_batch_size(max_batch_size) or ROWS
-        return ThoughtScorer(
-            self.network,
-            parsed,
-            Marks.of(self.network, parsed),
-            parse_batch_size(batch_size) or most,
-            quiet,
-        )
+        rows = parse_batch_size(max_batch_size) or ROWS
+        questions = parse_batch_size(batch_size) or max(rows // parsed.num_samples, 1)
+        marks = Marks.of(self.network, parsed)
+        return ThoughtScorer(self.network, parsed, marks, questions, rows, quiet)

@@ -61,6 +61,8 @@ class ThoughtScorer:
     network: Network
     options: ThoughtOptions
     marks: Marks
+    most_questions: int
+    """Questions whose thoughts are drawn at once; moves no number."""
     most_rows: int
     """Sequences that the network reads at once; moves no number."""
     quiet: bool = True
@@ -192,9 +194,8 @@ class ThoughtScorer:
     def _blocks(self, questions: list[Question]) -> Iterator[list[Question]]:
         """Yield questions whose thoughts are drawn together, those of a length."""
         order = sorted(questions, key=lambda question: len(question.prompts[0]))
-        size = max(self.most_rows // self.options.num_samples, 1)
-        for start in range(0, len(order), size):
-            yield order[start : start + size]
+        for start in range(0, len(order), self.most_questions):
+            yield order[start : start + self.most_questions]
 
     # -- thoughts ---------------------------------------------------------------------
 

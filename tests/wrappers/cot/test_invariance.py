@@ -38,13 +38,13 @@ def same(one, other):
 
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])
 def test_batch_and_order_move_nothing(network, proposal):
-    def found(asked, batch_size):
-        scorer = tiny.scorer(network, batch_size, proposal=proposal, **OPTIONS)
+    def found(asked, *batch):
+        scorer = tiny.scorer(network, *batch, proposal=proposal, **OPTIONS)
         return numbers(scorer, asked)
 
     wanted = found(queries(), 1000)
     same(found(queries(), 1), wanted)
-    same(found(queries(), 7), wanted)
+    same(found(queries(), 7, 4), wanted)
     if proposal == "prior":  # hints are in the order of the options
         shuffled = queries()
         random.Random(0).shuffle(shuffled)
@@ -83,7 +83,7 @@ def test_other_answers_need_no_new_thoughts(network):
 
 
 def test_two_tokens_can_close_a_thought(network):
-    options = {**OPTIONS, "think_end": "b </think>", "max_think_tokens": 6}
+    options = {**OPTIONS, "think_end": "a </think>", "max_think_tokens": 6}
     scorer = tiny.scorer(network, **{**options, "num_samples": 200})
     list(scorer.score_continuations(queries(["a"])))
     [thoughts] = scorer.kept

@@ -88,7 +88,7 @@ def test_hints_are_drawn_as_the_mixture_says(network):
     cut = network.tokenizer.encode
     prompts = [[*cut(f"{a} {QUESTION}"), tiny.THINK] for a in ANSWERS]
     own = [*cut(QUESTION), tiny.THINK]
-    counts = {z: 0 for z in tiny.every_thought()}
+    counts = dict.fromkeys(tiny.every_thought(), 0)
     for thought in thoughts.drawn:
         counts[thought.tokens] += 1
     chi2, cells = 0.0, 0

@@ -17,15 +17,21 @@ END, THINK, CLOSE = 0, 1, 2
 LONGEST = 3
 """Tokens of a thought; there are 156 + 25 of them, some cut short."""
 HINT = "{answer} {question}"
-MARKS = {"think_start": " <think>", "think_end": "</think>"}
+MARKS = {"think_start": "<think>", "think_end": "</think>"}
 OPTIONS = {**MARKS, "max_think_tokens": LONGEST, "hint": HINT}
 QUESTION, ANSWERS = "a b", (" c", " a a", " b")
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    inner = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}))
+    """Whatever is not a word of ours is a b."""
+    vocabulary = {word: n for n, word in enumerate(WORDS)}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="b"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        eos_token="<end>",
+        additional_special_tokens=["<think>", "</think>"],
+    )
 
 
 def network(seed: int = 1, dtype: torch.dtype = torch.float64) -> Network:
@@ -43,8 +49,10 @@ def network(seed: int = 1, dtype: torch.dtype = torch.float64) -> Network:
     return Network.of(GPT2LMHeadModel(config).to(dtype), tokenizer())
 
 
-def scorer(found: Network, batch_size: int = 64, **options):
-    return ThinkingLM(found).scorer({**OPTIONS, **options}, batch_size=batch_size)
+def scorer(found: Network, rows: int = 64, questions: int | None = None, **options):
+    return ThinkingLM(found).scorer(
+        {**OPTIONS, **options}, batch_size=questions, max_batch_size=rows
+    )
 
 
 @torch.inference_mode()
