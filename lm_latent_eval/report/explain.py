@@ -9,6 +9,7 @@ from typing import Any
 from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
+from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.text import strict_json
 
@@ -192,7 +193,9 @@ def _how(config: dict[str, Any]) -> str:
             "The model has no sentence ends, so it is no distribution over lengths: "
             "only texts of as many words compare."
         )
-    if ours["mass"] == "sub-normalised":
+    if "thoughts" in ours:
+        lines.append(how_thought(ours))
+    elif ours["mass"] == "sub-normalised":
         lines.append(
             "The model is sub-normalised: it wastes probability on latents that cannot "
             "happen, so its likelihoods are lower bounds of the renormalised model's."

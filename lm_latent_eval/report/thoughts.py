@@ -155,6 +155,25 @@ def estimates(questions: Sequence[Kept]) -> Table:
     return Table(head, rows)
 
 
+def how_thought(ours: dict[str, Any]) -> str:
+    """Say how thoughts were drawn, from what results say of a run.
+
+    Args:
+        ours: What is under ``latent_eval``, ``thoughts`` among it.
+    """
+    thoughts = ours["thoughts"]
+    shares = ", ".join(
+        f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
+    )
+    said = (
+        f"Latents are thoughts: {thoughts['drawn']:,} about {thoughts['questions']:,} "
+        f"questions, shared by the answers of each; {shares}. {ENDINGS[ours['close']]}"
+    )
+    if ours["model_temperature"] != 1:
+        said += f" p is the model's at temperature {ours['model_temperature']:g}."
+    return said
+
+
 def _drawn(kept: ThoughtFile) -> Iterator[str]:
     settings: dict[str, Any] = kept.settings
     thoughts = [thought for q in kept.questions for thought in q.thoughts.drawn]

@@ -25,6 +25,9 @@ from lm_latent_eval.scoring.texts import Query
 
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
 
+_UNSAID = vars(ScoringOptions()) | {"num_samples": None}
+"""What an option is where nobody has chosen it; 100 samples may be chosen."""
+
 
 @dataclass(frozen=True)
 class LatentModel:
@@ -63,7 +66,7 @@ class LatentModel:
         texts: Sequence[str],
         *,
         contexts: Sequence[str] | None = None,
-        num_samples: int = 100,
+        num_samples: int | None = None,
         estimator: str | None = None,
         proposal: str | None = None,
         temperature: float = 1.0,
@@ -82,7 +85,8 @@ class LatentModel:
             texts: N strings.
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
-            num_samples: K, latents of a text that are found or drawn.
+            num_samples: K, latents of a text that are found or drawn; None is 100, or
+                what a model that scores strings its own way takes.
             estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc`` or ``exact``; None
                 is the model's own.
             proposal: What latents are drawn from; None reads most of the text.
@@ -145,7 +149,7 @@ class LatentModel:
         max_tokens: int = MOST_TOKENS,
         until: Sequence[str] = (),
         sampling_temperature: float = 1.0,
-        num_samples: int = 100,
+        num_samples: int | None = None,
         proposal: str | None = None,
         seed: int = 0,
     ) -> list[str]:
@@ -156,7 +160,7 @@ class LatentModel:
             max_tokens: Write at most so many words.
             until: Strings to stop before.
             sampling_temperature: Of the words; 0 takes the most probable one.
-            num_samples: Latents that stand for the text so far.
+            num_samples: Latents that stand for the text so far; None is 100.
             proposal: What they are drawn from.
             seed: Of the random numbers.
 
@@ -183,9 +187,7 @@ class LatentModel:
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
         """Tell the model of the options that were given, not of our defaults."""
         given = {
-            name: value
-            for name, value in options.items()
-            if value != getattr(ScoringOptions, name, None)
+            name: value for name, value in options.items() if value != _UNSAID.get(name)
         }
         return scorer_of(self.opened, given, **how)
 
