@@ -6,9 +6,8 @@ from functools import cache
 
 import pytest
 
-from lm_latent_eval.models import load
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.kglm.conversion import convert
+from lm_latent_eval.convert.kglm import convert
+from lm_latent_eval.models.checkpoint import Checkpoint, load
 from tests.allennlp_archive import files, write_directory, write_tar
 from tests.kglm_archives import golden_archive, knowledge
 
