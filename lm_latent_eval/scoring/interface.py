@@ -1,8 +1,8 @@
-"""The two doors by which a model comes to strings.
+"""The scoring interface: what answers questions about strings.
 
-The low one is the seam (``latent.py``): a model that offers p(x, z) and a proposal is
-scored by ``Scorer``, with every estimator. The high one is for models that score
-strings their own way, whatever is inside them: a ``TextModel`` opens a directory, and
+There are two ways to offer it. A model of the latent interface (``latent.py``) offers
+p(x, z) and a proposal; ``Scorer`` scores it with every estimator. The other is for
+models that score strings their own way, whatever is inside them: a ``TextModel`` opens a directory, and
 its ``TextScorer`` answers queries with estimates. ``Scorer`` is one as well, and
 lm-eval's backend knows nothing else.
 
@@ -73,7 +73,7 @@ class TextScorer(Protocol):
 
 @runtime_checkable
 class TextModel(Protocol):
-    """A model of the high door: a class that opens directories."""
+    """A model that scores strings its own way: a class that opens directories."""
 
     @classmethod
     def open_directory(
@@ -124,7 +124,7 @@ def open_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Checkpoint | TextModel:
-    """Open a directory, or a repository of the hub, by whichever door it is for.
+    """Open a directory, or a repository of the hub, by the interface that its model has.
 
     Args:
         path: The directory or repository.

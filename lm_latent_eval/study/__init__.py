@@ -1,6 +1,6 @@
 """How an estimated perplexity depends on proposal, temperature, samples and level.
 
-The experiments of Logan et al. (2020) for any model behind the seam:
+The experiments of Logan et al. (2020) for any model of the latent interface:
 
 - ``plan``: which settings;
 - ``draws``: their log-weights, kept in files, since they are what costs time;

@@ -1,4 +1,4 @@
-"""``--model latent`` takes what a directory holds, by whichever door it comes."""
+"""``--model latent`` takes what a directory holds, whichever interface its model has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = ("the fox", "Ada saw .")
 
 @dataclass(frozen=True)
 class Counts:
-    """A model of the high door: a nat a character, and an option of its own."""
+    """A model of the scoring interface: a nat a character, and an option of its own."""
 
     nats: float
     loud: bool = False
