@@ -2,9 +2,9 @@
 
 There are two ways to offer it. A model of the latent interface (``latent.py``) offers
 p(x, z) and a proposal; ``Scorer`` scores it with every estimator. The other is for
-models that score strings their own way, whatever is inside them: a ``TextModel`` opens a directory, and
-its ``TextScorer`` answers queries with estimates. ``Scorer`` is one as well, and
-lm-eval's backend knows nothing else.
+models that score strings their own way, whatever is inside them: a ``TextModel`` opens
+a directory, and its ``TextScorer`` answers queries with estimates. ``Scorer`` is one as
+well, and lm-eval's backend knows nothing else.
 
 Either kind of class joins under the ``model_type`` of its ``config.json`` as an entry
 point of the group ``lm_latent_eval.models``.
@@ -124,7 +124,7 @@ def open_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Checkpoint | TextModel:
-    """Open a directory, or a repository of the hub, by the interface that its model has.
+    """Open a directory, or a repository of the hub, whichever interface it is for.
 
     Args:
         path: The directory or repository.

@@ -91,7 +91,7 @@ class Study:
             ]
             last = _last_sentences(missing)
             bar.update(len(queries) - len(last))
-            weighed = scorer.weigh(missing)
+            weighed = scorer.whole_texts.weigh(missing)
             if setting.estimator == "beam":
                 weighed = ((t, log_p.logsumexp(0, True)) for t, log_p in weighed)
             for text in file.append(weighed):

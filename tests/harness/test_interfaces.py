@@ -1,4 +1,4 @@
-"""``--model latent`` takes what a directory holds, whichever interface its model has."""
+"""``--model latent`` takes what a directory holds, by whichever interface."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from lm_latent_eval.durable import LOCK_FILE
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
 from lm_latent_eval.models.checkpoint import load, save
 from lm_latent_eval.scoring.model import LatentModel
-from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.study.draws import DrawsFile
 from lm_latent_eval.study.plan import Plan, Setting
 from lm_latent_eval.study.rows import read
@@ -83,39 +83,34 @@ def draws(path) -> list[object]:
     ]
 
 
-class Stopped(Scorer):
-    """Stops after some texts, like a machine that is switched off."""
-
-    left = 0
-
-    def weigh(self, texts):
-        for found in super().weigh(texts):
-            if Stopped.left == 0:
-                raise KeyboardInterrupt
-            Stopped.left -= 1
-            yield found
-
-
 @pytest.mark.parametrize("after", [0, 3, 7, 23])
 def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, after):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     study(checkpoint, data, whole).run()
-    Stopped.left = after
+    left, plain = [after], WholeTexts.weigh
+
+    def stopping(self, texts):
+        """Stop after some texts, like a machine that is switched off."""
+        for found in plain(self, texts):
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            yield found
+
     with monkeypatch.context() as patched:
-        patched.setattr("lm_latent_eval.study.run.Scorer", Stopped)
+        patched.setattr(WholeTexts, "weigh", stopping)
         with pytest.raises(KeyboardInterrupt):
             study(checkpoint, data, cut).run()
     kept = sum(len(file(path).keys()) for path in (cut / "draws").glob("*.f64"))
     assert kept == after
     weighed = []
-    plain = Scorer.weigh
 
     def counting(self, texts):
         weighed.extend(texts)
         return plain(self, texts)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Scorer, "weigh", counting)
+        patched.setattr(WholeTexts, "weigh", counting)
         study(checkpoint, data, cut).run()
     settings = len(study(checkpoint, data, cut).plan.settings())
     assert len(weighed) == len(TEXTS) * settings - after

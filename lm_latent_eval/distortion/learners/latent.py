@@ -144,7 +144,7 @@ class LatentLearner:
             texts = [text for text in texts if text.words != [END]]
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)
-        for part in self._scorer.estimate(texts):
+        for part in self._scorer.whole_texts.estimate(texts):
             log_p[part.text.query.index] = part.estimate.log_evidence
             stderr[part.text.query.index] = part.estimate.draws_stderr
         return Scored(log_p, stderr)
