@@ -17,14 +17,14 @@ from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.extras import require
 from lm_latent_eval.report.compare import (
-    BOUNDS,
     ChoiceComparison,
     Side,
     TextComparison,
-    bits,
     compare,
     described,
 )
+from lm_latent_eval.report.compare.telling import BOUNDS
+from lm_latent_eval.report.compare.writing import bits
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.page import charts

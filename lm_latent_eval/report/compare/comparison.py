@@ -9,110 +9,20 @@ the worse one must not be.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
+from lm_latent_eval.report.compare.sides import DELTA, Key, Side, check_alike
+from lm_latent_eval.report.compare.writing import with_error
 from lm_latent_eval.scoring.records import Record, Row
 
 SIGMAS = 1.96
-DELTA = 0.05
-"""Risk that a stochastic bound is none."""
-
-Key = tuple[str, int]
-"""A text's digest, and which of its copies it is."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """A model's answers to one task, by one run or several."""
-
-    name: str
-    runs: Sequence[dict[Key, Row]]
-    settings: Sequence[dict[str, Any]]
-    finished: bool = True
-
-    @classmethod
-    def of(cls, name: str, runs: Sequence[Record]) -> Side:
-        """Join the runs of a model.
-
-        Raises:
-            ValueError: If they are not of the same texts, or scores are no
-                probabilities.
-        """
-        found = [_by_text(run.rows) for run in runs]
-        for run in found[1:]:
-            _check_alike(name, found[0], f"another run of {name}", run)
-        if any(r.bound == Bound.UNNORMALISED for run in runs for r in run.rows):
-            raise ValueError(
-                f"{name} has unnormalised scores, which are no probabilities: compare "
-                "contrastive entropies"
-            )
-        return cls(
-            name, found, [r.settings for r in runs], all(r.finished for r in runs)
-        )
-
-    @property
-    def strings_scored(self) -> bool:
-        """Whether every word was spelled and every gap charged."""
-        rows = [row for run in self.runs for row in run.values()]
-        lost = any(r.unknown_words_not_spelled or r.gaps_not_charged for r in rows)
-        return not lost and all(s.get("strings_scored", True) for s in self.settings)
-
-    @property
-    def bound(self) -> Bound:
-        """How its log-likelihood bounds the true one: the weakest of its texts."""
-        return Bound.weakest(Bound(r.bound) for run in self.runs for r in run.values())
-
-    @property
-    def is_known(self) -> bool:
-        """Whether every text has an error: a search agrees with its draws."""
-        return all(row.stderr is not None for run in self.runs for row in run.values())
-
-    @property
-    def slack(self) -> float:
-        """Nats by which its bound can be wrong at 95 % confidence (Markov)."""
-        if self.is_known or self.bound is not Bound.STOCHASTIC_LOWER:
-            return 0.0
-        copies = max(
-            max(Counter(row.stream for row in run.values()).values())
-            for run in self.runs
-        )
-        return copies * math.log(len(self.runs) / DELTA)
-
-    def nats(self, keys: Sequence[Key]) -> Tensor:
-        """Return what each run takes for each text, (R, N)."""
-        rows = [[-run[key].log_likelihood for key in keys] for run in self.runs]
-        return torch.tensor(rows, dtype=torch.float64)
-
-    def too_high(self, keys: Sequence[Key]) -> float:
-        """Return nats by which it is likely to be too high in all, mean over runs.
-
-        The bias of logarithms, and what draws have missed: both have one direction.
-        """
-        rows = [run[key] for run in self.runs for key in keys]
-        missed = (row.scored.estimate.missed or 0.0 for row in rows)
-        bias = (row.draws_stderr**2 / 2 for row in rows)
-        return math.fsum([*missed, *bias]) / len(self.runs)
-
-    def monte_carlo_stderr(self, keys: Sequence[Key]) -> Tensor:
-        """Return the Monte Carlo error of each text's mean over runs, (N,).
-
-        It is what the draws tell where no more is known.
-        """
-        rows = [
-            [row.draws_stderr if row.stderr is None else row.stderr for row in found]
-            for found in ([run[key] for key in keys] for run in self.runs)
-        ]
-        errors = torch.tensor(rows, dtype=torch.float64)
-        return errors.square().sum(0).sqrt() / len(self.runs)
 
 
 @dataclass(frozen=True)
@@ -210,31 +120,10 @@ def _shared_tasks(
 
 
 def _pair(task: str, a: Side, b: Side) -> Comparison | None:
-    _check_alike(a.name, a.runs[0], b.name, b.runs[0], a.finished and b.finished)
+    check_alike(a.name, a.runs[0], b.name, b.runs[0], a.finished and b.finished)
     if all(row.is_greedy is None for row in a.runs[0].values()):
         return _texts(task, a, b)
     return _choices(task, a, b) if len(a.runs) == len(b.runs) == 1 else None
-
-
-def _by_text(rows: Sequence[Row]) -> dict[Key, Row]:
-    seen: Counter[str] = Counter()
-    found = {}
-    for row in rows:
-        found[row.text, seen[row.text]] = row
-        seen[row.text] += 1
-    return found
-
-
-def _check_alike(
-    name_a: str, a: dict[Key, Row], name_b: str, b: dict[Key, Row], whole: bool = True
-) -> None:
-    shared = a.keys() & b.keys()
-    if not shared or (whole and a.keys() != b.keys()):
-        raise ValueError(
-            f"{name_a} has {len(a):,} texts and {name_b} {len(b):,}, of which "
-            f"{len(shared):,} are the same: only models that scored the same texts "
-            "compare (the same --tasks, --limit and files)"
-        )
 
 
 # -- texts ---------------------------------------------------------------------------
@@ -306,7 +195,7 @@ def _verdict(
 ) -> tuple[bool, str]:
     """Decide which side is better, if that can be known."""
     better, worse = (a, b) if found.value < 0 else (b, a)
-    gap = f"{_with_error(abs(found.value), found.stderr)} bits a {unit[:-1]}"
+    gap = f"{with_error(abs(found.value), found.stderr)} bits a {unit[:-1]}"
     says = f"{better.name} takes {gap} less than {worse.name}"
     low, high = found.interval
     if low <= 0 <= high or abs(found.value) <= SIGMAS * found.stderr:
@@ -424,172 +313,3 @@ def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
             for other in others
         )
     return right, sure
-
-
-# -- as a table ----------------------------------------------------------------------
-
-
-def rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return comparisons as the rows of a table, a unit each."""
-    found: list[dict[str, Any]] = []
-    for each in comparisons:
-        a, b = (side.name for side in each.sides)
-        decided = "yes" if each.decided else "no"
-        for what, values in _cells(each):
-            about = {"task": each.task, "difference of": f"{a} - {b}", "in": what}
-            named = zip(_COLUMNS, values, strict=True)
-            found.append({**about, **dict(named), "decided": decided})
-    return found
-
-
-_COLUMNS = ("value", "±", "over draws", "over texts", "from", "to")
-
-
-def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
-    if isinstance(each, ChoiceComparison):
-        right = each.accuracy
-        gain = right.accuracy[0] - right.accuracy[1]
-        return [("accuracy", (gain, right.stderr, None, None, None, None))]
-    return [
-        (f"bits a {unit.removesuffix('s')}", tuple(map(bits, _parts(difference))))
-        for unit, (_, _, difference) in each.units.items()
-    ]
-
-
-def _parts(found: PairedDifference) -> tuple[float, ...]:
-    errors = (found.stderr, found.draws_stderr, found.texts_stderr)
-    return (found.value, *errors, *found.interval)
-
-
-# -- as text -------------------------------------------------------------------------
-
-
-def told(comparisons: Sequence[Comparison]) -> str:
-    """Return comparisons for a terminal."""
-    return "\n\n".join(
-        _told_texts(each) if isinstance(each, TextComparison) else _told_choices(each)
-        for each in comparisons
-    )
-
-
-BOUNDS = {
-    Bound.EXACT: "exact",
-    Bound.STRICT_LOWER: "at most",
-    Bound.STOCHASTIC_LOWER: "at most, on average",
-    Bound.ESTIMATED_LOWER: "an estimate of a bound",
-    Bound.NONE: "no bound",
-}
-"""What a rate in bits is, where log p-hat bounds log p so."""
-
-
-def described(side: Side) -> str:
-    """Say what model a side is, in a line."""
-    settings = side.settings[0]
-    parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
-    if settings.get("estimator") not in (None, "exact"):
-        parts.append(f"{settings['estimator']} with K = {settings['num_samples']:,}")
-    parts += [f"{len(side.runs)} runs"] * (len(side.runs) > 1)
-    return ", ".join(filter(None, parts))
-
-
-def _told_texts(each: TextComparison) -> str:
-    a, b = (side.name for side in each.sides)
-    difference = next(iter(each.units.values()))[2]
-    counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
-    rows = [["", *(f"bits a {unit.removesuffix('s')}" for unit in each.units), "", ""]]
-    found = each.units.values()
-    rates = ([_rate(a) for a, _, _ in found], [_rate(b) for _, b, _ in found])
-    for side, cells in zip(each.sides, rates, strict=True):
-        rows.append([side.name, *cells, BOUNDS[side.bound], described(side)])
-    for name, parts in _differences(each).items():
-        rows.append([name, *parts, "", ""])
-    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *_aligned(rows)]
-    lines.append(
-        f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
-    )
-    lines += [f"  {note}" for note in each.notes]
-    return "\n".join([*lines, each.verdict])
-
-
-def _rate(rates: Rates) -> str:
-    spread = "" if rates.spread is None else f" (runs: ± {bits(rates.spread):.2g})"
-    return f"{bits(rates.mean):.4f}{spread}"
-
-
-def _differences(each: TextComparison) -> dict[str, list[str]]:
-    """Return the rows of a table that tell the differences, a cell a unit."""
-    a, b = (side.name for side in each.sides)
-    found = [difference for _, _, difference in each.units.values()]
-    rows = {
-        f"{a} - {b}": [_with_error(d.value, d.stderr, sign="+") for d in found],
-        "  over draws": [f"± {bits(d.draws_stderr):.2g}" for d in found],
-        "  over texts": [f"± {bits(d.texts_stderr):.2g}" for d in found],
-        "  95 % of texts drawn again": [
-            f"{bits(d.interval[0]):+.4f} to {bits(d.interval[1]):+.4f}" for d in found
-        ],
-    }
-    if any(d.runs_stderr for d in found):
-        rows["  over runs"] = [f"± {bits(d.runs_stderr):.2g}" for d in found]
-    return rows
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def _told_choices(each: ChoiceComparison) -> str:
-    found = each.accuracy
-    a, b = (side.name for side in each.sides)
-    rows = [
-        ["", "right", "alone", "of these within Monte Carlo error", ""],
-        *(
-            [
-                side.name,
-                f"{found.accuracy[place]:.1%}",
-                f"{alone:,}",
-                f"{each.uncertain[place]:,}",
-                described(side),
-            ]
-            for place, (side, alone) in enumerate(
-                zip(each.sides, (found.only_a, found.only_b), strict=True)
-            )
-        ),
-        [
-            f"{a} - {b}",
-            f"{found.accuracy[0] - found.accuracy[1]:+.1%} ± {found.stderr:.1%}",
-            *("", "", ""),
-        ],
-    ]
-    head = f"{each.task}: {found.num_questions:,} questions"
-    return "\n".join([head, *_aligned(rows), each.verdict])
-
-
-def _with_error(nats: float, stderr: float, sign: str = "") -> str:
-    """Write bits with two digits of their error."""
-    error = bits(stderr)
-    places = 4
-    if 0 < error < math.inf:
-        places = max(1 - math.floor(math.log10(error)), 0)
-    return f"{bits(nats):{sign}.{places}f} ± {error:.{places}f}"
-
-
-def bits(nats: float) -> float:
-    """Return nats in bits."""
-    return nats / math.log(2)
-
-
-__all__ = [
-    "ChoiceComparison",
-    "Comparison",
-    "Side",
-    "TextComparison",
-    "compare",
-    "described",
-    "rows",
-    "told",
-]
