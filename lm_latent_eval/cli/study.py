@@ -81,7 +81,7 @@ def _study(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.model import load
-    from lm_latent_eval.study.plan import Plan
+    from lm_latent_eval.study.plan import StudyPlan
     from lm_latent_eval.study.run import Study
 
     given = {
@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace) -> None:
     study = Study(
         model.checkpoint,
         args.data,
-        Plan.of(model.checkpoint.model.proposal_names, args.temper, **choices),
+        StudyPlan.of(model.checkpoint.model.proposal_names, args.temper, **choices),
         args.output,
         limit=None if args.limit is None else whole("limit", args.limit, 1),
         batch_size=args.batch_size,

@@ -36,7 +36,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """The settings of a study, checked against what a model has.
 
     Attributes:
@@ -62,7 +62,7 @@ class Plan:
     @classmethod
     def of(
         cls, proposals: Sequence[str], tempered: Sequence[str] | None, **choices: object
-    ) -> Plan:
+    ) -> StudyPlan:
         """Choose among the proposals of a model.
 
         Args:

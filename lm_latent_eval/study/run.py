@@ -21,7 +21,7 @@ from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.settings import Settings, claim, read
 from lm_latent_eval.study import rows
 from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Plan, Setting
+from lm_latent_eval.study.plan import Setting, StudyPlan
 from lm_latent_eval.study.totals import Totals
 from lm_latent_eval.text.corpora import stream_texts
 
@@ -37,7 +37,7 @@ class Study:
 
     checkpoint: Checkpoint
     data: Path
-    plan: Plan
+    plan: StudyPlan
     output: Path
     limit: int | None = None
     """Only the first texts; None is all."""

@@ -14,7 +14,7 @@ from lm_latent_eval.models.checkpoint import load, save
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Plan, Setting
+from lm_latent_eval.study.plan import Setting, StudyPlan
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.run import ROWS_FILE, Study
 from tests import tiny_checkpoint
@@ -44,7 +44,7 @@ def study(checkpoint, data, output, **changes) -> Study:
     choices = PLAN | {"temperatures": TEMPERATURES} | changes
     tempered = choices.pop("tempered", None)
     limit = choices.pop("limit", None)
-    plan = Plan.of(names, tempered, **choices)
+    plan = StudyPlan.of(names, tempered, **choices)
     return Study(checkpoint, data, plan, output, limit=limit, quiet=True)
 
 
@@ -222,7 +222,7 @@ def test_sentences_are_estimated_one_by_one(tmp_path):
 def test_models_without_latents_have_nothing_to_study(data, tmp_path):
     folder = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
     checkpoint = load(folder)
-    plan = Plan(("none",), ())
+    plan = StudyPlan(("none",), ())
     with pytest.raises(ValueError, match="no latents"):
         Study(checkpoint, data, plan, tmp_path / "study", quiet=True).run()
 
@@ -241,7 +241,7 @@ def test_corpora_are_read_a_part_at_a_time(checkpoint, data, tmp_path, monkeypat
 
 
 def test_a_plan_covers_the_paper():
-    plan = Plan.of(["smoothing", "peeking", "nonpeeking", "prior"], None)
+    plan = StudyPlan.of(["smoothing", "peeking", "nonpeeking", "prior"], None)
     drawn = [s for s in plan.settings() if s.estimator == "is"]
     assert [s.temperature for s in drawn[:6]] == [0.5, 0.9, 1.0, 1.1, 2.0, 5.0]
     assert [s.proposal for s in drawn[6:]] == ["peeking", "nonpeeking", "prior"]
@@ -265,7 +265,7 @@ def test_a_plan_covers_the_paper():
 def test_impossible_plans_are_refused(choices, message):
     tempered = choices.pop("tempered", None)
     with pytest.raises(ValueError, match=message):
-        Plan.of(["peeking", "prior"], tempered, **choices)
+        StudyPlan.of(["peeking", "prior"], tempered, **choices)
 
 
 def test_settings_have_names_of_their_own():

@@ -63,8 +63,8 @@ def _run(args: argparse.Namespace) -> None:
 
     import torch
 
-    from lm_latent_eval.distortion.study.plan import Plan
-    from lm_latent_eval.distortion.study.run import Study
+    from lm_latent_eval.distortion.study.plan import DistortionPlan
+    from lm_latent_eval.distortion.study.run import DistortionStudy
     from lm_latent_eval.extras import require
 
     # What is missing is an error now, not after an hour of training.
@@ -72,7 +72,11 @@ def _run(args: argparse.Namespace) -> None:
     require("matplotlib", extra="distort")
     gpu = args.device != "cpu" and torch.cuda.is_available()
     jobs = (1 if gpu else os.cpu_count() or 1) if args.jobs is None else args.jobs
-    study = Study(
-        Plan.read(args.plan), args.output, args.text, jobs=jobs, device=args.device
+    study = DistortionStudy(
+        DistortionPlan.read(args.plan),
+        args.output,
+        args.text,
+        jobs=jobs,
+        device=args.device,
     )
     study.run()

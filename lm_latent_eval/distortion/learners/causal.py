@@ -14,7 +14,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import (
     lstm as lstm,  # so that its directories load
 )
-from lm_latent_eval.distortion.learners.learner import Scored
+from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.estimators import Bound
 
@@ -80,10 +80,10 @@ class CausalLearner:
 
     def score(
         self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> Scored:
+    ) -> ScoredSequences:
         """Score sequences; see :meth:`Learner.score`. Their numbers play no part."""
         log_p = self.language.log_p(sequences)
-        return Scored(log_p, torch.zeros_like(log_p))
+        return ScoredSequences(log_p, torch.zeros_like(log_p))
 
     def settings(self) -> dict[str, Any]:
         """Return a digest of the weights, and begin and end."""

@@ -18,7 +18,7 @@ import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.learner import Scored
+from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -104,7 +104,7 @@ class EveryTree:
 
     def score(
         self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> Scored:
+    ) -> ScoredSequences:
         """Sum over the trees of whole sequences.
 
         Raises:
@@ -121,7 +121,7 @@ class EveryTree:
                 [sequences[place] for place in places],
             )
             log_p[places] = scored.log_p
-        return Scored(log_p, torch.zeros_like(log_p))
+        return ScoredSequences(log_p, torch.zeros_like(log_p))
 
     def settings(self) -> dict[str, Any]:
         """Return what its numbers depend on, for a JSON file."""

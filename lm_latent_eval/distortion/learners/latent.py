@@ -19,7 +19,7 @@ from typing import Any, Self
 import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners.learner import Scored
+from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.latent import Mass, SentenceModel
@@ -119,7 +119,7 @@ class LatentLearner:
 
     def score(
         self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> Scored:
+    ) -> ScoredSequences:
         """Estimate log p of whole sequences.
 
         Args:
@@ -147,7 +147,7 @@ class LatentLearner:
         for part in self._scorer.whole_texts.estimate(texts):
             log_p[part.text.query.index] = part.estimate.log_evidence
             stderr[part.text.query.index] = part.estimate.draws_stderr
-        return Scored(log_p, stderr)
+        return ScoredSequences(log_p, stderr)
 
     def settings(self) -> dict[str, Any]:
         """Return what its numbers depend on, for a JSON file."""

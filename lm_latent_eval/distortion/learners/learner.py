@@ -12,7 +12,7 @@ from lm_latent_eval.estimators import Bound
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredSequences:
     """Log-probabilities of sequences under a model."""
 
     log_p: Tensor
@@ -31,7 +31,7 @@ class Learner(Protocol):
 
     def score(
         self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> Scored:
+    ) -> ScoredSequences:
         """Score sequences.
 
         Args:

@@ -30,7 +30,7 @@ LATE = 3
 """Iterations at the end whose mean relative change is shown."""
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What numbers say of a claim."""
 
     HOLDS = "holds"
@@ -38,14 +38,14 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
 
     @classmethod
-    def below(cls, lower: float, upper: float, bound: float = 0.0) -> Verdict:
+    def below(cls, lower: float, upper: float, bound: float = 0.0) -> ClaimVerdict:
         """Say whether a number with this interval is below a bound."""
         if upper < bound:
             return cls.HOLDS
         return cls.FAILS if lower > bound else cls.UNDECIDED
 
     @classmethod
-    def both(cls, one: Verdict, other: Verdict) -> Verdict:
+    def both(cls, one: ClaimVerdict, other: ClaimVerdict) -> ClaimVerdict:
         """Say whether two things are so: one that is not decides."""
         if cls.FAILS in (one, other):
             return cls.FAILS
@@ -53,11 +53,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Case:
+class ClaimCase:
     """One model, and what it says of a claim."""
 
     name: str
-    verdict: Verdict
+    verdict: ClaimVerdict
     numbers: str
 
     def __str__(self) -> str:
@@ -65,52 +65,52 @@ class Case:
         return f"{self.name}: {self.verdict} ({self.numbers})"
 
 
-def underestimation(models: Mapping[str, Comparison]) -> list[Case]:
+def underestimation(models: Mapping[str, Comparison]) -> list[ClaimCase]:
     """(i) Sequences of the language are underestimated: mean and majority."""
     cases = []
     for name, found in models.items():
         curve = found.curve(Bins.COUNT, 1)
         (whole,) = curve.bins
         share, spread = curve.share_underestimated, TWO_SIDED * curve.share_stderr
-        mean = Verdict.below(*_own_interval(whole))
-        most = Verdict.below(1 - share - spread, 1 - share + spread, 0.5)
-        verdict = Verdict.both(mean, most)
+        mean = ClaimVerdict.below(*_own_interval(whole))
+        most = ClaimVerdict.below(1 - share - spread, 1 - share + spread, 0.5)
+        verdict = ClaimVerdict.both(mean, most)
         if not _is_known(found, whole):
-            verdict = Verdict.UNDECIDED
+            verdict = ClaimVerdict.UNDECIDED
         numbers = f"{_shown(whole)}, {100 * share:.1f} % of the sequences"
-        cases.append(Case(name, verdict, numbers))
+        cases.append(ClaimCase(name, verdict, numbers))
     return cases
 
 
-def rarity(models: Mapping[str, Comparison]) -> list[Case]:
+def rarity(models: Mapping[str, Comparison]) -> list[ClaimCase]:
     """(ii) The less probable a sequence, the more: rarest against commonest tenth."""
     cases = []
     for name, found in models.items():
         bins = found.curve(Bins.COUNT, min(10, len(found.columns))).bins
         rarest, commonest = bins[0], bins[-1]
         (low, high), (least, most) = map(_own_interval, (rarest, commonest))
-        verdict = Verdict.below(low - most, high - least)
+        verdict = ClaimVerdict.below(low - most, high - least)
         if not _is_known(found, rarest, commonest):
-            verdict = Verdict.UNDECIDED
+            verdict = ClaimVerdict.UNDECIDED
         numbers = f"{_shown(rarest)} against {_shown(commonest)}"
-        cases.append(Case(name, verdict, numbers))
+        cases.append(ClaimCase(name, verdict, numbers))
     return cases
 
 
 def overestimation(
     maps: Mapping[str, ErrorMap], random: Mapping[str, Comparison]
-) -> list[Case]:
+) -> list[ClaimCase]:
     """(iii) Perturbed and random sequences are overestimated."""
     cases = []
     for name, error_map in maps.items():
         last = error_map.rows()[-1]
         mean, spread = last.mean_error, TWO_SIDED * last.stderr
-        verdict = Verdict.below(-mean - spread, -mean + spread)
+        verdict = ClaimVerdict.below(-mean - spread, -mean + spread)
         if 2 * last.num_finite < last.count:
             # Of most of them there is no error; whether it is above 0 is known of all.
             share = last.share_overestimated
             half = TWO_SIDED * math.sqrt(share * (1 - share) / last.count)
-            verdict = Verdict.below(1 - share - half, 1 - share + half, 0.5)
+            verdict = ClaimVerdict.below(1 - share - half, 1 - share + half, 0.5)
         turned = next((r.edits for r in error_map.rows() if r.mean_error > 0), None)
         since = "never above 0" if turned is None else f"above 0 from {turned} on"
         higher, shared = _higher_at_equal_rarity(error_map)
@@ -119,22 +119,22 @@ def overestimation(
             f"{since}; of equal rarity, higher than unperturbed in {higher} of "
             f"{shared} cells"
         )
-        cases.append(Case(f"{name}, perturbed", verdict, numbers))
+        cases.append(ClaimCase(f"{name}, perturbed", verdict, numbers))
     for name, found in random.items():
         (whole,) = found.curve(Bins.COUNT, 1).bins
-        verdict = Verdict.below(-whole.upper, -whole.lower)
-        cases.append(Case(f"{name}, random", verdict, _shown(whole)))
+        verdict = ClaimVerdict.below(-whole.upper, -whole.lower)
+        cases.append(ClaimCase(f"{name}, random", verdict, _shown(whole)))
     return cases
 
 
-def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[Case]:
+def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[ClaimCase]:
     """(iv) More data lessens underestimation and does not end it."""
     cases = []
     for name, epochs in trajectories.items():
         first, last = _error(epochs[0]), _error(epochs[-1])
-        lessened = Verdict.below(*_normal_interval(first - last))
-        remains = Verdict.below(*_normal_interval(last))
-        verdict = Verdict.both(lessened, remains)
+        lessened = ClaimVerdict.below(*_normal_interval(first - last))
+        remains = ClaimVerdict.below(*_normal_interval(last))
+        verdict = ClaimVerdict.both(lessened, remains)
         lower, upper = _normal_interval(last)
         numbers = (
             f"{first.mean():.2f} to {last.mean():.2f} ({lower:.2f} .. {upper:.2f})"
@@ -144,11 +144,11 @@ def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[Case]:
         if late:
             change = 100 * sum(late) / len(late)
             numbers += f", lately {change:+.1f} % an iteration"
-        cases.append(Case(name, verdict, numbers))
+        cases.append(ClaimCase(name, verdict, numbers))
     return cases
 
 
-def entropy(models: Mapping[float, Comparison]) -> list[Case]:
+def entropy(models: Mapping[float, Comparison]) -> list[ClaimCase]:
     """(v) Languages of lower entropy are underestimated more, at equal probability."""
     cases = []
     for (low, colder), (high, warmer) in pairwise(sorted(models.items())):
@@ -156,12 +156,12 @@ def entropy(models: Mapping[float, Comparison]) -> list[Case]:
         name = f"T = {low:g} against {high:g}"
         if not shared:
             said = "no probability that both have sequences of"
-            cases.append(Case(name, Verdict.UNDECIDED, said))
+            cases.append(ClaimCase(name, ClaimVerdict.UNDECIDED, said))
             continue
         spread = TWO_SIDED * stderr
-        verdict = Verdict.below(difference - spread, difference + spread)
+        verdict = ClaimVerdict.below(difference - spread, difference + spread)
         numbers = f"{difference:+.2f} ± {spread:.2f} nats over {shared} bins"
-        cases.append(Case(name, verdict, numbers))
+        cases.append(ClaimCase(name, verdict, numbers))
     return cases
 
 
@@ -205,8 +205,8 @@ def _shown(found: ErrorBin) -> str:
     return f"{found.mean_error:.2f} ({found.lower:.2f} .. {found.upper:.2f}) nats"
 
 
-def _summary(cases: Sequence[Case]) -> str:
-    held = sum(case.verdict is Verdict.HOLDS for case in cases)
+def _summary(cases: Sequence[ClaimCase]) -> str:
+    held = sum(case.verdict is ClaimVerdict.HOLDS for case in cases)
     lines = [f"Holds for {held} of {len(cases)}:", *(f"  - {case}" for case in cases)]
     return "\n".join(lines)
 

@@ -32,10 +32,10 @@ from lm_latent_eval.distortion.study.layout import (
     BASE,
     LANGUAGE_TEXT,
     Layout,
-    Learner,
     Learners,
+    LearnerSpec,
 )
-from lm_latent_eval.distortion.study.plan import Plan
+from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import KIND
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.report.tabular import Cell, Table, rendered, together, write
@@ -64,7 +64,7 @@ def report(study: Path, output: Path, kind: str = "text") -> str:
         ModuleNotFoundError: If matplotlib is missing.
     """
     settings = read(study, KIND, having="plan")
-    found = Report(Plan.of(settings["plan"]), Layout(study), output)
+    found = Report(DistortionPlan.of(settings["plan"]), Layout(study), output)
     text = "\n\n".join(found.sections()) + "\n"
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / TABLES_FILE, text)
@@ -75,7 +75,7 @@ def report(study: Path, output: Path, kind: str = "text") -> str:
 class Report:
     """The plan of a study, its folders, and where its report goes."""
 
-    plan: Plan
+    plan: DistortionPlan
     layout: Layout
     output: Path
     tables: dict[str, Table] = field(default_factory=dict)
@@ -126,11 +126,15 @@ class Report:
     def _stem(self, figure: int | str) -> Path:
         return self.output / f"figure_{figure}"
 
-    def _folders(self, learners: Sequence[Learner], kind: str) -> dict[str, Path]:
+    def _folders(self, learners: Sequence[LearnerSpec], kind: str) -> dict[str, Path]:
         return {each.label: self.layout.scores(each, kind) for each in learners}
 
     def _measure(
-        self, name: str, learners: Sequence[Learner], figure: int, kind: str = "test"
+        self,
+        name: str,
+        learners: Sequence[LearnerSpec],
+        figure: int,
+        kind: str = "test",
     ) -> str:
         folders = self._folders(learners, kind)
         return self._measured(name, folders, figure)
@@ -139,21 +143,21 @@ class Report:
         found = MEASURES[name](folders, self._stem(figure), self.plan.num_bins)
         return self._kept(found, self._stem(figure))
 
-    def _errors(self, learners: Sequence[Learner], figure: int) -> str:
+    def _errors(self, learners: Sequence[LearnerSpec], figure: int) -> str:
         return self._measure("errors", learners, figure)
 
-    def _first_figure(self, learner: Learner) -> None:
+    def _first_figure(self, learner: LearnerSpec) -> None:
         found = Comparison.open(self.layout.scores(learner, "test"))
         panel = (learner.label, histogram(found, self.plan.num_bins))
         draw_estimates(self._stem(1), [panel], {})
 
-    def _epochs(self, learner: Learner) -> str:
+    def _epochs(self, learner: LearnerSpec) -> str:
         folders = {
             split: self.layout.trajectory(learner, split) for split in ("train", "test")
         }
         return self._measured("training", folders, 3)
 
-    def _amount(self, learners: Sequence[Learner], figure: int) -> str:
+    def _amount(self, learners: Sequence[LearnerSpec], figure: int) -> str:
         folders = {
             each.label: self.layout.trajectory(each, "test") for each in learners
         }
@@ -166,20 +170,20 @@ class Report:
         }
         return self._measured("temperatures", folders, 6)
 
-    def _finetuned(self, learner: Learner) -> str:
+    def _finetuned(self, learner: LearnerSpec) -> str:
         folders = {
             kind: self.layout.scores(learner, kind) for kind in ("test", "random")
         }
         return self._measured("language", folders, 7)
 
-    def _map(self, learner: Learner) -> str:
+    def _map(self, learner: LearnerSpec) -> str:
         error_map = read_map(self.layout.scores(learner, "perturbed"))
         draw_map(self._stem(5), error_map, self._examples(learner))
         found = {"rows": error_map.rows(), "cells": error_map.cells()}
         write_json(self._stem(5), found)
         return self._kept(map_table(error_map), self._stem(5))
 
-    def _examples(self, learner: Learner) -> list[tuple[str, str]]:
+    def _examples(self, learner: LearnerSpec) -> list[tuple[str, str]]:
         """Return a rare test sequence, and one as rare that was perturbed."""
         corpus = Corpus.open(
             self.layout.corpus(learner.language, learner.temperature, "test")
@@ -222,7 +226,7 @@ class Report:
         found = error_table({**estimated, "every tree summed": exact})
         return self._kept(found, self._stem("latent"))
 
-    def _perplexities(self, learners: Sequence[Learner]) -> str:
+    def _perplexities(self, learners: Sequence[LearnerSpec]) -> str:
         rows: list[list[Cell]] = []
         for learner in sorted(learners, key=lambda each: (each.temperature, each.name)):
             test = perplexity_row(self.layout.scores(learner, "test"))
@@ -267,7 +271,7 @@ class Report:
             {t: Comparison.open(scores(e, "test")) for t, e in temperatures.items()},
         )
 
-    def _open(self, learner: Learner) -> Trajectory:
+    def _open(self, learner: LearnerSpec) -> Trajectory:
         return Trajectory.open(self.layout.trajectory(learner, "test"))
 
     def _kept(self, table: Table, stem: Path) -> str:

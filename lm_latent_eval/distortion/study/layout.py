@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm_latent_eval.distortion.study.plan import Plan
+from lm_latent_eval.distortion.study.plan import DistortionPlan
 
 BASE, FINETUNED = "base", "finetuned"
 """Languages: trained from random weights, or from a model that had read other text."""
@@ -20,7 +20,7 @@ LABELS = {
 
 
 @dataclass(frozen=True)
-class Learner:
+class LearnerSpec:
     """A model that the study trains on a language.
 
     Attributes:
@@ -59,58 +59,61 @@ def pretrained(size: str) -> str:
 class Learners:
     """The models of a plan, by the figures of the paper that they appear in."""
 
-    plan: Plan
+    plan: DistortionPlan
 
     @property
-    def fixed(self) -> list[Learner]:
+    def fixed(self) -> list[LearnerSpec]:
         """Figures 1, 2, 3 and 12."""
         return [
-            Learner(size, self.plan.temperature) for size in ("lstm", "small", "medium")
+            LearnerSpec(size, self.plan.temperature)
+            for size in ("lstm", "small", "medium")
         ]
 
     @property
-    def online(self) -> list[Learner]:
+    def online(self) -> list[LearnerSpec]:
         """Figure 4."""
         return [
-            Learner(size, self.plan.temperature, online=True)
+            LearnerSpec(size, self.plan.temperature, online=True)
             for size in ("medium", "large", "lstm")
         ]
 
     @property
-    def mapped(self) -> list[Learner]:
+    def mapped(self) -> list[LearnerSpec]:
         """Figures 5 and 11: those whose probabilities are looked for elsewhere."""
-        return [Learner("medium", self.plan.temperature, online=True)]
+        return [LearnerSpec("medium", self.plan.temperature, online=True)]
 
     @property
-    def by_temperature(self) -> list[Learner]:
+    def by_temperature(self) -> list[LearnerSpec]:
         """Figure 6."""
-        return [Learner("medium", t) for t in sorted(self.plan.temperatures)]
+        return [LearnerSpec("medium", t) for t in sorted(self.plan.temperatures)]
 
     @property
-    def of_finetuned(self) -> Learner:
+    def of_finetuned(self) -> LearnerSpec:
         """Figure 7."""
-        return Learner("medium", 1.0, FINETUNED)
+        return LearnerSpec("medium", 1.0, FINETUNED)
 
     @property
-    def untempered(self) -> list[Learner]:
+    def untempered(self) -> list[LearnerSpec]:
         """Figure 8."""
-        return [Learner(size, 1.0, online=True) for size in ("medium", "large")]
+        return [LearnerSpec(size, 1.0, online=True) for size in ("medium", "large")]
 
     @property
-    def pretrained(self) -> list[Learner]:
+    def pretrained(self) -> list[LearnerSpec]:
         """Figure 9."""
         return [
-            Learner(size, self.plan.temperature, pretrained=True)
+            LearnerSpec(size, self.plan.temperature, pretrained=True)
             for size in ("small", "medium", "large")
         ]
 
     @property
-    def pretrained_online(self) -> Learner:
+    def pretrained_online(self) -> LearnerSpec:
         """Figure 10."""
-        return Learner("medium", self.plan.temperature, online=True, pretrained=True)
+        return LearnerSpec(
+            "medium", self.plan.temperature, online=True, pretrained=True
+        )
 
     @property
-    def all(self) -> list[Learner]:
+    def all(self) -> list[LearnerSpec]:
         """Return each once, those that take longest first."""
         found = [
             self.pretrained_online,
@@ -147,15 +150,15 @@ class Layout:
         """Sequences of a language: ``train``, ``dev`` or ``test``."""
         return self.output / "corpora" / f"{language}-T{temperature:g}" / split
 
-    def learner(self, learner: Learner) -> Path:
+    def learner(self, learner: LearnerSpec) -> Path:
         """A trained model."""
         return self.output / "learners" / learner.name
 
-    def trajectory(self, learner: Learner, split: str) -> Path:
+    def trajectory(self, learner: LearnerSpec, split: str) -> Path:
         """Its scores after every epoch."""
         return self.learner(learner) / "trajectories" / split
 
-    def scores(self, learner: Learner, kind: str) -> Path:
+    def scores(self, learner: LearnerSpec, kind: str) -> Path:
         """Columns: ``test``, ``perturbed``, ``random`` or ``text``."""
         return self.output / "scores" / learner.name / kind
 

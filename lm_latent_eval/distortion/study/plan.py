@@ -22,7 +22,7 @@ def plans() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Latent:
+class LatentSizes:
     """A latent learner, an RNNG of a grammar.
 
     Attributes:
@@ -46,7 +46,7 @@ class Latent:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DistortionPlan:
     """What a study of distortion trains, draws and scores.
 
     Attributes:
@@ -94,7 +94,7 @@ class Plan:
     num_edits: int
     num_random: int
     num_bins: int
-    latent: Latent
+    latent: LatentSizes
     seed: int = 0
     micro_batch: int | None = None
     bf16: bool = False
@@ -153,7 +153,9 @@ class Plan:
         Raises:
             ValueError: If one is missing, unknown or impossible.
         """
-        latent = Latent(**_checked(Latent, found.get("latent", {}), "latent: "))
+        latent = LatentSizes(
+            **_checked(LatentSizes, found.get("latent", {}), "latent: ")
+        )
         return cls(**_checked(cls, {**found, "latent": latent}))
 
     def settings(self) -> dict[str, Any]:

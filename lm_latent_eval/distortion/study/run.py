@@ -23,10 +23,10 @@ from lm_latent_eval.distortion.study.layout import (
     BASE,
     FINETUNED,
     Layout,
-    Learner,
     Learners,
+    LearnerSpec,
 )
-from lm_latent_eval.distortion.study.plan import SIZES, Plan
+from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan
 from lm_latent_eval.distortion.study.steps import FIRST, Steps
 from lm_latent_eval.durable import only_writer
 from lm_latent_eval.settings import claim
@@ -38,7 +38,7 @@ Step = tuple[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
-class Study:
+class DistortionStudy:
     """A plan, its text, and the folder of its results.
 
     Attributes:
@@ -50,7 +50,7 @@ class Study:
         quiet: Show no progress bar.
     """
 
-    plan: Plan
+    plan: DistortionPlan
     output: Path
     text: Path | None = None
     jobs: int = 1
@@ -155,7 +155,7 @@ def _draw(steps: Steps, languages: Sequence[tuple[str, float]]) -> Iterator[Step
         yield f"{name} at T = {t:g}, {split}", partial(steps.draw, name, t, split)
 
 
-def _train(steps: Steps, learners: Sequence[Learner]) -> Iterator[Step]:
+def _train(steps: Steps, learners: Sequence[LearnerSpec]) -> Iterator[Step]:
     for learner in learners:
         yield learner.name, partial(steps.train, learner)
 

@@ -48,10 +48,10 @@ from lm_latent_eval.distortion.study.layout import (
     LANGUAGE_TEXT,
     OTHER_TEXT,
     Layout,
-    Learner,
+    LearnerSpec,
     pretrained,
 )
-from lm_latent_eval.distortion.study.plan import Plan
+from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.texts import natural_texts, write_texts
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.training.options import Options, RNNGSize
@@ -74,7 +74,7 @@ class Steps:
         device: Where to compute; None is a GPU if there is one.
     """
 
-    plan: Plan
+    plan: DistortionPlan
     layout: Layout
     text: Path | None = None
     device: str | None = None
@@ -131,7 +131,7 @@ class Steps:
             quiet=True,
         )
 
-    def train(self, learner: Learner) -> None:
+    def train(self, learner: LearnerSpec) -> None:
         """Train a model on a language, and score the test sequences."""
         corpora = {split: self._corpus(learner, split) for split in FIRST}
         data: TrainingData = CorpusData(corpora["train"])
@@ -162,14 +162,14 @@ class Steps:
         )
         self._score(learner, "test", Unchanged(corpora["test"]))
 
-    def score_text(self, learner: Learner) -> None:
+    def score_text(self, learner: LearnerSpec) -> None:
         """Score natural text that no language has read."""
         corpus, language = self._test_language(learner)
         lines = stream_texts(self.layout.text(LANGUAGE_TEXT) / "test.txt")
         texts = [*islice(lines, self.plan.num_test)]
         self._score(learner, "text", Texts(corpus, language, texts))
 
-    def score_perturbed(self, learner: Learner) -> None:
+    def score_perturbed(self, learner: LearnerSpec) -> None:
         """Score test sequences after every number of perturbations."""
         corpus, language = self._test_language(learner)
         source = Perturbed(
@@ -181,7 +181,7 @@ class Steps:
         )
         self._score(learner, "perturbed", source)
 
-    def score_random(self, learner: Learner) -> None:
+    def score_random(self, learner: LearnerSpec) -> None:
         """Score random sequences."""
         corpus, language = self._test_language(learner)
         number = self.plan.num_random
@@ -284,22 +284,22 @@ class Steps:
             return ARCHITECTURES[given["architecture"]]
         return Size(learning_rate=given.pop("learning_rate"), config=given)
 
-    def _corpus(self, learner: Learner, split: str) -> Corpus:
+    def _corpus(self, learner: LearnerSpec, split: str) -> Corpus:
         return Corpus.open(
             self.layout.corpus(learner.language, learner.temperature, split)
         )
 
-    def _test_language(self, learner: Learner) -> tuple[Corpus, Language]:
+    def _test_language(self, learner: LearnerSpec) -> tuple[Corpus, Language]:
         corpus = self._corpus(learner, "test")
         return corpus, self._language_of(learner, corpus)
 
-    def _language_of(self, learner: Learner, corpus: Corpus) -> Language:
+    def _language_of(self, learner: LearnerSpec, corpus: Corpus) -> Language:
         path = self.layout.language(learner.language)
         return language_of(
             corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
         )
 
-    def _score(self, learner: Learner, kind: str, source: Source) -> Scores:
+    def _score(self, learner: LearnerSpec, kind: str, source: Source) -> Scores:
         model = load_learner(
             self.layout.learner(learner),
             source.corpus,

@@ -13,7 +13,7 @@ from lm_latent_eval.distortion.columns import Scores
 from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.languages import language_of
-from lm_latent_eval.distortion.learners.learner import Scored
+from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.scores import score
 from lm_latent_eval.distortion.random_sequences import random_sequence
 from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
@@ -32,13 +32,13 @@ class Guess:
 
     def score(
         self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> Scored:
+    ) -> ScoredSequences:
         self.asked += len(indices)
         log_p = [
             -i - sum(ids) / 1000 for i, ids in zip(indices, sequences, strict=True)
         ]
         numbers = torch.tensor(log_p, dtype=torch.float64)
-        return Scored(numbers, torch.full_like(numbers, 0.5))
+        return ScoredSequences(numbers, torch.full_like(numbers, 0.5))
 
     def settings(self) -> dict[str, Any]:
         return {"kind": "guess"}

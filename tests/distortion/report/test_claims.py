@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.report import claims
-from lm_latent_eval.distortion.report.claims import Verdict
+from lm_latent_eval.distortion.report.claims import ClaimVerdict
 from lm_latent_eval.distortion.report.reading import Comparison
 from lm_latent_eval.distortion.statistics import ErrorMap
 from lm_latent_eval.estimators import Bound
@@ -27,13 +27,13 @@ def verdicts(cases):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (NOISE - 1, Verdict.HOLDS),
-        (NOISE + 1, Verdict.FAILS),
-        (NOISE - NOISE.mean(), Verdict.UNDECIDED),
+        (NOISE - 1, ClaimVerdict.HOLDS),
+        (NOISE + 1, ClaimVerdict.FAILS),
+        (NOISE - NOISE.mean(), ClaimVerdict.UNDECIDED),
         # Most are overestimated a little, and some underestimated a lot.
-        (torch.where(TRUE.median() - 10 > TRUE, -50.0, 0.1), Verdict.FAILS),
+        (torch.where(TRUE.median() - 10 > TRUE, -50.0, 0.1), ClaimVerdict.FAILS),
         # The mean is below 0, and nobody can tell of the majority.
-        (torch.where(torch.arange(1000) % 2 == 0, -0.2, 0.1), Verdict.UNDECIDED),
+        (torch.where(torch.arange(1000) % 2 == 0, -0.2, 0.1), ClaimVerdict.UNDECIDED),
     ],
 )
 def test_underestimation(error, expected):
@@ -46,13 +46,17 @@ def test_an_estimators_bias_is_not_the_models():
     stderr = torch.full_like(TRUE, 0.5)
     plain = claims.underestimation({"m": comparison(error)})
     latent = claims.underestimation({"m": comparison(error, stderr=stderr)})
-    assert verdicts(plain) == [Verdict.HOLDS]
-    assert verdicts(latent) == [Verdict.UNDECIDED]
+    assert verdicts(plain) == [ClaimVerdict.HOLDS]
+    assert verdicts(latent) == [ClaimVerdict.UNDECIDED]
 
 
 @pytest.mark.parametrize(
     ("slope", "expected"),
-    [(0.1, Verdict.HOLDS), (-0.1, Verdict.FAILS), (0.0, Verdict.UNDECIDED)],
+    [
+        (0.1, ClaimVerdict.HOLDS),
+        (-0.1, ClaimVerdict.FAILS),
+        (0.0, ClaimVerdict.UNDECIDED),
+    ],
 )
 def test_rarity(slope, expected):
     found = {"m": comparison(slope * TRUE + NOISE)}
@@ -65,22 +69,22 @@ def test_overestimation():
         error_map.add(TRUE, TRUE + NOISE - 1.5 + edits, torch.full((1000,), edits))
     random = {"m": comparison(NOISE - 1)}
     perturbed, drawn = claims.overestimation({"m": error_map}, random)
-    assert perturbed.verdict is Verdict.HOLDS
+    assert perturbed.verdict is ClaimVerdict.HOLDS
     assert "above 0 from 2 on" in perturbed.numbers
     bins = len({int(x // 5) for x in TRUE.tolist() if (x // 5 == TRUE // 5).sum() > 10})
     assert f"in {3 * bins} of {3 * bins} cells" in perturbed.numbers
-    assert drawn.verdict is Verdict.FAILS
+    assert drawn.verdict is ClaimVerdict.FAILS
 
 
 @pytest.mark.parametrize(
     ("first", "last", "expected"),
     [
-        (-2, -1, Verdict.HOLDS),
-        (-1, -2, Verdict.FAILS),  # it remains, and was not lessened
-        (-2, 1, Verdict.FAILS),  # it was lessened, and does not remain
-        (1, 2, Verdict.FAILS),
-        (-1, -1, Verdict.UNDECIDED),
-        (2, 1, Verdict.FAILS),
+        (-2, -1, ClaimVerdict.HOLDS),
+        (-1, -2, ClaimVerdict.FAILS),  # it remains, and was not lessened
+        (-2, 1, ClaimVerdict.FAILS),  # it was lessened, and does not remain
+        (1, 2, ClaimVerdict.FAILS),
+        (-1, -1, ClaimVerdict.UNDECIDED),
+        (2, 1, ClaimVerdict.FAILS),
     ],
 )
 def test_amount(first, last, expected):
@@ -96,15 +100,15 @@ def test_entropy():
         1.0: comparison(0.1 * warmer + NOISE, warmer),
     }
     (case,) = claims.entropy(same)
-    assert case.verdict is Verdict.UNDECIDED
+    assert case.verdict is ClaimVerdict.UNDECIDED
     worse = {**same, 0.7: comparison(0.1 * colder + NOISE - 1, colder)}
     (case,) = claims.entropy(worse)
-    assert case.verdict is Verdict.HOLDS
+    assert case.verdict is ClaimVerdict.HOLDS
     difference = float(case.numbers.split()[0])
     assert difference == pytest.approx(-1, abs=0.2)
     apart = {**same, 1.0: comparison(NOISE, warmer - 1000)}
     (case,) = claims.entropy(apart)
-    assert case.verdict is Verdict.UNDECIDED
+    assert case.verdict is ClaimVerdict.UNDECIDED
     assert "no probability that both have" in case.numbers
 
 
@@ -131,14 +135,14 @@ def test_the_estimator_is_not_blamed_on_the_model():
     # Rare sequences look worse, and a bias of two nats may be all of it.
     error = 0.1 * TRUE + NOISE
     rough = comparison(error, stderr=torch.full_like(TRUE, 2.0))
-    assert verdicts(claims.rarity({"m": rough})) == [Verdict.UNDECIDED]
-    assert verdicts(claims.underestimation({"m": rough})) == [Verdict.UNDECIDED]
+    assert verdicts(claims.rarity({"m": rough})) == [ClaimVerdict.UNDECIDED]
+    assert verdicts(claims.underestimation({"m": rough})) == [ClaimVerdict.UNDECIDED]
     found = columns(TRUE, TRUE + error)
     beam = Comparison.of(found, Bound.STRICT_LOWER)
-    assert verdicts(claims.rarity({"m": beam})) == [Verdict.UNDECIDED]
-    assert verdicts(claims.underestimation({"m": beam})) == [Verdict.UNDECIDED]
+    assert verdicts(claims.rarity({"m": beam})) == [ClaimVerdict.UNDECIDED]
+    assert verdicts(claims.underestimation({"m": beam})) == [ClaimVerdict.UNDECIDED]
     exact = Comparison.of(found, Bound.EXACT)
-    assert verdicts(claims.rarity({"m": exact})) == [Verdict.HOLDS]
+    assert verdicts(claims.rarity({"m": exact})) == [ClaimVerdict.HOLDS]
 
 
 def test_intervals_by_hand():
@@ -146,7 +150,10 @@ def test_intervals_by_hand():
     alternating = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(200)
     true = torch.full((400,), -50.0, dtype=torch.float64)
     stderr = alternating.std().item() / 20
-    for multiple, expected in ((1.9, Verdict.UNDECIDED), (2.05, Verdict.HOLDS)):
+    for multiple, expected in (
+        (1.9, ClaimVerdict.UNDECIDED),
+        (2.05, ClaimVerdict.HOLDS),
+    ):
         shift = multiple * stderr
         # (iii): a mean above 0.
         error_map = ErrorMap(5.0)
@@ -175,4 +182,4 @@ def test_where_most_have_no_error_their_share_decides():
     error_map.add(true, model, torch.zeros(100, dtype=torch.int64))
     (case,) = claims.overestimation({"m": error_map}, {})
     # Twenty are underestimated, and eighty are impossible and not ruled out.
-    assert case.verdict is Verdict.HOLDS
+    assert case.verdict is ClaimVerdict.HOLDS

@@ -9,7 +9,7 @@ import pytest
 
 from lm_latent_eval.distortion.learners.architectures import ARCHITECTURES
 from lm_latent_eval.distortion.study.layout import Learners
-from lm_latent_eval.distortion.study.plan import Plan, plans
+from lm_latent_eval.distortion.study.plan import DistortionPlan, plans
 
 MINI = Path(__file__).with_name("mini.json")
 
@@ -25,8 +25,8 @@ def changed(tmp_path, **changes):
 def test_built_in_plans():
     assert plans() == ["gpt2", "small"]
     for name in plans():
-        plan = Plan.read(name)
-        assert Plan.of(plan.settings()) == plan
+        plan = DistortionPlan.read(name)
+        assert DistortionPlan.of(plan.settings()) == plan
         for size in plan.sizes.values():
             if "architecture" in size:
                 assert size["architecture"] in ARCHITECTURES
@@ -50,22 +50,22 @@ def test_built_in_plans():
 )
 def test_a_wrong_plan(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        Plan.read(changed(tmp_path, **changes))
+        DistortionPlan.read(changed(tmp_path, **changes))
 
 
 def test_no_plan(tmp_path):
     with pytest.raises(
         ValueError, match=r"tiny is no plan .* built in are gpt2, small"
     ):
-        Plan.read("tiny")
+        DistortionPlan.read("tiny")
     path = tmp_path / "plan.json"
     path.write_text("[]")
     with pytest.raises(ValueError, match="is no plan of a study"):
-        Plan.read(path)
+        DistortionPlan.read(path)
 
 
 def test_models_have_names_of_their_own():
-    learners = Learners(Plan.read(MINI))
+    learners = Learners(DistortionPlan.read(MINI))
     names = [each.name for each in learners.all]
     assert len(names) == len(set(names))
     named = [

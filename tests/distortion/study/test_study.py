@@ -14,8 +14,8 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 from lm_latent_eval.distortion.report.study import report
 from lm_latent_eval.distortion.study.layout import Layout, Learners
-from lm_latent_eval.distortion.study.plan import Plan
-from lm_latent_eval.distortion.study.run import Study
+from lm_latent_eval.distortion.study.plan import DistortionPlan
+from lm_latent_eval.distortion.study.run import DistortionStudy
 from lm_latent_eval.durable import LOCK_FILE
 from lm_latent_eval.settings import read
 from lm_latent_eval.text.corpora import read_texts
@@ -57,13 +57,13 @@ def test_every_figure_and_table(study):
         assert heading in tables
     for claim in ("(i)", "(ii)", "(iii)", "(iv)", "(v)"):
         assert f"- {claim} " in tables
-    learners = Learners(Plan.read(MINI))
+    learners = Learners(DistortionPlan.read(MINI))
     perplexities = tables[tables.index("## Perplexities") :].split("\n\n")[1]
     assert len(perplexities.splitlines()) == 2 + len(learners.all)
 
 
 def test_columns_are_of_the_models(study):
-    plan, layout = Plan.read(MINI), Layout(study)
+    plan, layout = DistortionPlan.read(MINI), Layout(study)
     for learner in Learners(plan).all:
         scores = Scores.open(layout.scores(learner, "test"))
         assert len(scores.columns()) == plan.num_test
@@ -80,7 +80,7 @@ def test_columns_are_of_the_models(study):
 
 
 def test_models_are_what_their_names_say(study):
-    plan, layout = Plan.read(MINI), Layout(study)
+    plan, layout = DistortionPlan.read(MINI), Layout(study)
     digest = {
         path.name: language_settings(path) for path in (study / "languages").iterdir()
     }
@@ -114,7 +114,7 @@ def language_settings(directory: Path) -> str:
 
 
 def test_tables_are_of_the_right_columns(study):
-    plan, layout = Plan.read(MINI), Layout(study)
+    plan, layout = DistortionPlan.read(MINI), Layout(study)
     learners = Learners(plan)
     tables = (study / "report" / "tables.md").read_text()
     held_out = read_texts(layout.text("language") / "test.txt")
@@ -155,7 +155,7 @@ def test_a_report_runs_no_model(study, tmp_path):
 
 
 def test_an_interrupted_study_goes_on_wherever_it_is(study, text, tmp_path):
-    plan, copy = Plan.read(MINI), tmp_path / "copy"
+    plan, copy = DistortionPlan.read(MINI), tmp_path / "copy"
     shutil.copytree(study, copy)
     layout, learners = Layout(copy), Learners(plan)
     learner = learners.fixed[0]
@@ -164,7 +164,7 @@ def test_an_interrupted_study_goes_on_wherever_it_is(study, text, tmp_path):
         shutil.rmtree(path)
     kept = layout.learner(learners.fixed[1]) / "model.safetensors"
     since = kept.stat().st_mtime_ns
-    Study(plan, copy, text, quiet=True).run()
+    DistortionStudy(plan, copy, text, quiet=True).run()
     assert kept.stat().st_mtime_ns == since
     for path in lost:
         files = [each for each in path.rglob("*.arrow") if each.is_file()]
@@ -177,15 +177,15 @@ def test_an_interrupted_study_goes_on_wherever_it_is(study, text, tmp_path):
 def test_another_plan_or_writer_is_refused(study, text):
     from filelock import FileLock
 
-    plan = Plan.read("small")
+    plan = DistortionPlan.read("small")
     with pytest.raises(ValueError, match="is of another study of distortion"):
-        Study(plan, study, text, quiet=True).run()
+        DistortionStudy(plan, study, text, quiet=True).run()
     with (
         FileLock(study / LOCK_FILE),
         pytest.raises(ValueError, match="another run is writing into"),
     ):
-        Study(Plan.read(MINI), study, text, quiet=True).run()
+        DistortionStudy(DistortionPlan.read(MINI), study, text, quiet=True).run()
     with pytest.raises(ValueError, match="jobs=0: expected at least 1"):
-        Study(Plan.read(MINI), study, text, jobs=0).run()
+        DistortionStudy(DistortionPlan.read(MINI), study, text, jobs=0).run()
     with pytest.raises(ValueError, match="is not the settings of a study"):
         report(study / "text", study / "report")
