@@ -26,5 +26,6 @@ html_title = "lm_latent_eval"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
+coverage_show_missing_items = True  # with -W, an undocumented name is an error
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

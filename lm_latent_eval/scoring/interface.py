@@ -29,7 +29,15 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 
-__all__ = ["Answer", "GenerationOptions", "Query", "TextModel", "TextScorer"]
+__all__ = [
+    "Answer",
+    "GenerationOptions",
+    "Query",
+    "TextModel",
+    "TextScorer",
+    "open_model",
+    "scorer_of",
+]
 
 
 class TextScorer(Protocol):

@@ -45,6 +45,7 @@ from lm_latent_eval.text.corpora import stream_texts
 TABLES_FILE = "tables.md"
 ORDERS = (1, 2, 3, 4, 5)
 SAMPLES = 5
+TITLE = "# Claims and tables of distributional distortion"
 
 
 def report(study: Path, output: Path, kind: str = "text") -> str:
@@ -65,7 +66,7 @@ def report(study: Path, output: Path, kind: str = "text") -> str:
     """
     settings = read(study, KIND, having="plan")
     found = Report(DistortionPlan.of(settings["plan"]), Layout(study), output)
-    text = "\n\n".join(found.sections()) + "\n"
+    text = "\n\n".join([TITLE, *found.sections()]) + "\n"
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / TABLES_FILE, text)
     return text if kind == "text" else together(found.tables, kind)

@@ -19,6 +19,7 @@ from lm_latent_eval.study.report.columns import Column, Curve, read_columns
 from lm_latent_eval.study.totals import FEWEST_REPLICATES
 
 TABLES_FILE = "tables.md"
+TITLE = "# How estimates depend on how they are made"
 PERPLEXITIES, SPREAD, BEAMS = "table_1", "table_1_spread", "table_2"
 """Names of the tables' files, after the paper's tables."""
 
@@ -42,7 +43,7 @@ def report(studies: Sequence[Path], output: Path, kind: str = "text") -> str:
     columns = [column for study in studies for column in read_columns(study)]
     if not columns:
         raise ValueError("no setting of these studies is done yet: nothing to report")
-    found, text = tables(columns), told(columns)
+    found, text = tables(columns), f"{TITLE}\n\n{told(columns)}"
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / TABLES_FILE, text)
     for name, table in found.items():
