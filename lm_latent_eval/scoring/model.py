@@ -20,13 +20,13 @@ from lm_latent_eval.scoring.interface import (
     open_model,
     scorer_of,
 )
-from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.texts import Query
 
+_DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
+"""What these arguments are where nobody has chosen them: those of ``ScoringOptions``,
+of which a model of the high door need not know all."""
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
-
-_UNSAID = vars(ScoringOptions()) | {"num_samples": None}
-"""What an option is where nobody has chosen it; 100 samples may be chosen."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class LatentModel:
             texts: N strings.
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
-            num_samples: K, latents of a text that are found or drawn; None is 100, or
-                what a model that scores strings its own way takes.
+            num_samples: K, latents of a text that are found or drawn; None is what
+                the model takes by default, 100 of ours.
             estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc`` or ``exact``; None
                 is the model's own.
             proposal: What latents are drawn from; None reads most of the text.
@@ -160,7 +160,7 @@ class LatentModel:
             max_tokens: Write at most so many words.
             until: Strings to stop before.
             sampling_temperature: Of the words; 0 takes the most probable one.
-            num_samples: Latents that stand for the text so far; None is 100.
+            num_samples: Latents that stand for the text so far.
             proposal: What they are drawn from.
             seed: Of the random numbers.
 
@@ -187,7 +187,9 @@ class LatentModel:
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
         """Tell the model of the options that were given, not of our defaults."""
         given = {
-            name: value for name, value in options.items() if value != _UNSAID.get(name)
+            name: value
+            for name, value in options.items()
+            if value is not None and value != _DEFAULTS.get(name)
         }
         return scorer_of(self.opened, given, **how)
 
