@@ -5,7 +5,7 @@ r"""Choices among answers whose probabilities are estimated from shared draws.
 Symbols: log w_k(a) -> ``log_w[a - 1, k - 1]``, nats, shape ``(A, K)``. All answers of a
 question have the same draws z_k, so the errors of two answers are not independent, and
 their difference has a smaller one than either.
-Source: Wang et al. (2023), "Self-consistency", for votes; Efron (1979) for bands.
+Source: Wang et al. (2023), "Self-consistency", for votes; Efron (1979) for resamples.
 """
 
 import math
@@ -23,9 +23,9 @@ from lm_latent_eval.estimators.importance import (
 )
 
 RESAMPLES = 400
-BAND = (0.025, 0.975)
 APART = 1.96
-"""Standard errors between the two best answers, from which on a choice is sure."""
+"""Standard errors between the two best answers, from which on a choice is sure; and on
+either side of a band."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,20 @@ class AccuracyPoint:
     there are."""
     stderr: float
     """Over questions; ``inf`` of a single one."""
-    band: tuple[float, float]
-    """Of the draws alone, on these questions: 95 % of resamples of k draws."""
+    draws_stderr: float
+    """Of a run with k draws, from the draws alone, on these questions: the standard
+    deviation of resamples. Their mean says nothing: they repeat draws, so that it is
+    that of fewer."""
     voted: float
     """The same by the votes of the same draws."""
     voted_stderr: float
     """Over questions."""
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Where 95 % of runs with k draws have their accuracy, on these questions."""
+        spread = APART * self.draws_stderr
+        return max(self.accuracy - spread, 0.0), min(self.accuracy + spread, 1.0)
 
 
 def accuracy_curve(
@@ -189,12 +197,11 @@ def accuracy_curve(
             credit.append(_credit(_blocks(w, size), r).mean())
             voted.append(_credit(_blocks(b, size), r).mean())
             again.append(_credit(w[:, drawn[n]].sum(-1), r))
-        band = torch.stack(again).mean(0).quantile(torch.tensor(BAND).double())
         points.append(
             AccuracyPoint(
                 size,
                 *_mean(torch.stack(credit)),
-                (band[0].item(), band[1].item()),
+                torch.stack(again).mean(0).std().item(),
                 *_mean(torch.stack(voted)),
             )
         )

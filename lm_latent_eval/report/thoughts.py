@@ -125,7 +125,7 @@ def curve_table(kept: ThoughtFile) -> Table:
         ]
         for point in choices.curve()
     ]
-    head = ["thoughts", "accuracy (95 % of draws)", "± questions", "by votes"]
+    head = ["thoughts", "accuracy (95 % of runs)", "± questions", "by votes"]
     return Table([*head, "± questions, votes"], rows)
 
 

@@ -32,7 +32,7 @@ def test_all_draws_choose_as_the_estimate_does():
         assert every.voted == right[int(most.argmax())]
 
 
-def test_the_band_is_that_of_draws():
+def test_the_error_of_draws_is_that_of_runs():
     """A question whose two draws disagree: right with probability 3/4 of four pairs."""
     log_w = torch.tensor([[0.9, 0.2], [0.1, 0.3]]).log()
     right = torch.tensor([1.0, 0.0])
@@ -46,17 +46,17 @@ def test_the_band_is_that_of_draws():
         [log_w] * number, [torch.zeros(2)] * number, [right] * number, [1, 2]
     )
     assert two.accuracy == 1.0
-    low, high = two.band
     spread = math.sqrt(0.75 * 0.25 / number)
-    assert low == pytest.approx(0.75 - 1.96 * spread, abs=1.5 / number + spread / 2)
-    assert high == pytest.approx(0.75 + 1.96 * spread, abs=1.5 / number + spread / 2)
+    # A standard deviation of 400 values is known to 1 in sqrt(800).
+    assert two.draws_stderr == pytest.approx(spread, rel=5 / math.sqrt(800))
+    assert two.band == (pytest.approx(1 - 1.96 * two.draws_stderr), 1.0)
 
 
 def test_errors_over_questions_are_those_of_a_mean():
     sure = torch.tensor([[0.9, 0.9], [0.1, 0.1]]).log()
     rights = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])] * 2
     [two] = accuracy_curve([sure] * 4, [torch.zeros(2)] * 4, rights, [2])
-    assert two.accuracy == 0.5 and two.band == (0.5, 0.5)
+    assert two.accuracy == 0.5 and two.draws_stderr == 0
     assert two.stderr == pytest.approx(torch.tensor([1.0, 0, 1, 0]).std().item() / 2)
 
 
