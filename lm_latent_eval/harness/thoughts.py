@@ -15,13 +15,30 @@ from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
 
+def placed(found: Sequence[Thoughts]) -> list[tuple[str, Kept]]:
+    """Find the tasks that thoughts are of, among those of this process.
+
+    Args:
+        found: Thoughts of this process; those that a cache spared are not among them.
+
+    Returns:
+        Names of tasks, each with a question; none where no results are written.
+    """
+    where = host()
+    by_name: dict[str, list[Thoughts]] = {}
+    for thoughts in found:
+        by_name.setdefault(thoughts.name, []).append(thoughts)
+    tasks = where.tasks.items() if where else ()
+    return [(name, kept) for name, task in tasks for kept in _of(name, task, by_name)]
+
+
 def keep_thoughts(
-    found: Sequence[Thoughts], settings: dict[str, Any], texts: Texts
+    questions: Sequence[tuple[str, Kept]], settings: dict[str, Any], texts: Texts
 ) -> dict[str, str]:
     """Write the thoughts of a run.
 
     Args:
-        found: Of all its questions; those that a cache answered are not among them.
+        questions: Of all processes, each with the name of its task.
         settings: What the numbers depend on.
         texts: Writes tokens as strings.
 
@@ -33,15 +50,14 @@ def keep_thoughts(
         return {}
     where.folder.mkdir(parents=True, exist_ok=True)
     stamp = datetime.now().isoformat().replace(":", "-")
-    by_name: dict[str, list[Thoughts]] = {}
-    for thoughts in found:
-        by_name.setdefault(thoughts.name, []).append(thoughts)
+    by_task: dict[str, list[Kept]] = {}
+    for task, kept in sorted(questions, key=lambda q: (q[0], q[1].document)):
+        by_task.setdefault(task, []).append(kept)
     files = {}
-    for name, task in where.tasks.items():
-        if kept := list(_of_task(name, task, by_name)):
-            plain = re.sub(r"[^-.\w]", "_", name)
-            files[name] = f"thoughts_{plain}_{stamp}.parquet"
-            write(where.folder / files[name], {"task": name, **settings}, kept, texts)
+    for task, of_task in by_task.items():
+        plain = re.sub(r"[^-.\w]", "_", task)
+        files[task] = f"thoughts_{plain}_{stamp}.parquet"
+        write(where.folder / files[task], {"task": task, **settings}, of_task, texts)
     return files
 
 
@@ -57,13 +73,11 @@ def told(found: Sequence[Thoughts]) -> dict[str, Any]:
     }
 
 
-def _of_task(
-    name: str, task: Any, by_name: dict[str, list[Thoughts]]
-) -> Iterator[Kept]:
+def _of(name: str, task: Any, by_name: dict[str, list[Thoughts]]) -> Iterator[Kept]:
     documents: dict[int, list[Instance]] = {}
     for instance in task.instances:
         documents.setdefault(instance.doc_id, []).append(instance)
-    for document, instances in sorted(documents.items()):
+    for document, instances in documents.items():
         instances.sort(key=lambda instance: instance.idx)
         for thoughts in by_name.get(f"{name}/{document}", ()):
             yield Kept(document, thoughts, _right(task, instances, thoughts))

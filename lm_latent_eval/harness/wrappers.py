@@ -15,8 +15,9 @@ from lm_eval.models.huggingface import HFLM
 
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.thoughts import keep_thoughts, told
+from lm_latent_eval.harness.thoughts import keep_thoughts, placed, told
 from lm_latent_eval.models import model_class
+from lm_latent_eval.wrappers.cot.files import Kept
 from lm_latent_eval.wrappers.cot.options import NAMES, ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
@@ -139,6 +140,7 @@ class LatentCoT(Wrapper):
         ThoughtOptions.parse({n: arguments[n] for n in NAMES if n in arguments})
         super().__init__(*args, chat_template_args=given, **arguments)
         self._thoughts: list[Thoughts] = []
+        self._kept: list[tuple[str, Kept]] = []
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -165,7 +167,7 @@ class LatentCoT(Wrapper):
         """Say what the numbers are, and leave the thoughts beside the results."""
         info = super().get_model_info()
         files = keep_thoughts(
-            self._thoughts, self.fingerprint, self._loaded.tokenizer.decode
+            self._kept, self.fingerprint, self._loaded.tokenizer.decode
         )
         if self._thoughts:
             info["latent_eval"]["thoughts"] = {**told(self._thoughts), "files": files}
@@ -176,6 +178,7 @@ class LatentCoT(Wrapper):
         scorer = cast(ThoughtScorer, self._scorer)
         new, scorer.kept = scorer.kept, []
         self._thoughts += self._processes.gather(new)
+        self._kept += self._processes.gather(placed(new))
 
 
 __all__ = ["LatentCoT", "Wrapper"]
