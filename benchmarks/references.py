@@ -131,7 +131,8 @@ def _joined(found: Particles, drawn: Particles) -> torch.Tensor:
     """Return logarithms of unbiased estimates of p(x), one a draw."""
     sizes = [drawn.log_w.shape[1], *[found.log_w.shape[1]] * 2]
     outside, log_p, _ = Population(found, drawn).log_w[0].split(sizes)
-    return outside.logaddexp(log_p.logsumexp(-1))
+    unbiased: torch.Tensor = outside.logaddexp(log_p.logsumexp(-1))
+    return unbiased
 
 
 def _union(one: Particles, other: Particles) -> Particles:
