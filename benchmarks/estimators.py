@@ -99,7 +99,8 @@ def estimates(
     options = dict(zip(names, setting.split(","), strict=True))
     parsed = ScoringOptions.parse(seed=seed, **options)
     scorer = Scorer(checkpoint, parsed, quiet=True)
-    found = {part.text.name: part.estimate for part in scorer.estimate([*texts])}
+    parts = scorer.whole_texts.estimate([*texts])
+    found = {part.text.name: part.estimate for part in parts}
     return [found[text.name] for text in texts]
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from lm_latent_eval.report.figure_files import STYLE, save
 
@@ -44,14 +46,16 @@ def rows(files: str) -> Iterator[dict[str, Any]]:
 
 def draw(ax: Axes, found: list[dict[str, Any]], cost: str) -> None:
     """Draw a model's errors; lines join settings that differ in their samples."""
-    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    groups: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
     for row in found:
-        estimator, proposal, _ = row["setting"].split(",")
-        point = (row[cost], max(row["median"], SMALLEST))
+        estimator, proposal, number = row["setting"].split(",")
+        point = (int(number), row[cost], max(row["median"], SMALLEST))
         groups.setdefault((estimator, proposal), []).append(point)
     for (estimator, proposal), points in groups.items():
+        _, x, y = zip(*sorted(points), strict=True)
         ax.plot(
-            *zip(*sorted(points), strict=True),
+            x,
+            y,
             marker=MARKERS[estimator],
             markersize=9 if estimator == "auto" else 5,
             color=COLOURS[proposal],
@@ -59,13 +63,14 @@ def draw(ax: Axes, found: list[dict[str, Any]], cost: str) -> None:
             alpha=0.85,
         )
     ax.set(xscale="log", yscale="log", xlabel=COSTS[cost])
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.grid(alpha=0.25, which="major")
 
 
 def legend(figure: Figure, proposals: list[str]) -> None:
     """Explain shapes and colours below the panels."""
-    from matplotlib.lines import Line2D
-
     shapes = [
         Line2D([], [], marker=m, linestyle="", color="black", label=name)
         for name, m in MARKERS.items()
@@ -78,6 +83,8 @@ def legend(figure: Figure, proposals: list[str]) -> None:
         handles=[*shapes, *colours],
         loc="outside lower center",
         ncols=len(shapes) + len(colours),
+        columnspacing=1.0,
+        handlelength=1.2,
         frameon=False,
     )
 
