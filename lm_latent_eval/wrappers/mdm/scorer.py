@@ -202,19 +202,19 @@ class MDMScorer:
     def _compared(self, target: Target, key: int) -> Asking[Part]:
         """Estimate, and see if the model's own unmasking would write the target."""
         part = yield from self._estimated(target, key)
-        if self.options.estimator == "path":
+        if self.options.estimator == "path" or len(target) == 1:
             return part
         return replace(part, is_greedy=(yield from orders.is_greedy(len(target))))
 
     def _estimated(self, target: Target, key: int) -> Asking[Part]:
         """Estimate log p of a target by the estimator that was chosen."""
         length, options = len(target), self.options
-        if options.estimator == "path":
+        if options.estimator == "path" or length == 1:  # one token has one order
             log_p, is_greedy = yield from orders.log_p_path(length)
-            return self._sure(self._exact(log_p, length), is_greedy)
-        if options.estimator == "exact" or length == 1:
+            return Part(self._exact(log_p, length), (log_p,), is_greedy)
+        if options.estimator == "exact":
             log_p = yield from orders.log_p_exact(length)
-            return self._sure(self._exact(log_p, length))
+            return Part(self._exact(log_p, length), (log_p,))
         if options.estimator == "is":
             log_w = yield from orders.log_weights(
                 length,
@@ -235,9 +235,6 @@ class MDMScorer:
         return Estimate.exact(
             log_p, num_tokens=num_tokens, estimator=self.options.estimator
         )
-
-    def _sure(self, estimate: Estimate, is_greedy: bool = False) -> Part:
-        return Part(estimate, (estimate.log_evidence,), is_greedy)
 
     def _bounded(self, found: bound.Bounded, length: int) -> Estimate:
         error = found.stderr

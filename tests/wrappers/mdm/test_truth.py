@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from itertools import permutations
 
 import pytest
 import torch
@@ -113,18 +115,45 @@ def test_every_set_of_a_count_is_as_likely():
         assert statistic <= freedom + 6 * math.sqrt(2 * freedom)
 
 
+def weighed(truth, order, temperature):
+    """log w and q of an order, by the definition of the proposal."""
+    log_q, revealed = 0.0, frozenset()
+    for place in order:
+        hidden = [i for i in range(len(order)) if i not in revealed]
+        rows = truth.rows(revealed)
+        log_p = torch.stack([rows[i, truth.target.tokens[i]] for i in hidden])
+        score = torch.zeros_like(log_p) if temperature is None else log_p / temperature
+        log_q += float(score.log_softmax(0)[hidden.index(place)])
+        revealed |= {place}
+    number = math.factorial(len(order))
+    return truth.log_p(order) - math.log(number) - log_q, math.exp(log_q)
+
+
 @pytest.mark.parametrize("temperature", [None, 1.0, 0.5, 3.0])
-def test_weights_of_orders_are_unbiased(reader, four, temperature):
-    streams = Streams([12345], 4000)
-    log_w = tiny.ask(
-        reader, FOUR, orders.log_weights(4, 4000, streams, temperature=temperature)
+def test_orders_are_drawn_and_weighed_as_defined(reader, four, temperature):
+    """Every weight that is drawn is one of the 24, as often as its order's q says."""
+    truth, trials = tiny.Truth(reader, FOUR), 4000
+    listed = [weighed(truth, o, temperature) for o in permutations(range(4))]
+    total = math.fsum(q * math.exp(log_w) for log_w, q in listed)
+    assert math.log(total) == pytest.approx(log_mean(four), abs=1e-10)
+    asking = orders.log_weights(
+        4, trials, Streams([12345], trials), temperature=temperature
     )
-    ratio = (log_w.value - log_mean(four)).exp()
-    unbiased(ratio, 1.0)
-    if temperature is None:
-        listed = set(four.mul(1e8).round().long().tolist())
-        drawn = set(log_w.value.mul(1e8).round().long().tolist())
-        assert drawn <= listed, "each weight is p(x | order)"
+    drawn = tiny.ask(reader, FOUR, asking).value
+    seen = Counter(round(float(log_w), 8) for log_w in drawn)
+    expected = Counter()
+    for log_w, q in listed:
+        expected[round(log_w, 8)] += q
+    assert seen.keys() <= expected.keys()
+    for log_w, q in expected.items():
+        stderr = math.sqrt(q * (1 - q) / trials)
+        assert abs(seen[log_w] / trials - q) < 5 * stderr + 1 / trials
+
+
+def test_uniform_orders_estimate_without_bias(reader, four):
+    asking = orders.log_weights(4, 4000, Streams([12345], 4000))
+    log_w = tiny.ask(reader, FOUR, asking).value
+    unbiased((log_w - log_mean(four)).exp(), 1.0)
 
 
 def test_orders_that_agree_share_their_passes(reader):
@@ -143,7 +172,7 @@ def test_more_orders_begin_with_the_same(reader):
 def test_the_bounds_are_in_order_on_average(reader, four):
     """elbo <= is <= exact, each told from the next by its standard error."""
     exact = log_mean(four)
-    jobs = [(FOUR, orders.log_weights(4, 4, Streams([s], 4))) for s in range(400)]
+    jobs = [(FOUR, orders.log_weights(4, 2, Streams([s], 2))) for s in range(1500)]
     found = dict(tiny.answer_all(reader, orders.confidence, jobs))
     estimates = torch.tensor([log_mean(f.value) for f in found.values()])
     stderr = float(estimates.std()) / math.sqrt(len(estimates))
