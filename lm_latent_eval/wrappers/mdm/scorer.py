@@ -147,9 +147,9 @@ class MDMScorer:
         """Score what queries are cut into, and put their windows together."""
         if self.options.guidance:
             raise ValueError(
-                f"guidance={self.options.guidance:g} is for generation: a guided "
-                "model's scores are not normalised, so it has no likelihoods. Use "
-                "guidance=0 for them"
+                f"guidance={self.options.guidance:g} is for generation: guided "
+                "scores are those of another model, which nobody has trained. Use "
+                "guidance=0 for likelihoods"
             )
         cuts, jobs, owners = [], [], []
         for n, query in enumerate(queries):

@@ -143,12 +143,13 @@ def ask(reader: Denoiser, target: Target, asking, rule: str = "confidence"):
 
 
 class Truth:
-    """log p of a target under each order, one network call a set of what is revealed."""
+    """log p of a target under each order, one call of the network a revealed set."""
 
     def __init__(self, reader: Denoiser, target: Target) -> None:
         self.reader, self.target = reader, target
         self.rows = cache(self._rows)
 
+    @torch.no_grad()
     def _rows(self, revealed: frozenset[int]) -> torch.Tensor:
         """log p of every token at every place of the target, (L, V)."""
         target = self.target
