@@ -208,7 +208,7 @@ def _how(config: dict[str, Any]) -> str:
 
 
 def _task(values: dict[str, Any], estimator: str) -> str:
-    drawn = BOUNDS.get(estimator, _DRAWN) is _DRAWN
+    drawn = estimator not in ("beam", "exact", "path")
     meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
     for name, meaning in meanings.items():

@@ -29,7 +29,7 @@ class Lengths:
     Example:
         >>> lengths = Lengths.train([2, 2, 3])
         >>> round(lengths.log_p(2), 4), round(lengths.log_p(7), 4)
-        (-0.6529, -4.4571)
+        (-0.6271, -4.6892)
         >>> import math
         >>> round(math.fsum(math.exp(lengths.log_p(n)) for n in range(2000)), 9)
         1.0
