@@ -11,12 +11,11 @@ from lm_latent_eval.arguments import at_least_0, one_of, positive, whole
 from lm_latent_eval.wrappers.mdm.orders import RULES
 
 ESTIMATORS = ("elbo", "is", "exact", "path")
-_OF_DRAWS = ("num_samples", "seed")
 _IDLE = {
     "elbo": ("proposal", "temperature"),
     "is": (),
-    "exact": ("proposal", "temperature", *_OF_DRAWS),
-    "path": ("proposal", "temperature", *_OF_DRAWS),
+    "exact": ("proposal", "temperature", "num_samples"),
+    "path": ("proposal", "temperature", "num_samples"),
 }
 """Estimator -> options that move no likelihood by it."""
 
@@ -76,14 +75,17 @@ class MDMOptions:
             one_of("argument", name, NAMES)
         return cls(**{name: _READ[name](name, arg) for name, arg in arguments.items()})
 
-    def idle(self, given: Mapping[str, Any]) -> list[str]:
-        """Return which of the options that were given move no likelihood."""
-        return [name for name in _IDLE[self.estimator] if name in given]
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options that move no number by this estimator, but the seed of generation."""
+        if self.estimator == "is" and self.proposal == "uniform":
+            return ("temperature",)
+        return _IDLE[self.estimator]
 
     @property
-    def of_likelihoods(self) -> dict[str, Any]:
-        """All that can move a likelihood, and what is written, as JSON."""
-        return asdict(self)
+    def chosen(self) -> dict[str, Any]:
+        """All that a number depends on, as JSON."""
+        return {n: value for n, value in asdict(self).items() if n not in self.idle}
 
 
 NAMES = tuple(field.name for field in fields(MDMOptions))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -67,9 +67,9 @@ class MDMScorer:
         )
         self.cut = Cutter(source.tokenizer, denoiser.mask, source.max_length)
         self.lengths = source.lengths if self.options.ends == "counted" else None
-        if idle := options.idle(given):
+        if idle := [name for name in options.idle if name in given]:
             logger.warning(
-                "%s: no effect on likelihoods, estimator=%s draws nothing by it",
+                "%s: no effect on likelihoods by estimator=%s",
                 ", ".join(idle),
                 options.estimator,
             )
@@ -90,7 +90,7 @@ class MDMScorer:
             "checkpoint": self.source.digest,
             "dtype": self.source.about.get("model_dtype"),
             "max_length": self.source.max_length,
-            **asdict(self.options),
+            **self.options.chosen,
             "lengths": self.lengths.digest if self.lengths else None,
             "vocabulary": self.source.digest,
             "tokens_are": "tokens" if self.lengths is None else "tokens, and the end",
@@ -110,7 +110,7 @@ class MDMScorer:
         return {
             **self.source.about,
             "latent_eval": {
-                **asdict(self.options),
+                **self.options.chosen,
                 "mass": str(self.mass),
                 "scored_as": "documents",
                 "vocabulary": f"{self.denoiser.num_scores} tokens",
