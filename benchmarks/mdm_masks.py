@@ -1,10 +1,11 @@
-"""What systematic mask counts and balanced places are worth, and adapted orders.
+r"""What systematic mask counts and balanced places are worth, and adapted orders.
 
-    python benchmarks/mdm_masks.py --mdm results/world-mdm --data results/world/test.jsonl
+    python benchmarks/mdm_masks.py --mdm results/world-mdm \
+        --data results/world/test.jsonl
 
-Variances of an estimate from 16 passes, over 40 estimates of the first 32 tokens of each
-of 8 texts, as shares of that with independent counts and places; and log p-hat of the
-same by importance sampling with 16 orders, nats a text.
+Variances of an estimate from 16 passes, over 40 estimates of the first 32 tokens of
+each of 8 texts, as shares of that with independent counts and places; and log p-hat of
+the same by importance sampling with 16 orders, nats a text.
 """
 
 from __future__ import annotations
