@@ -1,4 +1,4 @@
-"""A masked diffusion model with its tokenizer: a ``TextModel`` of the high door."""
+"""A masked diffusion model with its tokenizer: a ``TextModel``."""
 
 from __future__ import annotations
 
