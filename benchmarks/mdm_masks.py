@@ -104,10 +104,10 @@ def main() -> None:
     long = [tuple(each[:TOKENS]) for each in ids if len(each) >= TOKENS][:TEXTS]
     targets = [Target((), each) for each in long]
     torch.manual_seed(0)
-    base = variances(scorer.denoiser, targets, independent)
-    for draw in (independent, systematic, balanced):
-        found = variances(scorer.denoiser, targets, draw)
-        print(f"{draw.__name__:12} variance {float(found.mean() / base.mean()):.2f}")
+    schemes = (independent, systematic, balanced)
+    found = [variances(scorer.denoiser, targets, draw).mean() for draw in schemes]
+    for draw, variance in zip(schemes, found, strict=True):
+        print(f"{draw.__name__:12} variance {float(variance / found[0]):.2f}")
     for name, temperature in (("uniform", None), ("adapted", 1.0), ("adapted", 4.0)):
         mean = sum(evidences(scorer.denoiser, targets, temperature)) / len(targets)
         how = "" if temperature is None else f" at temperature {temperature:g}"
