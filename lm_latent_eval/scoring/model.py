@@ -20,9 +20,12 @@ from lm_latent_eval.scoring.interface import (
     open_model,
     scorer_of,
 )
-from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.texts import Query
 
+_DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
+"""What these arguments are where nobody has chosen them: those of ``ScoringOptions``,
+of which another ``TextModel`` need not know all."""
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
 
 
@@ -63,7 +66,7 @@ class LatentModel:
         texts: Sequence[str],
         *,
         contexts: Sequence[str] | None = None,
-        num_samples: int = 100,
+        num_samples: int | None = None,
         estimator: str | None = None,
         proposal: str | None = None,
         temperature: float = 1.0,
@@ -82,7 +85,8 @@ class LatentModel:
             texts: N strings.
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
-            num_samples: K, latents of a text that are found or drawn.
+            num_samples: K, latents of a text that are found or drawn; None is what
+                the model takes by default, 100 of ours.
             estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc`` or ``exact``; None
                 is the model's own.
             proposal: What latents are drawn from; None reads most of the text.
@@ -145,7 +149,7 @@ class LatentModel:
         max_tokens: int = MOST_TOKENS,
         until: Sequence[str] = (),
         sampling_temperature: float = 1.0,
-        num_samples: int = 100,
+        num_samples: int | None = None,
         proposal: str | None = None,
         seed: int = 0,
     ) -> list[str]:
@@ -185,7 +189,7 @@ class LatentModel:
         given = {
             name: value
             for name, value in options.items()
-            if value != getattr(ScoringOptions, name, None)
+            if value is not None and value != _DEFAULTS.get(name)
         }
         return scorer_of(self.opened, given, **how)
 
