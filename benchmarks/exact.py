@@ -36,9 +36,12 @@ SETTINGS = (
     "is,adapted,100",
     "is,adapted,1000",
     "smc,adapted,1000",
-    "mixed,posterior,100",
+    "mixed,posterior,10",
+    "mixed,adapted,4",
+    "mixed,adapted,10",
     "mixed,adapted,100",
     "auto,adapted,10",
+    "auto,adapted,20",
     "auto,adapted,100",
     "auto,adapted,1000",
 )
