@@ -11,6 +11,7 @@ import inspect
 from typing import Any, ClassVar
 
 import torch
+from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from lm_latent_eval.harness.backend import Backend
@@ -64,6 +65,9 @@ class Wrapper(Backend):
             self._loaded.model,
             self._loaded.tokenizer,
             max_length=self._loaded.max_length,
+            prefix_token=self._loaded.prefix_token_id,
+            adds_special=self._loaded.add_bos_token,
+            mixed_precision=self._loaded.mixed_precision_dtype,
         )
         scorer = model(network).scorer(
             options,
@@ -96,3 +100,22 @@ class Wrapper(Backend):
         """Return the template itself, for the results."""
         template: str | None = self._loaded.chat_template(chat_template)
         return template
+
+
+class LatentTokens(Wrapper):
+    """``latent_tokens``: a causal LM, summed over the tokenizations of a string.
+
+    Its own options are those of ``wrappers.tokens.options.TokensOptions``. Text is
+    generated as by ``--model hf``.
+    """
+
+    model_name = "tokens"
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """Continue contexts, token by token, as ``--model hf`` does."""
+        self._loaded.set_cache_hook(self.cache_hook)
+        texts: list[str] = self._loaded.generate_until(requests)
+        return texts
+
+
+__all__ = ["LatentTokens", "Wrapper"]

@@ -39,6 +39,8 @@ class Answer:
     """Whether a continuation is the argmax of the estimated next-token marginals."""
     evaluations: int = 1
     """Of p(x, z), those of pilots included."""
+    canonical: float | None = None
+    """Log p of the tokenizer's own segmentation, nats, where others are summed over."""
 
     @classmethod
     def of(cls, parts: Sequence[Part], stream: str) -> Answer:
