@@ -112,9 +112,15 @@ class Listed:
     def p(self, z, *after):
         """p of a sequence, and tokens after it."""
         z = (*z, *after)
-        return torch.stack(
-            [self.following(z[:n])[token] for n, token in enumerate(z)] or [torch.tensor(0.0).double()]
-        ).sum().exp().item()
+        return (
+            torch.stack(
+                [self.following(z[:n])[token] for n, token in enumerate(z)]
+                or [torch.tensor(0.0).double()]
+            )
+            .sum()
+            .exp()
+            .item()
+        )
 
     def segmentations(self, s):
         return [z for z in self.sequences if self.strings[z] == s]
@@ -131,11 +137,18 @@ class Listed:
         return sum(self.p(z, odd) for z in self.segmentations(s))
 
     def prefix(self, s):
-        """Every sequence by whose last token the string is written, for the first time."""
+        """Every sequence whose last token is the first by which the string is there."""
         if not s:
             return 1.0
         return sum(
             self.p(z)
             for z in self.sequences
-            if z and self.strings[z].startswith(s) and len(self.strings[z[:-1]]) < len(s)
+            if z
+            and self.strings[z].startswith(s)
+            and len(self.strings[z[:-1]]) < len(s)
         )
+
+
+def fast(tokenizer, **special):
+    """Return a tokenizer of the ``tokenizers`` library as one of transformers."""
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
