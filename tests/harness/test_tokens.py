@@ -52,6 +52,7 @@ def byte_fallback():
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
          decoders.Strip(" ", 1, 0)]
     )
+    built.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     trainer = trainers.BpeTrainer(
         vocab_size=400, show_progress=False,
         special_tokens=["<unk>", *SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))],
@@ -107,7 +108,7 @@ def evaluate(lm):
 LONG = " ".join(SENTENCES[:5])
 PAIRED = [
     ("The miller's daughter", " counted twelve geese."),
-    ("The mil", "ler"),
+    ("The mil", "ler's daughter"),
     ("Nobody in ", "the valley"),
     ("", "Geese, ducks"),
     (LONG, " and so on"),
