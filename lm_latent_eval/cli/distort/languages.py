@@ -109,7 +109,7 @@ def _add_tokenizer(steps: Commands) -> None:
 
 def _sample(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.learners.languages import open_language
+    from lm_latent_eval.distortion.learners.languages import open_language
     from lm_latent_eval.scoring.options import parse_device, parse_dtype
 
     given = {
