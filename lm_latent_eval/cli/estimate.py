@@ -37,6 +37,9 @@ def add_to(commands: Commands) -> None:
         type=Path,
         help="JSON lines, an estimate a text; an interrupted run goes on from there",
     )
+    estimate.add_argument(
+        "--model", help="its name, where the directory does not say: tokens"
+    )
     for name, what in OPTIONS.items():
         estimate.add_argument(f"--{name.replace('_', '-')}", help=what)
     estimate.add_argument("--batch-size", help="texts scored together")
@@ -56,6 +59,7 @@ def _estimate(args: argparse.Namespace) -> None:
     texts = read_texts(args.data)
     opened = open_model(
         args.checkpoint,
+        model=args.model,
         options=given,
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),

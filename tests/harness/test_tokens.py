@@ -7,9 +7,15 @@ import json
 import lm_eval
 import pytest
 from lm_eval.models.huggingface import HFLM
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
-import lm_latent_eval
 from lm_latent_eval.harness.wrappers import LatentTokens
 from tests import tiny_causal
 from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
@@ -35,7 +41,9 @@ def byte_level():
     built.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=SPECIAL[1:], initial_alphabet=alphabet,
+        vocab_size=330,
+        special_tokens=SPECIAL[1:],
+        initial_alphabet=alphabet,
         show_progress=False,
     )
     built.train_from_iterator(SENTENCES, trainer)
@@ -49,12 +57,17 @@ def byte_fallback():
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
     built.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     built.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     trainer = trainers.BpeTrainer(
-        vocab_size=400, show_progress=False,
+        vocab_size=400,
+        show_progress=False,
         special_tokens=["<unk>", *SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))],
     )
     built.train_from_iterator(SENTENCES, trainer)
@@ -63,13 +76,21 @@ def byte_fallback():
     state["added_tokens"] = state["added_tokens"][:3]
     state["post_processor"] = {
         "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "single": [
+            {"SpecialToken": {"id": "<s>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "pair": [
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"Sequence": {"id": "B", "type_id": 1}},
+        ],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
     }
     return tiny_causal.fast(
         Tokenizer.from_str(json.dumps(state)),
-        bos_token="<s>", eos_token="</s>", unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
     )
 
 
@@ -79,7 +100,9 @@ def word_pieces():
     built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     built.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(
-        vocab_size=300, special_tokens=["[UNK]", "[SEP]"], show_progress=False,
+        vocab_size=300,
+        special_tokens=["[UNK]", "[SEP]"],
+        show_progress=False,
     )
     built.train_from_iterator(SENTENCES, trainer)
     return tiny_causal.fast(built, eos_token="[SEP]", unk_token="[UNK]")

@@ -127,49 +127,60 @@ class TokensScorer:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
+        return (answer for answer, _ in self.explore(queries))
+
+    def explore(self, queries: Sequence[Query]) -> Iterator[tuple[Answer, list[Walk]]]:
+        """Yield answers of whole texts, with the segmentations of every window.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
         with self._bar(len(queries), "texts") as bar:
             for some in _some(queries):
                 cut = []
                 for query in some:
                     with naming(query):
                         cut.append(self._strings.whole(query.text))
-                pieces = [piece for pieces in cut for piece in pieces]
                 names = [
                     f"{query.name}/window {n}" if n else query.name
                     for query, pieces in zip(some, cut, strict=True)
                     for n in range(len(pieces))
                 ]
-                parts = self._whole(pieces, names)
+                pieces = [piece for pieces in cut for piece in pieces]
+                scores = self._scores(pieces)
+                walks = iter(self._walk(pieces, names, scores))
                 for query, of_query in zip(some, cut, strict=True):
-                    yield self._joined(query, [next(parts) for _ in of_query])
+                    found = [next(walks) for _ in of_query if self._estimator]
+                    yield self._whole(query, of_query, found, scores), found
                     bar.update()
 
     def _whole(
-        self, pieces: list[Piece], names: list[str]
-    ) -> Iterator[tuple[Estimate, float]]:
-        """Yield estimates, and log p of the canonical segmentations, nats."""
-        scores = self._scores(pieces)
-        if self._estimator is None:
-            for piece in pieces:
-                one = scores[piece.scored]
-                yield canonical(one.total, len(one.log_p)), one.total
-            return
-        walks = self._walk(pieces, names, scores)
-        for piece, walk in zip(pieces, walks, strict=True):
-            one = scores[piece.scored]
-            estimate = self._estimator.estimate(walk, len(one.log_p))
-            # Special tokens that stand before a text are not summed over.
-            yield shifted(estimate, math.fsum(one.log_p[: piece.leading])), one.total
-
-    def _joined(self, query: Query, parts: Sequence[tuple[Estimate, float]]) -> Answer:
+        self,
+        query: Query,
+        pieces: Sequence[Piece],
+        walks: Sequence[Walk],
+        scores: Mapping[tuple[Tokens, Tokens], Scores],
+    ) -> Answer:
         """Put the windows of a text together."""
+        plain = [scores[piece.scored] for piece in pieces]
+        if self._estimator is None:
+            parts = [canonical(one.total, len(one.log_p)) for one in plain]
+        else:
+            # Special tokens that stand before a text are not summed over.
+            parts = [
+                shifted(
+                    self._estimator.estimate(walk, len(one.log_p)),
+                    math.fsum(one.log_p[: piece.leading]),
+                )
+                for piece, walk, one in zip(pieces, walks, plain, strict=True)
+            ]
         return Answer(
             query.index,
-            Estimate.product([estimate for estimate, _ in parts]),
+            Estimate.product(parts),
             self._stream(query),
             sentences=len(parts),
-            evaluations=sum(estimate.num_samples for estimate, _ in parts),
-            canonical=math.fsum(log_p for _, log_p in parts),
+            evaluations=sum(part.num_samples for part in parts),
+            canonical=math.fsum(one.total for one in plain),
         )
 
     # -- continuations ----------------------------------------------------------------
