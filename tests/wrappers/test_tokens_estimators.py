@@ -13,7 +13,7 @@ from lm_latent_eval.wrappers.tokens.modeling import Tokens
 from tests import tiny_causal
 
 TEXTS = ("aabab", "baabaab", "abbaabab")
-PROPOSALS = [("lm", 1.0), ("lm", 2.0), ("lattice", 1.0)]
+PROPOSALS = [("ahead", 1.0), ("lm", 1.0), ("lm", 2.0), ("lattice", 1.0)]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from lm_latent_eval.arguments import one_of, whole
 from lm_latent_eval.scoring.options import ScoringOptions
 
 ESTIMATORS = ["mixed", "canonical", "exact", "beam", "is", "smc"]
-PROPOSALS = ["lm", "lattice"]
+PROPOSALS = ["ahead", "lm", "lattice"]
 ENDS = ["none", "prefix", "eos"]
 
 
@@ -26,7 +26,8 @@ class TokensOptions:
             (importance sampling) or ``smc`` (particle filters).
         num_samples: K, segmentations of a text that are found or drawn.
         proposal: What draws follow: ``lm``, the network's own next token among those
-            that go on with the string, or ``lattice``, a unigram model.
+            that go on with the string, ``ahead``, the same with a guess of what the
+            rest will cost, or ``lattice``, a unigram model.
         temperature: Divides the proposal's scores; above 1 flattens it.
         seed: Of all random numbers.
         end: What follows a scored text: ``none`` (a token border, as ``--model hf``),
@@ -39,7 +40,7 @@ class TokensOptions:
 
     estimator: str = "mixed"
     num_samples: int = 100
-    proposal: str = "lm"
+    proposal: str = "ahead"
     temperature: float = 1.0
     seed: int = 0
     end: str = "none"

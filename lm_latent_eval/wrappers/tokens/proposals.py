@@ -1,15 +1,18 @@
 """How a segmentation is drawn, one token at a time.
 
 ``lm``: the network's own next token among those that go on with the string, at a
-temperature. ``lattice``: a unigram model of tokens, with what it makes of the rest of
-the string, which asks the network nothing. Both give every segmentation a probability
-that is known, which random merges (BPE-dropout) do not.
+temperature. It takes a short token as readily as a long one of the same probability,
+though the rest of the long one is still to be paid. ``ahead``: the same, times what the
+canonical segmentation pays for the string that is left. ``lattice``: a unigram model of
+tokens, with what it makes of the rest of the string, which asks the network nothing.
+All give every segmentation a probability that is known, which random merges
+(BPE-dropout) do not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -48,6 +51,27 @@ class NextToken:
     def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
         """See ``Proposal``."""
         return log_p / self.temperature
+
+
+@dataclass(frozen=True)
+class LookAhead:
+    """q(token | path) in proportion to (p(token | path) psi)^(1 / temperature).
+
+    psi is what the canonical segmentation pays for what is left after the token, a
+    share of a token for a part of its bytes.
+    """
+
+    lattice: Lattice
+    log_rest: Callable[[Numbers], Scores]
+    """Nodes -> log psi, nats."""
+    temperature: float
+
+    def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
+        """See ``Proposal``."""
+        nexts = np.array(self.lattice.edges[node].nexts, int)[edges]
+        scores = log_p.copy()
+        scores[: len(nexts)] += self.log_rest(nexts)
+        return scores / self.temperature
 
 
 @dataclass(frozen=True)
@@ -104,4 +128,4 @@ def frequencies(tokenizer: PreTrainedTokenizerBase) -> Scores:
     return found
 
 
-__all__ = ["NextToken", "Proposal", "Unigram", "frequencies"]
+__all__ = ["LookAhead", "NextToken", "Proposal", "Unigram", "frequencies"]

@@ -26,6 +26,7 @@ from lm_latent_eval.wrappers.tokens.generation import generate
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
 from lm_latent_eval.wrappers.tokens.proposals import (
+    LookAhead,
     NextToken,
     Proposal,
     Unigram,
@@ -327,6 +328,8 @@ class TokensScorer:
         temperature = self._options.temperature
         if self._options.proposal == "lm":
             return NextToken(temperature)
+        if self._options.proposal == "ahead":
+            return LookAhead(stretch.lattice, stretch.log_rest, temperature)
         return Unigram(stretch.lattice, self._frequencies, temperature)
 
     @cached_property

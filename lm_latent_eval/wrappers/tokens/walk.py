@@ -59,12 +59,12 @@ class Stretch:
         nodes = [self.lattice.start, *self.lattice.nodes(self.canonical)]
         return nodes, [*accumulate(reversed(self.scores), initial=0.0)][::-1]
 
-    def log_rest(self, node: int) -> float:
-        """Return what the canonical segmentation pays for what follows a node, nats.
+    def log_rest(self, nodes: Numbers) -> Scores:
+        """Return what the canonical segmentation pays for what follows nodes, nats.
 
         Inside one of its tokens every byte pays an equal share.
         """
-        return float(np.interp(node, *self._rest))
+        return np.interp(nodes, *self._rest)
 
 
 @dataclass(frozen=True)
@@ -227,10 +227,13 @@ class Walk:
         going = [spot for spot in searched if not spot.ending]
         if self.plan.width is None or len(going) <= self.plan.width:
             return
-        rest = self.stretch.log_rest
-        going.sort(key=lambda s: (not s.canonical, -s.log_p - rest(s.node)))
-        for spot in going[self.plan.width :]:
-            spot.searched = False
+        rest = self.stretch.log_rest(np.array([spot.node for spot in going]))
+        score = [s.log_p + ahead for s, ahead in zip(going, rest, strict=True)]
+        order = sorted(
+            range(len(going)), key=lambda n: (not going[n].canonical, -score[n])
+        )
+        for n in order[self.plan.width :]:
+            going[n].searched = False
         self.pruned = True
 
     def _choose_anew(self, uniform: Scores) -> None:
@@ -239,9 +242,8 @@ class Walk:
         Systematic resampling, as ``ParticleFilter`` has it.
         """
         shape = (self.plan.filters, -1)
-        psi = np.array(
-            [0.0 if s.ending else self.stretch.log_rest(s.node) for s in self.draws]
-        )
+        # Nothing is left to pay at the end.
+        psi = self.stretch.log_rest(np.array([spot.node for spot in self.draws]))
         draws, log_w = list(self.draws), self.log_w
         log_v = (log_w + psi).reshape(shape)
         size = log_v.shape[1]
