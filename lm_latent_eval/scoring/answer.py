@@ -40,7 +40,8 @@ class Answer:
     evaluations: int = 1
     """Of p(x, z), those of pilots included."""
     canonical: float | None = None
-    """Log p of the tokenizer's own segmentation, nats, where others are summed over."""
+    """Log p of the tokenizer's own segmentation of a whole text, nats, where others are
+    summed over."""
 
     @classmethod
     def of(cls, parts: Sequence[Part], stream: str) -> Answer:

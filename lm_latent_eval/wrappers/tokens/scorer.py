@@ -208,7 +208,6 @@ class TokensScorer:
                         self._stream(query),
                         is_greedy=one is not None and all(one.greedy),
                         evaluations=estimate.num_samples,
-                        canonical=None if one is None else one.total,
                     )
                     bar.update()
 

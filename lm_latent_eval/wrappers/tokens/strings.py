@@ -105,7 +105,7 @@ class Strings:
             after = []
         elif after[-1:] != [*self._end]:
             after = [*after, *self._end]
-        if not inner and not after:
+        if not (text or after or self._options.estimator == "canonical"):
             raise ValueError("the text is empty: only end=eos has something to score")
         written = self._restored(inner, text.encode(), begins=True)
         everything = [*before, *inner, *after]
@@ -286,6 +286,8 @@ class Strings:
     def _framed(self, text: str) -> tuple[list[int], list[int], list[int]]:
         """Return the tokens of a text, and those that are put before and after it."""
         tokens, inner = self._encode(text), self._encode(text, False)
+        if not inner:
+            return tokens, [], []
         for first in range(len(tokens) - len(inner) + 1):
             after = first + len(inner)
             if tokens[first:after] == inner:
