@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from sphinx.ext.napoleon.docstring import GoogleDocstring
+
 import lm_latent_eval
+
+# Napoleon takes what precedes a colon in an attribute's docstring for its type: here
+# docstrings of attributes are prose.
+GoogleDocstring._parse_attribute_docstring = lambda self: [*self._lines]
 
 project = "lm_latent_eval"
 author = "the authors of lm_latent_eval"
