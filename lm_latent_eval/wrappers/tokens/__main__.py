@@ -93,7 +93,7 @@ def _row(name: str, gap: Gap) -> str:
     return (
         f"{name:6} {gap.num_bytes:7} {canonical:20.5f} {marginal:9.5f} "
         f"{gap.percent:8.4f} ± {said:7} {share:>10}"
-    )
+    ).rstrip()
 
 
 if __name__ == "__main__":

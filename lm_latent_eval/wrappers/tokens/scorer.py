@@ -285,20 +285,15 @@ class TokensScorer:
         """
         if self._estimator is None:
             return []
-        limit = self._options.max_segmentations
+        if self._options.estimator == "exact":
+            self._check_size(pieces, names)
         stretches = []
-        for piece, name in zip(pieces, names, strict=True):
+        for piece in pieces:
             one = scores[piece.scored].log_p[piece.leading :]
             room = self._network.positions + 1 - len(piece.given)
             stretches.append(
                 Stretch(piece.given, piece.summed, piece.tokens, one, room)
             )
-            most = piece.summed.num_prefixes
-            if self._options.estimator == "exact" and most > limit:
-                raise ValueError(
-                    f"{name}: estimator=exact would read {most:.3g} beginnings of "
-                    f"segmentations; max_segmentations={limit}. Use estimator=mixed"
-                )
         # What is given the same is read once, together; nothing is padded.
         order = sorted(
             range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
@@ -316,6 +311,16 @@ class TokensScorer:
             walks.update(zip(batch, found, strict=True))
             order = order[len(batch) :]
         return [walks[n] for n in range(len(pieces))]
+
+    def _check_size(self, pieces: Sequence[Piece], names: Sequence[str]) -> None:
+        limit = self._options.max_segmentations
+        for piece, name in zip(pieces, names, strict=True):
+            if (most := piece.summed.num_prefixes) > limit:
+                raise ValueError(
+                    f"{name}: estimator=exact would read 10^{math.log10(most):.1f} "
+                    f"beginnings of segmentations; max_segmentations={limit}. Use "
+                    "estimator=mixed"
+                )
 
     def _together(self, order: list[int], stretches: list[Stretch]) -> list[int]:
         """Return the next texts that are read together."""
