@@ -41,6 +41,18 @@ def spaced():
     return wrapped(built)
 
 
+UNIGRAM = [("a", -1.0), ("b", -1.7), ("ab", -1.3), ("ba", -2.9), ("aab", -2.2)]
+"""Tokens and their log-frequencies."""
+
+
+def unigram():
+    """Tokens with frequencies of their own."""
+    marks = [(END, 0.0), (ODD, 0.0)]
+    built = Tokenizer(models.Unigram([*UNIGRAM, *marks], unk_id=len(UNIGRAM) + 1))
+    built.decoder = decoders.Fuse()
+    return wrapped(built)
+
+
 def words():
     """WordPiece: whole words and their ends."""
     pieces = ["a", "b", "##a", "##b", "ab"]

@@ -344,7 +344,7 @@ def test_networks_that_are_none(tmp_path):
         pass
 
     with pytest.raises(ValueError, match="Slow is a slow tokenizer"):
-        Vocabulary.of(Slow())
+        Vocabulary.of(Slow(), 10)
 
 
 def test_where_the_gap_arises(directory, capsys):

@@ -171,3 +171,24 @@ def test_what_begins_alike_is_read_once(model, monkeypatch):
     once = sum(read)
     scorer._walk([piece, piece], ["one", "one"], scores)
     assert sum(read) == 2 * once
+
+
+def test_a_unigram_tokenizer_proposes_by_its_own_model():
+    model = Tokens(tiny_causal.network(tiny_causal.unigram()))
+    scores = dict(tiny_causal.UNIGRAM)
+    names = model.network.tokenizer.convert_ids_to_tokens
+    options = {"estimator": "exact", "proposal": "lattice", "temperature": 2}
+    scorer = model.scorer(options, quiet=True)
+    [piece] = scorer._strings.whole("aabab")
+    [walk] = scorer._walk([piece], ["one"], scorer._scores([piece]))
+    found = []
+    for spot in walk.found:
+        tokens, path = [], spot.path
+        while path is not None:
+            path, token, _ = path
+            tokens.append(token)
+        found.append((spot.log_q, sum(scores[name] for name in names(tokens)) / 2))
+    total = math.log(math.fsum(math.exp(score) for _, score in found))
+    assert len(found) > 3
+    for log_q, score in found:
+        assert log_q == pytest.approx(score - total, rel=1e-10)

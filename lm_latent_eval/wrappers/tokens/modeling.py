@@ -29,7 +29,8 @@ class Tokens:
             ValueError: If it is no causal LM, or its tokenizer a slow one.
         """
         self.network = network
-        self.vocabulary = Vocabulary.of(network.tokenizer)
+        size = network.model.config.get_text_config().vocab_size
+        self.vocabulary = Vocabulary.of(network.tokenizer, size)
         _check_causal(network)
 
     @classmethod

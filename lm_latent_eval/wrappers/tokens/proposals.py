@@ -112,14 +112,13 @@ class Unigram:
         return np.append(ways[edges], ways[-1:] if overrun else [])
 
 
-def frequencies(tokenizer: PreTrainedTokenizerBase) -> Scores:
+def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Scores:
     """Return log-frequencies of tokens, nats, as the tokenizer's training left them.
 
     A unigram tokenizer knows them; one of merges has its tokens in the order of their
     frequency, which Zipf's law turns into one.
     """
     backend: Any = tokenizer.backend_tokenizer
-    size = len(tokenizer)
     model = json.loads(backend.to_str())["model"]
     found: Scores = -np.log(np.arange(size, dtype=np.float64) + 1)
     if model["type"] == "Unigram":

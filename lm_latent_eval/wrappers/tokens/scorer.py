@@ -338,7 +338,8 @@ class TokensScorer:
 
     @cached_property
     def _frequencies(self) -> NDArray[np.float64]:
-        return frequencies(self._network.tokenizer)
+        size = self._network.model.config.get_text_config().vocab_size
+        return frequencies(self._network.tokenizer, size)
 
     def _stream(self, query: Query) -> str:
         return f"{self._options.seed}/{query.name}"

@@ -87,8 +87,12 @@ class Vocabulary:
     """Tokens that stand for no text of their own -> how they are spelled out."""
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
         """Read a tokenizer.
+
+        Args:
+            tokenizer: The tokenizer.
+            size: Tokens that the network knows; others never enter a segmentation.
 
         Raises:
             ValueError: If it is a slow one, of which nobody knows how it decodes.
@@ -105,9 +109,9 @@ class Vocabulary:
             token: str(tokenizer.convert_ids_to_tokens(token))
             for token in tokenizer.all_special_ids
         }
-        names: list[str | None] = [None] * len(tokenizer)
+        names: list[str | None] = [None] * size
         for name, token in tokenizer.get_vocab().items():
-            if token not in marks:
+            if token not in marks and token < size:
                 names[token] = name
         plain = {token: str(one).encode() for token, one in added.items()}
         first, later = _pieces(backend, names, plain)
