@@ -38,7 +38,7 @@ def add_to(commands: Commands) -> None:
         help="JSON lines, an estimate a text; an interrupted run goes on from there",
     )
     estimate.add_argument(
-        "--model", help="its name, where the directory does not say: mdm"
+        "--model", help="its name, where the directory does not say: mdm, tokens"
     )
     for name, what in OPTIONS.items():
         estimate.add_argument(f"--{name.replace('_', '-')}", help=what)

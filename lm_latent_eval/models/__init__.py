@@ -17,6 +17,7 @@ MODELS = {
     "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
     "srnn": "lm_latent_eval.models.srnn.modeling:SentenceRNN",
+    "tokens": "lm_latent_eval.wrappers.tokens.modeling:Tokens",
 }
 """Name -> class. Models of other packages join by an entry point."""
 

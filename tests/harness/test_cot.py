@@ -19,7 +19,7 @@ from transformers import (
 import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.harness.offline import write_dataset
-from lm_latent_eval.harness.wrappers import LatentCoT
+from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import Choices, text, thought_files
 from lm_latent_eval.scoring import records

@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import lm_latent_eval
-from lm_latent_eval.harness.wrappers import LatentMDM
+from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from tests.stock_tasks import PAIRS, PASSAGES, TASKS, log_likelihoods, tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.harness.wrappers import LatentMDM
+from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.denoiser import probe
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion

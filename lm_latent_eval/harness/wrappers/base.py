@@ -1,0 +1,101 @@
+"""Latent models over a network of transformers, loaded by lm-eval's own loader.
+
+Every argument of ``--model hf`` is understood (dtype, device maps, PEFT, quantization,
+chat templates, revision), beside the options of the model itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any, ClassVar
+
+import torch
+from lm_eval.models.huggingface import HFLM
+
+from lm_latent_eval.harness.backend import Backend
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.models import model_class
+from lm_latent_eval.wrappers.network import Network
+
+
+class Wrapper(Backend):
+    """A latent model over a network of transformers.
+
+    Args:
+        pretrained: Directory or hub repository.
+        batch_size: Sequences that the network reads together, or ``auto``. Moves no
+            number.
+        max_batch_size: The most that ``auto`` takes.
+        device: Where to compute.
+        log_weights: Whether records beside the results keep log-weights.
+        arguments: Options of the model, and every other argument of ``--model hf``.
+    """
+
+    loader: ClassVar[type[HFLM]] = HFLM
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        batch_size: int | str | None = "auto",
+        max_batch_size: int | str | None = None,
+        device: str | torch.device | None = None,
+        log_weights: bool | str = False,
+        **arguments: Any,
+    ) -> None:
+        """Check the arguments and load the network."""
+        if pretrained is None:
+            raise ValueError(
+                f"{self._alias} has no embedded model: give "
+                "--model_args pretrained=DIRECTORY"
+            )
+        model: Any = model_class(self.model_name or "")
+        options = {
+            name: arguments.pop(name)
+            for name in model.option_names
+            if name in arguments
+        }
+        self._refuse_misspelled(arguments, model.option_names)
+        processes = Processes.start()
+        self._loaded = self.loader(
+            pretrained=str(pretrained), device=str(device or "cuda"), **arguments
+        )
+        network = Network.of(
+            self._loaded.model,
+            self._loaded.tokenizer,
+            max_length=self._loaded.max_length,
+            prefix_token=self._loaded.prefix_token_id,
+            adds_special=self._loaded.add_bos_token,
+            mixed_precision=self._loaded.mixed_precision_dtype,
+        )
+        scorer = model(network).scorer(
+            options,
+            batch_size=batch_size,
+            max_batch_size=max_batch_size,
+            quiet=processes.rank != 0,
+        )
+        super().__init__(scorer, processes, network.device, log_weights=log_weights)
+
+    def _refuse_misspelled(self, arguments: dict[str, Any], ours: Any) -> None:
+        """Tell a misspelled option from what transformers may know beside ``hf``."""
+        known = inspect.signature(HFLM.__init__).parameters
+        for name in arguments.keys() - known.keys():
+            if near := difflib.get_close_matches(name, ours, n=1, cutoff=0.8):
+                raise ValueError(
+                    f"{name!r} is not an argument of {self._alias}: did you mean "
+                    f"{near[0]}?"
+                )
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Write a conversation as the network was trained to read it."""
+        written: str = self._loaded.apply_chat_template(
+            chat_history, add_generation_prompt
+        )
+        return written
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Return the template itself, for the results."""
+        template: str | None = self._loaded.chat_template(chat_template)
+        return template
