@@ -88,3 +88,6 @@ class LatentCoT(Wrapper):
         new, scorer.kept = scorer.kept, []
         self._thoughts += self._processes.gather(new)
         self._kept += self._processes.gather(placed(new))
+
+
+__all__ = ["LatentCoT"]

@@ -40,3 +40,6 @@ class LatentMDM(Wrapper):
 
     model_name = "mdm"
     loader = MaskedLM
+
+
+__all__ = ["LatentMDM", "MaskedLM"]

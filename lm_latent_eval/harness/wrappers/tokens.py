@@ -21,3 +21,6 @@ class LatentTokens(Wrapper):
         self._loaded.set_cache_hook(self.cache_hook)
         texts: list[str] = self._loaded.generate_until(requests)
         return texts
+
+
+__all__ = ["LatentTokens"]
