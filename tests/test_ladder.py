@@ -10,6 +10,7 @@ import lm_latent_eval
 ROOT = Path(lm_latent_eval.__file__).parent
 LADDER = (
     "arguments",
+    "options",
     "extras",
     "durable",
     "settings",

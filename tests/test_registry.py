@@ -9,16 +9,16 @@ from typing import ClassVar
 
 import pytest
 
-from lm_latent_eval import inference, models
+from lm_latent_eval import models
 from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.models import model_class, name_of, proposals
 from lm_latent_eval.models.proposals import proposal_named
-from lm_latent_eval.registry import Registry
+from lm_latent_eval.registry import ESTIMATORS, Registry
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from tests import tiny_checkpoint
 
-REGISTRIES = (models.REGISTRY, proposals.REGISTRY, inference.REGISTRY)
+REGISTRIES = (models.REGISTRY, proposals.REGISTRY, ESTIMATORS)
 
 
 @dataclass(frozen=True)

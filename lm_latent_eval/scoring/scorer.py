@@ -35,7 +35,7 @@ from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.digests import digest
-from lm_latent_eval.text.reading import UnknownWords
+from lm_latent_eval.text.unknown_words import UnknownWords
 
 logger = logging.getLogger(__name__)
 
