@@ -37,6 +37,7 @@ LADDER = (
     "harness",
     "report",
     "cli",
+    "__main__",
 )
 """A room may import from itself and from the rooms before it."""
 
