@@ -25,7 +25,7 @@ Example:
     >>> read(Options, {"step": 5})
     Traceback (most recent call last):
         ...
-    ValueError: argument='step': expected one of steps (did you mean steps?)
+    ValueError: option='step': expected one of steps (did you mean steps?)
     >>> [(row.name, row.kind, row.default, row.help) for row in table(Options)]
     [('steps', 'whole number', 64, 'Of unmasking, or ``all``.')]
 """
@@ -124,7 +124,7 @@ def read(kind: type[T], arguments: Mapping[str, Any]) -> T:
     """
     rows = {row.name: row for row in table(kind)}
     for name in arguments:
-        one_of("argument", name, list(rows))
+        one_of("option", name, list(rows))
     return kind(**{n: rows[n].read(n, value) for n, value in arguments.items()})
 
 

@@ -16,7 +16,6 @@ from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.registry import ESTIMATORS, Registry
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from tests import tiny_checkpoint
 
 REGISTRIES = (models.REGISTRY, proposals.REGISTRY, ESTIMATORS)
 
@@ -94,11 +93,10 @@ def test_an_unknown_name_lists_its_neighbours(declare):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
+def checkpoint(kglm_directory):
     from lm_latent_eval.models.checkpoint import load
 
-    folder = tmp_path_factory.mktemp("kglm")
-    return load(tiny_checkpoint.write(folder, tiny_checkpoint.kglm()))
+    return load(kglm_directory)
 
 
 @pytest.mark.parametrize("name", ["twice", f"{__name__}:Twice"])
