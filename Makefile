@@ -13,7 +13,7 @@ results := results/demo
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash fuzz mutate oldest newest study lint release-check clean
+.PHONY: help demo test docs crash fuzz mutate oldest newest study lint release-check clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,8 +23,12 @@ demo: $(stamp) ## Score a short text with stock lm_eval, and explain the number.
 	$(bin)/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --batch_size auto --output_path $(results)
 	@$(bin)/lm-latent-eval explain $(results)
 
-test: lint $(ngram) ## Lint, check types and run every test.
+test: lint docs $(ngram) ## Lint, check types, build the documentation, run every test.
 	$(bin)/pytest $(PYTEST_ARGS)
+
+docs: $(stamp) ## Build the documentation in build/docs; a broken link is an error.
+	$(bin)/sphinx-build -W --keep-going -q -b html docs build/docs
+	$(bin)/sphinx-build -W --keep-going -q -b coverage docs build/docs/coverage > /dev/null
 
 crash: $(stamp) ## Kill everything that can be resumed, twenty times at random moments.
 	CRASH_KILLS=20 $(bin)/pytest $(PYTEST_ARGS) tests/test_crash.py

@@ -65,7 +65,7 @@ def references(
     search, sampling = BeamMarginalization(width), ImportanceSampling(draws)
     found = []
     for text in texts:
-        batch, keys = scorer._collate([text]), scorer._keys([text])
+        batch, keys = scorer.setting.collate([text]), scorer.setting.keys([text])
         encoded = scorer.model.encode(batch), scorer.proposal.encode(batch)
         beam, _ = search.search(scorer.model, scorer.proposal, *encoded)
         log_w, path = sampling.draw(scorer.model, scorer.proposal, batch, keys, encoded)
@@ -88,7 +88,8 @@ def estimates(
     options = dict(zip(names, setting.split(","), strict=True))
     parsed = ScoringOptions.parse(seed=seed, **options)
     scorer = Scorer(checkpoint, parsed, quiet=True)
-    found = {part.text.name: part.estimate for part in scorer.estimate([*texts])}
+    parts = scorer.whole_texts.estimate([*texts])
+    found = {part.text.name: part.estimate for part in parts}
     return [found[text.name] for text in texts]
 
 

@@ -23,12 +23,12 @@ ENOUGH = 2
 PRELOADED = [
     "lm_eval.evaluator",
     "lm_latent_eval.harness.backends",
-    "lm_latent_eval.learners.languages",
+    "lm_latent_eval.distortion.learners.languages",
     "lm_latent_eval.models.lstm.training",
-    "lm_latent_eval.report.distortion.study",
-    "lm_latent_eval.report.importance.tables",
-    "lm_latent_eval.studies.distortion.run",
-    "lm_latent_eval.studies.importance.run",
+    "lm_latent_eval.distortion.report.study",
+    "lm_latent_eval.study.report.tables",
+    "lm_latent_eval.distortion.study.run",
+    "lm_latent_eval.study.run",
     "matplotlib.pyplot",
     "tests.killing",
 ]

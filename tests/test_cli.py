@@ -277,10 +277,11 @@ def test_bad_data_ends_in_one_line(tmp_path, folder, capsys, model, content, mes
     [
         (["--epochs", "0"], "epochs=0: expected at least 1"),
         (["--vocabulary", "nowhere"], "pretrained=nowhere: no such directory"),
-        (["--dev", "/"], "Is a directory"),
+        (["--dev", "{empty}"], "Is a directory"),
     ],
 )
-def test_bad_options_end_in_one_line(folder, capsys, option, message):
+def test_bad_options_end_in_one_line(folder, tmp_path, capsys, option, message):
+    option = [each.format(empty=tmp_path) for each in option]
     assert train(folder, "lstm", "never", *LSTM, *option) == 2
     shown = capsys.readouterr().err
     assert message in shown

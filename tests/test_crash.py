@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 
 from lm_latent_eval.distortion.columns import Scores
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.studies.distortion.layout import Layout, Learners
-from lm_latent_eval.studies.distortion.plan import Plan
-from lm_latent_eval.studies.importance.draws import DrawsFile
-from lm_latent_eval.studies.importance.rows import read as read_rows
+from lm_latent_eval.distortion.study.layout import Layout, Learners
+from lm_latent_eval.distortion.study.plan import Plan
+from lm_latent_eval.study.draws import DrawsFile
+from lm_latent_eval.study.rows import read as read_rows
 from tests.conftest import PROJECT
 from tests.killing import ENOUGH, KILLS, Command, latent_eval, lm_eval, num_bytes
 

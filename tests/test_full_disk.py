@@ -19,7 +19,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.models.checkpoint import load
 from tests import tiny_checkpoint
 from tests.allennlp_archive import write_tar
-from tests.models.entitynlm.test_conversion import archive
+from tests.convert.test_entitynlm import archive
 
 resource = pytest.importorskip("resource")
 

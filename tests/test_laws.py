@@ -183,7 +183,7 @@ def test_every_model_keeps_the_laws():
 
 
 @every_proposal
-def test_the_seam_is_offered(name, which):
+def test_the_interface_is_offered(name, which):
     _, model, proposal = opened(name, which)
     assert proposal.name == which
     for method in ("encode", "log_joint"):

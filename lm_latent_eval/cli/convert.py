@@ -94,7 +94,7 @@ def _add_relation_files(parser: argparse.ArgumentParser) -> None:
 
 
 def _relations(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.nklm.conversion import Files, convert
+    from lm_latent_eval.convert.relation_models import Files, convert
 
     names = [name.replace("-", "_") for name in (*_RELATION_FILES, "texts")]
     model = convert(Files(**{name: getattr(args, name) for name in names}), args.output)
@@ -120,7 +120,7 @@ def _add_archives(parser: argparse.ArgumentParser, proposal: str) -> None:
 
 
 def _entitynlm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.entitynlm.conversion import convert
+    from lm_latent_eval.convert.entitynlm import convert
 
     model = convert(args.archive, args.output, proposals=args.proposal)
     print(
@@ -130,7 +130,7 @@ def _entitynlm(args: argparse.Namespace) -> None:
 
 
 def _kglm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.kglm.conversion import convert
+    from lm_latent_eval.convert.kglm import convert
 
     model = convert(
         args.archive,
@@ -149,7 +149,7 @@ def _kglm(args: argparse.Namespace) -> None:
 
 
 def _rnng(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.rnng.conversion import convert
+    from lm_latent_eval.convert.rnng import convert
 
     model = convert(args.model, args.output, sentence_ends=not args.no_sentence_ends)
     print(f"wrote {args.output}: {model.config.vocab_size} words")

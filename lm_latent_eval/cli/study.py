@@ -73,7 +73,7 @@ def add_to(commands: Commands) -> None:
 
 def _study(args: argparse.Namespace) -> None:
     from lm_latent_eval.extras import require
-    from lm_latent_eval.report.importance.tables import report
+    from lm_latent_eval.study.report.tables import report
 
     require("matplotlib", extra="plots")  # before hours of work, not after
     kind = read_format(args)
@@ -89,8 +89,8 @@ def _study(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.model import load
-    from lm_latent_eval.studies.importance.plan import Plan
-    from lm_latent_eval.studies.importance.run import Study
+    from lm_latent_eval.study.plan import StudyPlan
+    from lm_latent_eval.study.run import Study
 
     given = {
         "temperatures": args.temperatures and tuple(args.temperatures),
@@ -105,7 +105,7 @@ def _run(args: argparse.Namespace) -> None:
     study = Study(
         model.checkpoint,
         args.data,
-        Plan.of(model.checkpoint.model.proposal_names, args.temper, **choices),
+        StudyPlan.of(model.checkpoint.model.proposal_names, args.temper, **choices),
         args.output,
         limit=None if args.limit is None else whole("limit", args.limit, 1),
         batch_size=args.batch_size,

@@ -1,1 +1,8 @@
-"""Texts made worse by a known amount, and languages whose probabilities are known."""
+"""Distributional distortion: how well models know a language whose p is known.
+
+From the bottom up: ``languages`` and what is drawn from them, ``statistics`` of the
+errors of log-probabilities, ``learners`` and how they are trained and scored, the
+``study`` that does it all, and its ``report``.
+
+Source: LeBrun, Sordoni and O'Donnell (2022).
+"""

@@ -25,18 +25,18 @@ from lm_eval.api.task import ConfigurableTask
 from transformers import AutoTokenizer
 
 from lm_latent_eval.arguments import one_of, whole
-from lm_latent_eval.distortion.noise import NoiseChannel
-from lm_latent_eval.distortion.texts import TextNoise
-from lm_latent_eval.distortion.units import Tokens, WhiteSpaceWords
-from lm_latent_eval.distortion.vocabulary import distinct_words, read_vocabulary
-from lm_latent_eval.estimators import Rate
-from lm_latent_eval.harness.answers import ScoredFloat
-from lm_latent_eval.scoring.contrast import (
+from lm_latent_eval.contrastive import Rate
+from lm_latent_eval.contrastive.contrasts import (
     Contrast,
     bits_per_sentence,
     bits_per_word,
     ratio,
 )
+from lm_latent_eval.contrastive.text_noise import TextNoise
+from lm_latent_eval.contrastive.units import Tokens, WhiteSpaceWords
+from lm_latent_eval.contrastive.vocabulary import distinct_words, read_vocabulary
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.text.noise import NoiseChannel
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from lm_eval.api.task import ConfigurableTask
 
 from lm_latent_eval.distortion.corpus_texts import End, as_texts
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.estimators.bins import equal_count
+from lm_latent_eval.distortion.statistics.bins import equal_count
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.contrastive import Refusal
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lm_latent_eval.registry import Registry
-
-if TYPE_CHECKING:
-    from lm_latent_eval.models.checkpoint import load as load
 
 MODELS = {
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
@@ -59,10 +55,3 @@ def known_types() -> list[str]:
     """List every ``model_type`` that has a name, in alphabetical order."""
     types = {name: model_type for model_type, name in TYPES.items()}
     return sorted(types.get(name, name) for name in REGISTRY.names())
-
-
-def __getattr__(name: str) -> Any:
-    """Import ``load`` on first use: it needs torch."""
-    if name == "load":
-        return import_module("lm_latent_eval.models.checkpoint").load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

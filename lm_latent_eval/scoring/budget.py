@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -51,6 +51,27 @@ MORE = 4
 """With so many times as many samples."""
 FEWEST_PARTICLES = 10 * FEWEST
 """Fewer do not tell how much filters vary."""
+
+
+class Budget(Protocol):
+    """How the samples of texts are spent."""
+
+    @property
+    def method(self) -> Any:
+        """The estimator of contexts and continuations, and of pilots."""
+        ...
+
+    def pilot(self, text: Text) -> int:
+        """Return how many evaluations of p decide on a text's others."""
+        ...
+
+    def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
+        """Say by which estimator each text is scored."""
+        ...
+
+    def instead(self, method: Any, log_w: Tensor) -> Any | None:
+        """Return what a text is scored anew by, if its weights ask for it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -205,7 +226,7 @@ def budget_of(
     *,
     filters: bool,
     searcher: Any = None,
-) -> Fixed | Target | Auto:
+) -> Budget:
     """Return how the samples of a text are spent.
 
     Args:

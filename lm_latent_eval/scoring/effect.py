@@ -41,10 +41,10 @@ def tell_batch_sizes(batch_size: Any, max_batch_size: Any) -> None:
 
 
 def _without_effect(
-    options: ScoringOptions, model: str, seam: Any
+    options: ScoringOptions, model: str, latent_lm: Any
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options, and why they have no effect."""
-    estimator = options.estimator or seam.estimators[0]
+    estimator = options.estimator or latent_lm.estimators[0]
     if estimator == "exact":
         yield _OF_DRAWS, "which are exact: nothing is drawn"
         return
@@ -55,7 +55,7 @@ def _without_effect(
         yield ("bounds",), why
     if estimator == "beam":
         yield ("seed",), "a beam draws nothing"
-        proposal = options.proposal or seam.proposal_names[0]
+        proposal = options.proposal or latent_lm.proposal_names[0]
         if (model, proposal) in _UNTEMPERED:
             yield ("temperature",), f"beams of {proposal} do not depend on it"
 

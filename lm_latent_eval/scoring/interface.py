@@ -1,10 +1,10 @@
-"""The two doors by which a model comes to strings.
+"""The scoring interface: what answers questions about strings.
 
-The low one is the seam (``latent.py``): a model that offers p(x, z) and a proposal is
-scored by ``Scorer``, with every estimator. The high one is for models that score
-strings their own way, whatever is inside them: a ``TextModel`` opens a directory, and
-its ``TextScorer`` answers queries with estimates. ``Scorer`` is one as well, and
-lm-eval's backend knows nothing else.
+There are two ways to offer it. A model of the latent interface (``latent.py``) offers
+p(x, z) and a proposal; ``Scorer`` scores it with every estimator. The other is for
+models that score strings their own way, whatever is inside them: a ``TextModel`` opens
+a directory, and its ``TextScorer`` answers queries with estimates. ``Scorer`` is one as
+well, and lm-eval's backend knows nothing else.
 
 Either kind of class joins under the ``model_type`` of its ``config.json`` as an entry
 point of the group ``lm_latent_eval.models``.
@@ -29,7 +29,15 @@ from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 
-__all__ = ["Answer", "GenerationOptions", "Query", "TextModel", "TextScorer"]
+__all__ = [
+    "Answer",
+    "GenerationOptions",
+    "Query",
+    "TextModel",
+    "TextScorer",
+    "open_model",
+    "scorer_of",
+]
 
 
 class TextScorer(Protocol):
@@ -73,7 +81,7 @@ class TextScorer(Protocol):
 
 @runtime_checkable
 class TextModel(Protocol):
-    """A model of the high door: a class that opens directories."""
+    """A model that scores strings its own way: a class that opens directories."""
 
     @classmethod
     def open_directory(
@@ -137,7 +145,7 @@ def open_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Checkpoint | TextModel:
-    """Open a directory, or a repository of the hub, by whichever door it is for.
+    """Open a directory, or a repository of the hub, whichever interface it is for.
 
     Args:
         path: The directory or repository.

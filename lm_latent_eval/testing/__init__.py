@@ -1,5 +1,7 @@
 """The laws that every latent language model owes, for tests of packages that join.
 
+::
+
     from lm_latent_eval import testing
 
     case = testing.Case(model, every_latent, words=(4, 5), proposals=("prior",))

@@ -8,9 +8,10 @@ import datasets
 import evaluate
 import torch
 
-from lm_latent_eval.estimators import contrastive_levels, verdict
+from lm_latent_eval.contrastive import contrastive_levels, verdict
+from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.metric import complete, present, whole
-from lm_latent_eval.scoring.text_scores import score_copies, text_scorer
+from lm_latent_eval.scoring.score_functions import score_function
 
 _DESCRIPTION = """\
 Contrastive entropy is how far a model's log-score falls, per word, from a text to a
@@ -174,7 +175,7 @@ def _scored(
         )
     scored = score_copies(
         texts,
-        text_scorer(scorer, tokenizer=tokenizer, **(settings or {})),
+        score_function(scorer, tokenizer=tokenizer, **(settings or {})),
         levels=levels,
         replicates=replicates,
         vocabulary=vocabulary,

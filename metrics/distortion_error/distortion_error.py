@@ -6,7 +6,7 @@ import datasets
 import evaluate
 import torch
 
-from lm_latent_eval.estimators import ErrorCurve, JointHistogram
+from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
 from lm_latent_eval.metric import complete, present
 
 _DESCRIPTION = """\

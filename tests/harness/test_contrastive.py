@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from lm_eval.utils import handle_non_serializable, make_table
 
-from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.text.noise import NoiseChannel
 from tests import contrastive_tasks
 from tests.contrastive_tasks import (
     GROUP,

@@ -16,10 +16,10 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 
-from lm_latent_eval.distortion.noise import NoiseChannel
-from lm_latent_eval.distortion.texts import TextNoise
-from lm_latent_eval.distortion.units import WhiteSpaceWords
+from lm_latent_eval.contrastive.text_noise import TextNoise
+from lm_latent_eval.contrastive.units import WhiteSpaceWords
 from lm_latent_eval.harness.contrastive import NoiseOptions
+from lm_latent_eval.text.noise import NoiseChannel
 from tests import contrastive_tasks
 from tests.conftest import PROJECT
 from tests.contrastive_tasks import (

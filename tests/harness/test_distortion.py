@@ -15,7 +15,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import make_table
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.estimators import ErrorCurve
+from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.harness.backends import LatentLSTM, LatentRNNG
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.rnng.configuration import RNNGConfig

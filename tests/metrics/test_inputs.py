@@ -9,11 +9,13 @@ import pytest
 import torch
 
 import lm_latent_eval
+from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.distortion.noise import NoiseChannel
-from lm_latent_eval.estimators import ErrorCurve, InformationRate
-from lm_latent_eval.scoring.text_scores import score_copies, text_scorer
+from lm_latent_eval.distortion.statistics import ErrorCurve
+from lm_latent_eval.estimators import InformationRate
+from lm_latent_eval.scoring.score_functions import score_function
 from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
+from lm_latent_eval.text.noise import NoiseChannel
 
 
 @pytest.fixture
@@ -126,7 +128,7 @@ def test_texts_are_scored_as_by_hand(metric):
     )
 
     scored = score_copies(
-        texts, text_scorer(CHECKPOINT, **settings), vocabulary=vocabulary, **noise
+        texts, score_function(CHECKPOINT, **settings), vocabulary=vocabulary, **noise
     )
     expected = metric.compute(
         log_scores=scored.log_scores,

@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModel
 import lm_latent_eval
 from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
+from lm_latent_eval.contrastive.vocabulary import read_vocabulary
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.distortion.vocabulary import read_vocabulary
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models import MODELS as REGISTERED

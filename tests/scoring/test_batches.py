@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lm_latent_eval.inference import particles
-from lm_latent_eval.scoring import scorer
+from lm_latent_eval.scoring import setting
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Query
 from tests import tiny_checkpoint
 from tests.memory import measured, on_linux
@@ -24,13 +25,13 @@ def checkpoint(tmp_path_factory):
 
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_a_long_text_goes_with_long_ones(checkpoint, monkeypatch, batch_size):
-    for module in (particles, scorer):
+    for module in (particles, setting):
         monkeypatch.setattr(module, "PIECE", 4)
     loaded, batches = load(checkpoint, device="cpu").checkpoint, []
-    collate = Scorer._collate
+    collate = Setting.collate
     monkeypatch.setattr(
-        Scorer,
-        "_collate",
+        Setting,
+        "collate",
         lambda *args, **kw: batches.append(collate(*args, **kw)) or batches[-1],
     )
     queries = [Query(n, str(n), text) for n, text in enumerate(TEXTS)]

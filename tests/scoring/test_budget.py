@@ -131,7 +131,7 @@ def test_the_pilots_draws_are_not_those_of_the_estimate(checkpoint):
     scorer = Scorer(checkpoint, options, quiet=True)
     [some] = scorer.cut.whole(Query(0, "a", "Ada saw the fox . " * 20))
     draw = ImportanceSampling(20)
-    rows = [next(scorer._weigh(draw, [some], p))[1] for p in ("pilot", "")]
+    rows = [next(scorer.whole_texts.draw(draw, [some], p))[1] for p in ("pilot", "")]
     assert not torch.equal(*rows)
 
 

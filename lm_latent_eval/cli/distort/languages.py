@@ -119,7 +119,7 @@ def _add_tokenizer(steps: Commands) -> None:
 
 def _sample(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.learners.languages import open_language
+    from lm_latent_eval.distortion.learners.languages import open_language
 
     given = {
         "temperature": args.temperature,

@@ -152,12 +152,12 @@ def _add_show(steps: Commands) -> None:
 
 def _score(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.distortion.learners.catalog import load_learner
+    from lm_latent_eval.distortion.learners.languages import language_of
+    from lm_latent_eval.distortion.learners.scores import score
     from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH
     from lm_latent_eval.distortion.sources import Perturbed, Random, Source, Unchanged
-    from lm_latent_eval.learners.catalog import load_learner
-    from lm_latent_eval.learners.languages import language_of
-    from lm_latent_eval.learners.scores import score
-    from lm_latent_eval.scoring.text_scores import is_latent
+    from lm_latent_eval.scoring.score_functions import is_latent
 
     device = args.device and parse_device(args.device)
     corpus = Corpus.open(args.corpus)
@@ -200,7 +200,7 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.distortion.measures import MEASURES, UNBINNED
+    from lm_latent_eval.distortion.report.measures import MEASURES, UNBINNED
     from lm_latent_eval.report.tabular import rendered, write
 
     kind = read_format(args)
@@ -221,7 +221,7 @@ def _measure(args: argparse.Namespace) -> None:
 
 
 def _productivity(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.distortion.novelty import novelty
+    from lm_latent_eval.distortion.report.novelty import novelty
     from lm_latent_eval.report.tabular import rendered, write
     from lm_latent_eval.text.corpora import stream_texts
 
@@ -233,7 +233,7 @@ def _productivity(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.report.distortion.samples import sample_table
+    from lm_latent_eval.distortion.report.samples import sample_table
     from lm_latent_eval.report.tabular import rendered
 
     kind = read_format(args)

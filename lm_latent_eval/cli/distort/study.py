@@ -55,7 +55,7 @@ def add_to(steps: Commands) -> None:
 
 
 def _study(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.distortion.study import TABLES_FILE, report
+    from lm_latent_eval.distortion.report.study import TABLES_FILE, report
 
     kind, folder = read_format(args), args.output / "report"
     if args.report:
@@ -71,16 +71,20 @@ def _run(args: argparse.Namespace) -> None:
 
     import torch
 
+    from lm_latent_eval.distortion.study.plan import DistortionPlan
+    from lm_latent_eval.distortion.study.run import DistortionStudy
     from lm_latent_eval.extras import require
-    from lm_latent_eval.studies.distortion.plan import Plan
-    from lm_latent_eval.studies.distortion.run import Study
 
     # What is missing is an error now, not after an hour of training.
     require("accelerate", extra="distort")
     require("matplotlib", extra="distort")
     gpu = args.device != "cpu" and torch.cuda.is_available()
     jobs = (1 if gpu else os.cpu_count() or 1) if args.jobs is None else args.jobs
-    study = Study(
-        Plan.read(args.plan), args.output, args.text, jobs=jobs, device=args.device
+    study = DistortionStudy(
+        DistortionPlan.read(args.plan),
+        args.output,
+        args.text,
+        jobs=jobs,
+        device=args.device,
     )
     study.run()

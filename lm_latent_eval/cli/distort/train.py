@@ -10,8 +10,8 @@ from lm_latent_eval.cli.arguments import Commands, add_options, say_idle
 from lm_latent_eval.scoring.options import OpeningOptions, parse_device
 
 if TYPE_CHECKING:
-    from lm_latent_eval.learners.architectures import Start
-    from lm_latent_eval.learners.data import TrainingData
+    from lm_latent_eval.distortion.learners.architectures import Start
+    from lm_latent_eval.distortion.learners.data import TrainingData
 
 
 def add_to(steps: Commands) -> None:
@@ -116,9 +116,9 @@ def _add_options(train: argparse.ArgumentParser) -> None:
 
 def _train(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.learners.data import open_data
-    from lm_latent_eval.learners.options import TrainingOptions
-    from lm_latent_eval.learners.training import train
+    from lm_latent_eval.distortion.learners.data import open_data
+    from lm_latent_eval.distortion.learners.options import TrainingOptions
+    from lm_latent_eval.distortion.learners.training import train
     from lm_latent_eval.settings import SETTINGS_FILE
 
     start, learning_rate = _start(args)
@@ -154,7 +154,7 @@ def _train(args: argparse.Namespace) -> None:
 
 def _start(args: argparse.Namespace) -> tuple[Start, float]:
     """Return where to start, and the learning rate."""
-    from lm_latent_eval.learners.architectures import (
+    from lm_latent_eval.distortion.learners.architectures import (
         Configuration,
         Pretrained,
         named_size,
@@ -172,8 +172,8 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
 
 
 def _data(args: argparse.Namespace) -> TrainingData:
-    from lm_latent_eval.learners.data import CorpusData, FreshData, open_data
-    from lm_latent_eval.learners.languages import language_of
+    from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, open_data
+    from lm_latent_eval.distortion.learners.languages import language_of
 
     data = open_data(args.data, tokenizer=args.tokenizer, max_length=args.max_length)
     if args.fresh is None:

@@ -28,7 +28,7 @@ def add_to(steps: Commands) -> None:
 
 def _trees(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.learners.treebank import write_trees
+    from lm_latent_eval.distortion.learners.treebank import write_trees
 
     number = write_trees(Corpus.open(args.corpus), args.output)
     print(f"wrote {args.output}: {number} trees")

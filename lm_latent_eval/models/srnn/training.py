@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import Margin, Options, SRNNSize
 from lm_latent_eval.training.supervised import Part, Trainer, only_trainer

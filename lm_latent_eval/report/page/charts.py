@@ -200,7 +200,11 @@ def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:
         getattr(axes, f"set_{axis}scale")("log")
         scale = getattr(axes, f"{axis}axis")
         scale.set_major_formatter(StrMethodFormatter("{x:,g}"))
-        scale.set_minor_formatter(NullFormatter())
+        low, high = scale.get_view_interval()
+        few = high < 10 * low  # perhaps no power of ten among them
+        scale.set_minor_formatter(
+            StrMethodFormatter("{x:,g}") if few else NullFormatter()
+        )
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.figure.legend(loc="outside upper left", ncols=3)

@@ -17,14 +17,14 @@ from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.extras import require
 from lm_latent_eval.report.compare import (
-    BOUNDS,
     ChoiceComparison,
     Side,
     TextComparison,
-    bits,
     compare,
     described,
 )
+from lm_latent_eval.report.compare.telling import BOUNDS
+from lm_latent_eval.report.compare.writing import bits
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.page import charts
@@ -142,7 +142,7 @@ def _model(name: str, records: Sequence[Record]) -> dict[str, Any]:
         row |= {
             metric.replace("_", " "): number.value,
             f"± texts, of {metric.split('_')[0]}": number.stderr,
-            f"± draws, of {metric.split('_')[0]}": number.monte_carlo_stderr,
+            f"± Monte Carlo, of {metric.split('_')[0]}": number.monte_carlo_stderr,
         }
     row["bound"] = BOUNDS[side.bound]
     for metric, short in (
@@ -303,11 +303,13 @@ def _tails(first: dict[str, Record]) -> dict[str, Any]:
     return {
         "title": "Pareto k",
         "drawn": charts.shares(
-            known, [*first], "k", "share of texts above", mark=UNRELIABLE
+            known, [*first], "k", "share of these texts above", mark=UNRELIABLE
         )
         if known
         else None,
-        "note": "Beyond the dotted line, 0.7, the draws' error of a text is not known."
+        "note": f"Of {sum(map(len, known.values())):,} texts that have a k: few draws, "
+        "or equal ones, have none. Beyond the dotted line, 0.7, the draws' error of a "
+        "text is not known."
         if known
         else "",
     }
@@ -329,7 +331,7 @@ def _worst(first: dict[str, Record]) -> list[dict[str, Any]]:
             "model": name,
             "bits a byte": value,
             "words": row.words,
-            "± draws, nats": row.stderr,
+            "± Monte Carlo, nats": row.stderr,
             "effective samples": row.effective_sample_size,
             "Pareto k": row.pareto_k,
         }

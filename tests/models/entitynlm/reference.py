@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lm_latent_eval.convert.originals.entitynlm import rename_weights
 from lm_latent_eval.models.entitynlm.chain import Chains
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.models.entitynlm.original import rename_weights
 from lm_latent_eval.text.batch import TokenBatch
 
 FOLDER = Path(__file__).parents[2] / "reference" / "entitynlm"

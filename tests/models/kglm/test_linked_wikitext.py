@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.models import load
+from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.kglm.data import (
     Annotator,
     Span,

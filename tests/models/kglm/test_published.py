@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lm_latent_eval.models import load
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.kglm.conversion import convert
+from lm_latent_eval.convert.kglm import convert
+from lm_latent_eval.models.checkpoint import Checkpoint, load
 from lm_latent_eval.models.kglm.data import collate_walks
 from lm_latent_eval.models.kglm.encoding import Encoded
 from lm_latent_eval.models.kglm.linked_wikitext import (

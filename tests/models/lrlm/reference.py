@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from lm_latent_eval.models.lrlm.configuration import LRLMConfig
-from lm_latent_eval.models.lrlm.modeling import LRLM
-from lm_latent_eval.models.lrlm.original import (
+from lm_latent_eval.convert.originals.lrlm import (
     lrlm_config_of,
     object_number,
     relation_number,
     weights_of,
 )
+from lm_latent_eval.models.lrlm.configuration import LRLMConfig
+from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.state import Readings
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.text.batch import TokenBatch

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import Exact
-from lm_latent_eval.models import load
+from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
 from lm_latent_eval.models.lrlm.data import Annotator, build_topics, topic_of
 from lm_latent_eval.models.lrlm.state import Everything

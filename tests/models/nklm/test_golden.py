@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 import torch
 
+from lm_latent_eval.convert.originals.nklm import nklm_config_of, weights_of
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM
-from lm_latent_eval.models.nklm.original import nklm_config_of, weights_of
 from lm_latent_eval.models.nklm.state import WORD, Copies
 from lm_latent_eval.text.words import END
 from tests.models.lrlm.reference import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.models import load
+from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.nklm.data import Annotator, copied
 from lm_latent_eval.models.nklm.training import _loss, train
 from lm_latent_eval.training.options import NKLMSize, Options

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.latent import NO_LATENT, Mass
-from lm_latent_eval.models import load
+from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.rnn.modeling import (
     RNNConfig,

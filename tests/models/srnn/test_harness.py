@@ -9,13 +9,13 @@ from lm_eval.api.instance import Instance
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.noise import NoiseChannel
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentSRNN
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.scoring.metrics import METRICS, Scored, token_perplexity
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import START
 from tests import contrastive_tasks, tiny_checkpoint
 from tests.tiny_checkpoint import conditional, generation, ids, rolling

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models import load
+from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.models.srnn.training import hinges, train
 from lm_latent_eval.text.batch import TokenBatch

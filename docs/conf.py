@@ -1,0 +1,37 @@
+"""The documentation site: ``make docs`` writes it to build/docs."""
+
+from __future__ import annotations
+
+from sphinx.ext.napoleon.docstring import GoogleDocstring
+
+import lm_latent_eval
+
+# Napoleon takes what precedes a colon in an attribute's docstring for its type: here
+# docstrings of attributes are prose.
+GoogleDocstring._parse_attribute_docstring = lambda self: [*self._lines]
+
+project = "lm_latent_eval"
+author = "the authors of lm_latent_eval"
+version = release = lm_latent_eval.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.coverage",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+]
+source_suffix = {".md": "markdown"}
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+suppress_warnings = ["myst.strikethrough"]
+
+html_theme = "furo"
+html_title = "lm_latent_eval"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+coverage_show_missing_items = True  # with -W, an undocumented name is an error
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False

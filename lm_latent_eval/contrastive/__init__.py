@@ -1,0 +1,36 @@
+"""Contrastive entropy: a text against copies of it that were made worse.
+
+Source: Arora and Rangarajan (2016).
+"""
+
+from lm_latent_eval.contrastive.entropy import (
+    Verdict,
+    contrastive_entropy,
+    contrastive_ratio,
+    contrastive_ratio_stderr,
+    contrastive_stderr,
+    verdict,
+)
+from lm_latent_eval.contrastive.levels import (
+    ContrastiveLevel,
+    ContrastiveMean,
+    Rate,
+    contrastive_levels,
+    mean_entropy,
+    mean_ratio,
+)
+
+__all__ = [
+    "ContrastiveLevel",
+    "ContrastiveMean",
+    "Rate",
+    "Verdict",
+    "contrastive_entropy",
+    "contrastive_levels",
+    "contrastive_ratio",
+    "contrastive_ratio_stderr",
+    "contrastive_stderr",
+    "mean_entropy",
+    "mean_ratio",
+    "verdict",
+]

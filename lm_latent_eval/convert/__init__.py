@@ -1,0 +1,1 @@
+"""Published checkpoints in: what other programs trained, taken over as ours."""

@@ -1,0 +1,120 @@
+"""Turns an EntityNLM that its authors' code trained into a checkpoint of ours.
+
+Sizes are those of the weights. All words can be uttered, padding and start too, as the
+weights were trained: p sums to less than 1 over texts without them. No noise is added
+to new entities.
+
+The words of such a model were cut by another program, so its tokenizer cuts at white
+space alone: texts are given as the original data has them, with spaces between words, a
+sentence a line. The model begins every sentence after ``@@START@@`` and ends it with
+``@@END@@``, the last one too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex
+from tokenizers.normalizers import Replace
+
+from lm_latent_eval.convert.allennlp import (
+    by_reading,
+    check_rows,
+    check_vocabularies,
+    ordered_words,
+    take_over,
+)
+from lm_latent_eval.convert.files.archive import Archive, ArchiveError, read_archive
+from lm_latent_eval.convert.originals.entitynlm import rename_weights
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.modeling import READING_MOST, EntityNLM
+from lm_latent_eval.text.corpora import END_MARK, START_MARK
+from lm_latent_eval.text.words import WordTokenizer
+
+_EMBEDDINGS = "_text_field_embedder.token_embedder_tokens.weight"
+_OUTPUT, _OUTPUT_BIAS = "_vocab_projection.weight", "_vocab_projection.bias"
+_LENGTH = "_mention_length_projection.weight"
+
+
+def convert(
+    archive: Path, output: Path, *, proposals: Iterable[Path] = ()
+) -> EntityNLM:
+    """Write a checkpoint directory of an original model.
+
+    Args:
+        archive: Of an EntityNLM: a tar.gz or what it unpacks to.
+        output: The directory.
+        proposals: Archives of its proposals (EntityDisc); one whose reader has an
+            ``offset`` does not peek. Without any, p's own ``prior`` proposes.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If something is missing, damaged, or of another model.
+    """
+    original = read_archive(archive)
+    if _OUTPUT not in original.weights:
+        raise ArchiveError(
+            f"{original.path}: weights.th lacks {_OUTPUT}: it is no generative "
+            "EntityNLM; archives of proposals come after --proposal"
+        )
+    twins = by_reading(map(read_archive, proposals))
+    for twin in twins.values():
+        check_vocabularies(original, twin, ["tokens"])
+    tokenizer = _tokenizer(original)
+    config = EntityNLMConfig(
+        vocab_size=tokenizer.vocab_size,
+        never_uttered=[],
+        proposals=[name for name in READING_MOST if name in twins],
+        num_unknown_types=len(original.vocabulary.get("tokens_unk", ())),
+        **_size(original),
+    )
+    with torch.device("meta"):  # sizes that no weights have must take no memory
+        model = EntityNLM(config)
+    take_over(
+        model,
+        original,
+        twins,
+        partial(rename_weights, tied=config.tie_weights),
+        by_word=(_EMBEDDINGS, _OUTPUT, _OUTPUT_BIAS),
+        asked_by=f"the model in {original.path}",
+    )
+    checkpoint.save(model, tokenizer, Path(output), model.state_dict())
+    return model
+
+
+def _size(archive: Archive) -> dict[str, Any]:
+    """Return the sizes that the weights have, by our names."""
+    weights = archive.weights
+    layers = 0
+    while f"_rnn._rnns.{layers}.weight_hh_l0_raw" in weights:
+        layers += 1
+    for name in (_EMBEDDINGS, _LENGTH, "_rnn._rnns.0.weight_hh_l0_raw"):
+        if weights.get(name, torch.empty(0)).ndim != 2:
+            raise ArchiveError(
+                f"{archive.path}: weights.th has no matrix {name}: it is no EntityNLM "
+                "of the ACL 2020 code"
+            )
+    check_rows(archive, _EMBEDDINGS, "tokens")
+    return {
+        "embedding_dim": weights[_EMBEDDINGS].shape[1],
+        "hidden_size": weights["_rnn._rnns.0.weight_hh_l0_raw"].shape[1],
+        "num_layers": layers,
+        "max_mention_length": weights[_LENGTH].shape[0],
+        "tie_weights": torch.equal(weights[_OUTPUT], weights[_EMBEDDINGS]),
+    }
+
+
+def _tokenizer(archive: Archive) -> WordTokenizer:
+    """Number the words in our order; a line break ends and begins a sentence."""
+    words = ordered_words(archive)
+    # Where the next sentence has its own start mark, that is the one.
+    line_break = Regex(rf"\s*\n\s*(?:{START_MARK}(?!\S)\s*)?")
+    marks = Replace(line_break, f" {END_MARK} {START_MARK} ")
+    return WordTokenizer.at_white_space(words, len(words), normalizer=marks)

@@ -1,0 +1,1 @@
+"""Files of other programs, read without running anything that is in them."""

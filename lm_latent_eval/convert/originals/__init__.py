@@ -1,0 +1,1 @@
+"""How published models name their tensors and settings, a file a paper."""

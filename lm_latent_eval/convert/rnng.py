@@ -1,0 +1,115 @@
+"""Turns an RNNG that its authors' program trained into a checkpoint of ours.
+
+Their file is a pickled dictionary with a whole model object in it. Nothing of it is
+imported or run (``torch_files.py``): of the object its parameters are taken.
+
+The words were cut by a treebank, so the tokenizer cuts at white space alone: texts are
+given as the original data has them, one sentence a text, one space between words.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.convert.files.torch_files import parameters, read_torch
+from lm_latent_eval.convert.files.unpickling import PickleError, Record
+from lm_latent_eval.convert.originals.rnng import configuration, rename_weights
+from lm_latent_eval.convert.renaming import misfits
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
+
+_CLASSES = (
+    "models.RNNG",
+    "models.SeqLSTM",
+    "models.TreeLSTM",
+    "TreeCRF.ConstituencyTreeCRF",
+    "torch.nn.modules.activation.ReLU",
+    "torch.nn.modules.container.ModuleList",
+    "torch.nn.modules.container.Sequential",
+    "torch.nn.modules.dropout.Dropout",
+    "torch.nn.modules.linear.Linear",
+    "torch.nn.modules.normalization.LayerNorm",
+    "torch.nn.modules.rnn.LSTM",
+    "torch.nn.modules.sparse.Embedding",
+)
+
+
+class OriginalError(ValueError):
+    """A file that is no checkpoint of the original program, or is damaged."""
+
+
+def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:
+    """Write a checkpoint directory of an original model.
+
+    Args:
+        path: The ``.pt`` file that the original program saved.
+        output: The directory.
+        sentence_ends: Whether ends of sentences are scored, as in training; without
+            them as in the published perplexities, where p is no distribution over
+            sentences of all lengths.
+
+    Returns:
+        The model.
+
+    Raises:
+        OriginalError: If the file is damaged, unsafe, or something else.
+    """
+    weights, words = read(path)
+    try:
+        config = configuration(weights, sentence_ends=sentence_ends)
+        with torch.device("meta"):  # sizes that no weights have must take no memory
+            model = RNNG(config)
+        ours = rename_weights(weights)
+    except ValueError as err:
+        raise OriginalError(f"{path} holds no original RNNG: {err}") from err
+    for name, wanted, found in misfits(model.state_dict(), ours):
+        raise OriginalError(f"{path} has {found} as our {name}, expected {wanted}")
+    model.load_state_dict(ours, assign=True)
+    if len(words) != config.vocab_size:
+        raise OriginalError(
+            f"{path} has {len(words)} words but embeddings of {config.vocab_size}"
+        )
+    model.eval()  # type: ignore[no-untyped-call]
+    tokenizer = WordTokenizer.at_white_space(words, len(words))
+    checkpoint.save(model, tokenizer, Path(output), model.state_dict())
+    return model
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights under their original names, and the words by id.
+
+    Raises:
+        OriginalError: If the file is damaged, unsafe, or something else.
+    """
+    try:
+        saved = read_torch(Path(path).read_bytes(), _CLASSES)
+        content = saved.content if isinstance(saved.content, dict) else {}
+        model, words = content.get("model"), content.get("idx2word")
+        if not isinstance(model, Record) or not isinstance(words, dict):
+            raise OriginalError(
+                f"{path} is not what the original program saves: a dictionary with "
+                "'model' and 'idx2word'"
+            )
+        weights = saved.tensors(parameters(model))
+    except PickleError as err:
+        raise OriginalError(
+            f"{path} is refused: {err}. An original RNNG asks for nothing but its own "
+            "classes; nothing in the file was run"
+        ) from err
+    if set(words) != set(range(len(words))):
+        raise OriginalError(f"{path}: the ids of its words are not 0, 1, 2, ...")
+    ordered = [words[i] for i in range(len(words))]
+    if not all(isinstance(word, str) for word in ordered):
+        raise OriginalError(f"{path}: not all of its words are strings")
+    if len(set(ordered)) < len(ordered):
+        raise OriginalError(f"{path} lists a word twice")
+    if tuple(ordered[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
+        raise OriginalError(
+            f"{path}: its first words are {ordered[: len(SPECIAL_WORDS)]!r:.200}, not "
+            f"{list(SPECIAL_WORDS)}"
+        )
+    return weights, ordered

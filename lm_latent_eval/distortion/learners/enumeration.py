@@ -1,0 +1,145 @@
+r"""Exact log p of an RNNG: the sum over every binary tree of a short sentence.
+
+.. math:: \log p(x) = \log \sum_z p(x, z), \qquad n \text{ words have }
+          \frac{1}{n} \binom{2n - 2}{n - 1} \text{ trees}
+
+A beam that holds every tree *is* this sum: the trees of a beam are distinct, and of n
+words the k best are all of them once k is their number. So errors without an
+estimator's part stand beside estimated ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners.latent import LatentLearner
+from lm_latent_eval.distortion.learners.learner import ScoredSequences
+from lm_latent_eval.distortion.learners.lexicon import check_whole, words_of
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.checkpoint import load as load_checkpoint
+from lm_latent_eval.models.rnng.chart import num_trees
+from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+
+
+class EveryTree:
+    """Scores sequences of a language of words with an RNNG, exactly."""
+
+    bound = Bound.EXACT
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        words: Mapping[int, str],
+        end_id: int,
+        *,
+        max_words: int = 10,
+        batch_size: int | None = None,
+    ) -> None:
+        """Match the words of language and model.
+
+        Args:
+            checkpoint: An RNNG and its vocabulary.
+            words: Token of the language -> word.
+            end_id: What its sequences end with.
+            max_words: Of a sentence: a word more takes about four times as long.
+            batch_size: Texts scored together; None is as many as memory allows.
+
+        Raises:
+            ValueError: If the model is no RNNG, or as :class:`LatentLearner`.
+        """
+        if checkpoint.name != "rnng":
+            raise ValueError(
+                f"{checkpoint.directory} holds a {checkpoint.name} model: only the "
+                "trees of an rnng are listed; estimate the likelihoods of others"
+            )
+        if max_words < 1:
+            raise ValueError(f"max_words={max_words}: expected at least 1")
+        self._max_words = max_words
+        # Sentences of n words with a beam of as many trees as they have.
+        self._by_length = {
+            n: LatentLearner(
+                checkpoint,
+                words,
+                end_id,
+                ScoringOptions(estimator="beam", num_samples=max(1, num_trees(n))),
+                batch_size=batch_size,
+            )
+            for n in range(max_words + 1)
+        }
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        corpus: Corpus,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a checkpoint for the sequences of a corpus.
+
+        Args:
+            path: A checkpoint directory.
+            corpus: Names the words, and must have whole sequences.
+            device: Where to compute; None is a GPU if there is one.
+            dtype: ``float32`` or ``float64``; None is that of the file.
+            options: As :class:`EveryTree`.
+
+        Raises:
+            ValueError: If corpus and checkpoint do not fit together.
+        """
+        words = words_of(corpus)
+        check_whole(corpus)
+        checkpoint = load_checkpoint(
+            path, device=parse_device(device), dtype=parse_dtype(dtype)
+        )
+        return cls(checkpoint, words, corpus.end_id, **options)
+
+    def score(
+        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
+    ) -> ScoredSequences:
+        """Sum over the trees of whole sequences.
+
+        Raises:
+            ValueError: If a sequence has more words than the maximum, or as
+                :meth:`LatentLearner.score`.
+        """
+        lengths = [max(0, len(ids) - 1) for ids in sequences]
+        self._check_lengths(indices, lengths)
+        log_p = torch.empty(len(sequences), dtype=torch.float64)
+        for n in sorted({*lengths}):
+            places = [place for place, length in enumerate(lengths) if length == n]
+            scored = self._by_length[n].score(
+                [indices[place] for place in places],
+                [sequences[place] for place in places],
+            )
+            log_p[places] = scored.log_p
+        return ScoredSequences(log_p, torch.zeros_like(log_p))
+
+    def settings(self) -> dict[str, Any]:
+        """Return what its numbers depend on, for a JSON file."""
+        about = self._by_length[0].settings()
+        kept = ("model", "digest", "mass", "dtype")
+        return {"kind": "every tree", **{name: about[name] for name in kept}}
+
+    def _check_lengths(self, indices: Sequence[int], lengths: list[int]) -> None:
+        long = [
+            (index, n)
+            for index, n in zip(indices, lengths, strict=True)
+            if n > self._max_words
+        ]
+        if long:
+            index, n = long[0]
+            raise ValueError(
+                f"{len(long)} of {len(lengths)} sequences have more than "
+                f"{self._max_words} words: number {index} has {n}, and "
+                f"{num_trees(n)} trees. Leave such sequences out, or give a larger "
+                "max_words"
+            )

@@ -1,0 +1,225 @@
+r"""A latent language model as a learner: its log p is estimated.
+
+.. math:: \log\hat p(x) = \log \frac{1}{K} \sum_{k=1}^{K} w_k,
+          \qquad E[\log\hat p(x)] \le \log p_M(x)
+
+so that an error :math:`\log\hat p - \log p_L` is the model's own plus one of the
+estimator: noise of the standard error s that comes with each estimate, and a bias of
+about :math:`-s^2 / 2`, always towards underestimation. A sequence is scored as one text
+with its end, which is charged once; it is never cut into sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners.learner import ScoredSequences
+from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, words_of
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.latent import Mass, SentenceModel
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.checkpoint import load as load_checkpoint
+from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query, Text
+from lm_latent_eval.text.unknown_words import UnknownWords
+from lm_latent_eval.text.words import END
+
+BOUNDS = {
+    "auto": Bound.STOCHASTIC_LOWER,
+    "mixed": Bound.STOCHASTIC_LOWER,
+    "is": Bound.STOCHASTIC_LOWER,
+    "smc": Bound.STOCHASTIC_LOWER,
+    "beam": Bound.STRICT_LOWER,
+    "exact": Bound.EXACT,
+}
+"""Estimator -> on which side of log p its numbers are."""
+
+
+class LatentLearner:
+    """Scores sequences of a language of words with a latent model.
+
+    The random numbers of a sequence follow from the seed and its number; neither batch
+    size nor order changes an estimate.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        words: Mapping[int, str],
+        end_id: int,
+        options: ScoringOptions | None = None,
+        *,
+        batch_size: int | str | None = None,
+    ) -> None:
+        """Match the words of language and model.
+
+        Args:
+            checkpoint: Model and vocabulary.
+            words: Token of the language -> word.
+            end_id: What its sequences end with.
+            options: How to estimate; unknown words are errors, so ``unk`` is closed.
+            batch_size: Texts scored together; None is as many as memory allows.
+
+        Raises:
+            ValueError: If the model lacks a word of the language or is no distribution
+                over texts, or an option does not apply.
+        """
+        options = options or ScoringOptions()
+        _check_options(options)
+        _check_mass(checkpoint.model.mass)
+        self._ids = ids_in(checkpoint.tokenizer, words) | {end_id: END}
+        self._words, self._end_id = dict(words), end_id
+        self._checkpoint = checkpoint
+        options = replace(options, unk=str(UnknownWords.CLOSED))
+        self._scorer = Scorer(checkpoint, options, batch_size=batch_size, quiet=True)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        corpus: Corpus,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        batch_size: int | str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a checkpoint for the sequences of a corpus.
+
+        Args:
+            path: A checkpoint directory.
+            corpus: Names the words, and must have whole sequences.
+            device: Where to compute; None is a GPU if there is one.
+            dtype: ``float32`` or ``float64``; None is that of the file.
+            batch_size: Texts scored together; None is as many as memory allows.
+            options: As :class:`ScoringOptions`.
+
+        Raises:
+            ValueError: If corpus and checkpoint do not fit together.
+        """
+        words = words_of(corpus)
+        check_whole(corpus)
+        checkpoint = load_checkpoint(
+            path, device=parse_device(device), dtype=parse_dtype(dtype)
+        )
+        how = ScoringOptions.parse(**options)
+        return cls(checkpoint, words, corpus.end_id, how, batch_size=batch_size)
+
+    @property
+    def bound(self) -> Bound:
+        """On which side of log p_M its numbers are."""
+        return BOUNDS[str(self._scorer.options.estimator)]
+
+    def score(
+        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
+    ) -> ScoredSequences:
+        """Estimate log p of whole sequences.
+
+        Args:
+            indices: Their numbers, which random numbers follow from.
+            sequences: Token ids of the language, each with its end.
+
+        Returns:
+            Nats and their errors as the draws tell them (``inf`` at K = 1; 0 for a
+            beam, whose distance from log p is unknown). A sequence without words is
+            impossible for a model of sentences.
+
+        Raises:
+            ValueError: If a sequence has no end or an id without a word, or the
+                proposal misses the model's support.
+        """
+        self._check_ended(indices, sequences)
+        texts = [
+            self._text(place, index, ids)
+            for place, (index, ids) in enumerate(zip(indices, sequences, strict=True))
+        ]
+        if isinstance(self._scorer.model, SentenceModel):
+            texts = [text for text in texts if text.words != [END]]
+        log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
+        stderr = torch.zeros_like(log_p)
+        for part in self._scorer.whole_texts.estimate(texts):
+            log_p[part.text.query.index] = part.estimate.log_evidence
+            stderr[part.text.query.index] = part.estimate.draws_stderr
+        return ScoredSequences(log_p, stderr)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what its numbers depend on, for a JSON file."""
+        model, options = self._checkpoint.model, self._scorer.options
+        return {
+            "kind": "latent",
+            "model": self._checkpoint.name,
+            "digest": self._checkpoint.digest,
+            "mass": str(model.mass),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "estimator": options.estimator,
+            "num_samples": options.num_samples,
+            "proposal": options.proposal,
+            "temperature": options.temperature,
+            "seed": options.seed,
+        }
+
+    def _text(self, place: int, index: int, ids: Sequence[int]) -> Text:
+        if wrong := [token for token in ids if token not in self._ids]:
+            raise ValueError(
+                f"sequence {index} has the token id {wrong[0]}, which is no word of "
+                "the language: is it of another corpus?"
+            )
+        string = " ".join(self._words[token] for token in ids[:-1])
+        return Text(
+            Query(place, f"text/{index}", string),
+            sentence=0,
+            context=[],
+            context_costs=[],
+            words=[self._ids[token] for token in ids],
+            word_costs=[0.0] * len(ids),
+            log_spacing=0.0,
+            unspelled=0,
+            respaced=0,
+        )
+
+    def _check_ended(
+        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
+    ) -> None:
+        for index, ids in zip(indices, sequences, strict=True):
+            if self._end_id in ids[:-1]:
+                raise ValueError(f"sequence {index} goes on after its end: {[*ids]}")
+        cut = [
+            index
+            for index, ids in zip(indices, sequences, strict=True)
+            if not ids or ids[-1] != self._end_id
+        ]
+        if cut:
+            raise ValueError(
+                f"{len(cut)} of {len(sequences)} sequences have no end, number "
+                f"{cut[0]} the first of them, and a model of whole texts has no "
+                "probability for a beginning. Draw the corpus with a larger "
+                "--max-length"
+            )
+
+
+def _check_options(options: ScoringOptions) -> None:
+    if options.target_stderr is not None:
+        raise ValueError(
+            "target_stderr: sequences of a corpus are compared at one number of "
+            "samples: give num_samples"
+        )
+    if options.unk not in (None, UnknownWords.CLOSED):
+        raise ValueError(
+            f"unk={options.unk!r}: a learner knows every word of its language, and "
+            "its vocabulary is closed"
+        )
+
+
+def _check_mass(mass: Mass) -> None:
+    if mass in (Mass.UNNORMALISED, Mass.BY_LENGTH):
+        raise ValueError(
+            f"the model is no distribution over texts ({mass}): nothing can be said of "
+            "its errors against a language's probabilities"
+        )

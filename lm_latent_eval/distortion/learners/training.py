@@ -1,0 +1,311 @@
+"""Trains a learner on a language: best weights, history, and scores after each epoch.
+
+A folder holds the model as ``from_pretrained`` takes it (of the epoch with the lowest
+validation loss) with its tokenizer, and
+
+    settings.json        what the result depends on
+    history.jsonl        an epoch a line
+    trajectories/train   the first training sequences, scored after each epoch
+    trajectories/test    the first test sequences
+    checkpoints/         only while the training is not complete
+
+Source: LeBrun, Sordoni and O'Donnell (2022), sections 3.3, 4.2, 4.3, A.1.1, A.1.3.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+import lm_latent_eval
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners.architectures import Start
+from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.data import (
+    CorpusData,
+    TrainingData,
+    check_apart,
+)
+from lm_latent_eval.distortion.learners.evaluation import Tracked, nats_per_token
+from lm_latent_eval.distortion.learners.history import Epoch, History
+from lm_latent_eval.distortion.learners.options import TrainingOptions
+from lm_latent_eval.distortion.learners.sequences import Batches
+from lm_latent_eval.distortion.learners.text_data import TextData
+from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
+from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.durable import only_writer
+from lm_latent_eval.extras import require
+from lm_latent_eval.settings import Settings, claim
+
+CHECKPOINTS = "checkpoints"
+TRAJECTORIES = "trajectories"
+_STATE_FILE = "trainer_state.json"  # the Trainer writes it last
+_COMPLETE = "checkpoints.done"
+
+
+def train(
+    output: Path,
+    start: Start,
+    data: TrainingData,
+    dev: CorpusData | TextData,
+    options: TrainingOptions,
+    *,
+    test: Corpus | None = None,
+    track: int = 10_000,
+    device: torch.device | str | None = None,
+    quiet: bool = False,
+) -> History:
+    """Train a learner, or go on with an interrupted training.
+
+    On a CPU, an interrupted training ends with the weights of one that was not.
+
+    Args:
+        output: Folder of the model. Where it is complete, nothing is done.
+        start: A configuration or a pretrained model.
+        data: What to train on.
+        dev: What the validation loss is of.
+        options: How to train.
+        test: What to score after every epoch, besides the training corpus.
+        track: At most so many sequences of each.
+        device: Where to compute; None is a GPU if there is one.
+        quiet: Print nothing.
+
+    Raises:
+        ValueError: If the folder is of another training, the data do not fit together,
+            or the model cannot learn them.
+        FloatingPointError: If the loss is no finite number.
+    """
+    require("accelerate", extra="distort")
+    output = Path(output).resolve()
+    others = {} if test is None else {"test": test}
+    for owner in (dev.vocabulary, *map(Vocabulary.of, others.values())):
+        data.vocabulary.check(owner)
+    validated = {} if dev.repeated is None else {"validation": dev.repeated}
+    check_apart(data, options.epochs, validated | others, "trained on")
+    check_apart(dev, 1, others, "validated with")
+    if track < 1:
+        raise ValueError(f"track={track}: expected at least 1")
+    about = {"start": start.settings(), "options": options.settings()}
+    settings: Settings = {
+        "lm_latent_eval": lm_latent_eval.__version__,
+        **about,
+        "data": data.settings(),
+        "dev": dev.settings(),
+        "test": test.settings if test else None,
+        "track": track,
+    }
+    # What cannot be trained has no folder.
+    model = None
+    if not _is_complete(output):
+        lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
+        with _quiet_transformers():
+            model = start.build(data.vocabulary, max(lengths), options.seed)
+    with only_writer(output, "the finished epochs"):
+        claim(output, settings, "training")
+        shutil.rmtree(output / _COMPLETE, ignore_errors=True)  # of a killed run
+        if not _is_complete(output):  # nor by another run meanwhile
+            if data.repeated is not None:
+                others["train"] = data.repeated
+            tracked = [
+                Tracked.begin(
+                    output / TRAJECTORIES / name,
+                    corpus,
+                    track,
+                    data.num_sequences,
+                    **about,
+                )
+                for name, corpus in others.items()
+            ]
+            run = _Run(output, data, dev, options, tracked, quiet)
+            _fit(run, model, device)
+        data.clear()
+        return History.read(output)
+
+
+def _fit(run: _Run, model: Any, device: torch.device | str | None) -> None:
+    """Train to the end, and put the best model into the folder."""
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with _quiet_transformers(), _own_randomness():
+        run.train(model, where)
+    _finish(run.output, History.read(run.output), run.data.vocabulary)
+
+
+class _Run:
+    """One start of a training, up to its last epoch."""
+
+    def __init__(
+        self,
+        output: Path,
+        data: TrainingData,
+        dev: CorpusData | TextData,
+        options: TrainingOptions,
+        tracked: list[Tracked],
+        quiet: bool,
+    ) -> None:
+        self.output, self.data, self.dev = output, data, dev
+        self.options, self.tracked, self.quiet = options, tracked, quiet
+        self.since = time.perf_counter()
+
+    def train(self, model: Any, device: torch.device) -> None:
+        """Go on from the last checkpoint, if there is more to do."""
+        checkpoint = _last_checkpoint(self.output / CHECKPOINTS)
+        before = _history(checkpoint) if checkpoint else History(())
+        if self._is_over(before):
+            return
+        batches = Batches(
+            self.data.sequences,
+            self.data.num_sequences,
+            self.options.batch_size,
+            self.data.vocabulary.begin_id,
+            self.options.seed,
+            self.quiet,
+        )
+        trainer = LearnerTrainer(
+            model,
+            self.output / CHECKPOINTS,
+            batches,
+            self.after_epoch,
+            self.options,
+            device,
+        )
+        self._say(
+            f"training {type(model).__name__}, {model.num_parameters():,} parameters: "
+            f"{self.data.num_sequences:,} sequences an epoch"
+        )
+        if checkpoint:
+            self._say(f"resuming after epoch {len(before.epochs)}")
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def after_epoch(self, trainer: LearnerTrainer, train_loss: float) -> float:
+        """Score the model, write down how it is doing, return the validation loss."""
+        epoch = len(History.of(trainer.state.log_history).epochs) + 1
+        learning_rate = trainer.learning_rate
+        if not math.isfinite(train_loss):
+            raise FloatingPointError(
+                f"the training diverged in epoch {epoch} (its loss is {train_loss}): "
+                f"lower the learning rate, which is {learning_rate:g}"
+            )
+        learner = self._learner(trainer.model)
+        dev_loss = nats_per_token(learner, self.dev.sequences(0))
+        for each in self.tracked:
+            each.score(learner, epoch)
+        now = time.perf_counter()
+        record = Epoch(
+            epoch=epoch,
+            train_nats_per_token=train_loss,
+            dev_nats_per_token=dev_loss,
+            learning_rate=learning_rate,
+            sequences_seen=epoch * self.data.num_sequences,
+            updates=trainer.state.global_step,
+            seconds=now - self.since,
+        )
+        self.since = now
+        # The Trainer keeps its log in every checkpoint.
+        trainer.state.log_history.append(vars(record))
+        history = History.of(trainer.state.log_history)
+        history.write(self.output)
+        self._say(
+            f"epoch {epoch}: nats a token, train -> dev: {train_loss:.4f} -> "
+            f"{dev_loss:.4f}; learning rate {learning_rate:g}; {record.seconds:.1f} s"
+        )
+        trainer.control.should_training_stop = self._is_over(history)
+        return dev_loss
+
+    def _is_over(self, history: History) -> bool:
+        patience = self.options.patience
+        return len(history.epochs) >= self.options.epochs or (
+            patience is not None and history.waited >= patience
+        )
+
+    def _learner(self, model: Any) -> CausalLearner:
+        vocabulary, at_once = self.data.vocabulary, self.options.computed_at_once
+        ids = (vocabulary.begin_id, vocabulary.end_id)
+        language = CausalLanguage(
+            model, 1.0, *ids, name="the model in training", batch_size=at_once
+        )
+        return CausalLearner(language)
+
+    def _say(self, line: str) -> None:
+        if not self.quiet:
+            print(line, file=sys.stderr)
+
+
+def _last_checkpoint(checkpoints: Path) -> Path | None:
+    """Return the last checkpoint that is whole; remove those that are not."""
+    folders = checkpoints.glob("checkpoint-*")
+    for folder in sorted(folders, key=_updates, reverse=True):
+        try:
+            json.loads((folder / _STATE_FILE).read_text(encoding="utf-8"))
+            return folder
+        except (OSError, ValueError):
+            shutil.rmtree(folder)
+    return None
+
+
+def _updates(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _history(checkpoint: Path) -> History:
+    state = json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8"))
+    return History.of(state["log_history"])
+
+
+def _is_complete(output: Path) -> bool:
+    """Whether the model is there."""
+    return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
+
+
+def _finish(output: Path, history: History, vocabulary: Vocabulary) -> None:
+    """Put the best model and its tokenizer into the folder, remove the checkpoints."""
+    checkpoints = output / CHECKPOINTS
+    with _quiet_transformers():
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoints / f"checkpoint-{history.best.updates}", dtype="auto"
+        )
+        model.save_pretrained(output)
+    if vocabulary.tokenizer is not None:
+        vocabulary.tokenizer.save_pretrained(output)
+    # The folder is complete from this renaming on, however long removing takes.
+    shutil.rmtree(checkpoints.replace(output / _COMPLETE))
+
+
+@contextmanager
+def _own_randomness() -> Iterator[None]:
+    """Leave the global random numbers as they were: the Trainer seeds them all."""
+    before = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Show no bar for every file that transformers writes, nor what it does besides."""
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,28 @@
+"""Distributional distortion, as LeBrun et al. (2022) report it."""
+
+from lm_latent_eval.distortion.report.curves import (
+    draw_latent,
+    draw_random,
+    draw_temperatures,
+)
+from lm_latent_eval.distortion.report.heat_map import draw_map
+from lm_latent_eval.distortion.report.histograms import (
+    draw_estimates,
+    draw_language_check,
+)
+from lm_latent_eval.distortion.report.lengths import draw_lengths
+from lm_latent_eval.distortion.report.productivity import draw_productivity
+from lm_latent_eval.distortion.report.training import draw_amount, draw_training
+
+__all__ = [
+    "draw_amount",
+    "draw_estimates",
+    "draw_language_check",
+    "draw_latent",
+    "draw_lengths",
+    "draw_map",
+    "draw_productivity",
+    "draw_random",
+    "draw_temperatures",
+    "draw_training",
+]

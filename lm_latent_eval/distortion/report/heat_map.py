@@ -1,0 +1,201 @@
+"""Mean error by rarity and number of perturbations: figure 5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lm_latent_eval.distortion.report.style import PAGE, TRUTH, drawable, legend, page
+from lm_latent_eval.distortion.statistics import ErrorCell, ErrorMap, ErrorRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+
+FEWEST = 11
+"""Sequences in a cell that is shaded: more than ten, as in the error curves."""
+MIDST = 0.98
+"""Share of the shaded sequences whose cells' mean errors the colours tell apart."""
+LINEAR = 0.1
+"""Share of that error up to which colours are proportional; then logarithmic."""
+BROWN, WHITE, BLUE = "#7f4a0c", "#ffffff", "#0b559f"
+BLANK = "0.9"
+"""Grey of cells without a colour: white means that there is no error."""
+CHARACTERS = 125
+"""Of an example, in one line of the page."""
+LINE = 0.14
+"""Height of a line of examples, inches."""
+
+
+def draw_map(
+    path: Path,
+    error_map: ErrorMap,
+    examples: Sequence[tuple[str, str]] = (),
+    *,
+    title: str | None = None,
+) -> None:
+    """Draw where a model overestimates: rare against perturbed sequences (figure 5).
+
+    Cells of ten sequences or fewer stay blank, and the figure says how many sequences
+    those are. Sequences without a finite error are in no cell: bars on the left show
+    their shares of the sequences perturbed as often.
+
+    Args:
+        path: Of the files, without their endings.
+        error_map: With at least one sequence.
+        examples: Where a sequence lies in the map, and the sequence.
+        title: Above the map.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is missing.
+        ValueError: If the map is empty.
+    """
+    rows = error_map.rows()
+    if not rows:
+        raise ValueError("the error map has no sequences; add some before drawing it")
+    lines = [line for example in examples for line in _lines(*example)]
+    infinite = any(row.impossible or row.ruled_out for row in rows)
+    below = LINE * len(lines) + 0.01
+    with page(path, width=PAGE, height=3.4 + below, title=title) as figure:
+        ratios = (1, 8) if infinite else (1,)
+        grid = figure.add_gridspec(
+            2, len(ratios), width_ratios=ratios, height_ratios=(3.4, below)
+        )
+        ax = figure.add_subplot(grid[0, -1])
+        first = ax
+        plot_map(ax, error_map)
+        if infinite:
+            first = figure.add_subplot(grid[0, 0], sharey=ax)
+            plot_infinite(first, rows)
+            ax.tick_params(labelleft=False)
+        first.set_ylabel("perturbations")
+        foot = figure.add_subplot(grid[1, :])
+        foot.set_axis_off()
+        foot.text(0, 1, "\n".join(lines), va="top", fontsize=6.5, in_layout=False)
+        legend(figure)
+
+
+def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
+    """Shade cells by mean error: blue over-, brown underestimates, white is right."""
+    from matplotlib.colors import AsinhNorm, LinearSegmentedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    cells = error_map.cells()
+    shown = [cell for cell in cells if cell.count >= FEWEST]
+    limit = colour_limit(shown)
+    x, y, values = table(shown, error_map)
+    mesh = ax.pcolormesh(
+        x,
+        y,
+        values,
+        cmap=LinearSegmentedColormap.from_list("error", (BROWN, WHITE, BLUE), N=257),
+        norm=AsinhNorm(limit * LINEAR, -limit, limit),
+        rasterized=True,
+    )
+    bar = ax.figure.colorbar(
+        mesh,
+        ax=ax,
+        extend="both",
+        ticks=colour_ticks(limit),
+        format="{x:g}",
+        label="mean estimation error (nats)\nbrown: underestimated",
+        pad=0.02,
+    )
+    bar.minorticks_off()
+    ax.set_facecolor(BLANK)
+    ax.set_xlabel(TRUTH)
+    ax.yaxis.set_major_locator(
+        MaxNLocator(integer=True, steps=(1, 2, 5, 10), min_n_ticks=1)
+    )
+    blank = sum(cell.count for cell in cells if cell.count < FEWEST)
+    ax.set_title(
+        f"grey: no cell of more than ten sequences ({blank:,} sequences in smaller "
+        "ones)",
+        fontsize=6.5,
+        color="0.35",
+        loc="right",
+    )
+    return mesh
+
+
+def table(
+    cells: Sequence[ErrorCell], error_map: ErrorMap
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the edges and mean errors of cells, as rows of equal perturbation.
+
+    Args:
+        cells: To be shaded; the others are NaN.
+        error_map: Whose numbers of perturbations the rows are, with or without cells.
+
+    Returns:
+        Edges of log p_L (C + 1,), edges of perturbations (R + 1,), errors (R, C).
+    """
+    edits = [row.edits for row in error_map.rows()]
+    width = error_map.width
+    left = min((cell.lowest for cell in cells), default=-width)
+    right = max((cell.highest for cell in cells), default=0.0)
+    columns, lines = round((right - left) / width), max(edits) - min(edits) + 1
+    values = np.full((lines, columns), np.nan)
+    for cell in cells:
+        column = round((cell.lowest - left) / width)
+        values[cell.edits - min(edits), column] = cell.mean_error
+    x = left + width * np.arange(columns + 1)
+    return x, min(edits) - 0.5 + np.arange(lines + 1), values
+
+
+def colour_limit(cells: Sequence[ErrorCell]) -> float:
+    """Return how far from 0 the colours reach: far enough for most of the sequences.
+
+    The least absolute mean error that bounds those of cells with 98% of the sequences;
+    1 where that is 0 or there are no cells, so that there is a scale.
+    """
+    if not cells:
+        return 1.0
+    ordered = sorted(cells, key=lambda cell: abs(cell.mean_error))
+    running = np.cumsum([cell.count for cell in ordered])
+    place = int(np.searchsorted(running, MIDST * running[-1]))
+    return abs(ordered[place].mean_error) or 1.0
+
+
+def colour_ticks(limit: float) -> list[float]:
+    """Return round errors to mark: 0 and those that differ in colour up to the limit.
+
+    Example:
+        >>> colour_ticks(60.0)
+        [-50.0, -20.0, -10.0, 0.0, 10.0, 20.0, 50.0]
+    """
+    decade = 10.0 ** np.floor(np.log10(LINEAR * limit))
+    steps = decade * np.outer((1, 10, 100), (1, 2, 5)).ravel()
+    marked = [step for step in steps.tolist() if LINEAR * limit <= step <= limit]
+    return [*(-step for step in reversed(marked)), 0.0, *marked]
+
+
+def plot_infinite(ax: Axes, rows: Sequence[ErrorRow]) -> None:
+    """Draw the shares of sequences that the language or the model rules out."""
+    edits = [row.edits for row in rows]
+    left = np.zeros(len(rows))
+    for label, color, counts in (
+        (
+            "impossible in the language alone",
+            BLUE,
+            [row.impossible - row.both_impossible for row in rows],
+        ),
+        ("impossible in both", "0.6", [row.both_impossible for row in rows]),
+        ("impossible in the model alone", BROWN, [row.ruled_out for row in rows]),
+    ):
+        if any(counts):
+            share = np.array(counts) / [row.count for row in rows]
+            ax.barh(edits, share, 1.0, left, color=color, label=label)
+            left += share
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("share")
+
+
+def _lines(place: str, sequence: str) -> list[str]:
+    """Return an example in lines of the page; those after its first are set in."""
+    text = drawable(f"{place}: {sequence}")
+    return wrap(text, CHARACTERS, subsequent_indent="    ")

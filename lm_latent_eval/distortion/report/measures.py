@@ -1,0 +1,323 @@
+"""Every measurement as a command: folders of columns in, numbers and a figure out.
+
+Each measure reads named folders and writes ``STEM.json``, all of its numbers, and
+``STEM.png``, ``STEM.svg`` and ``STEM.pdf``, its figure. It returns a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.learners.history import HISTORY_FILE, History
+from lm_latent_eval.distortion.report.curves import draw_random, draw_temperatures
+from lm_latent_eval.distortion.report.heat_map import draw_map
+from lm_latent_eval.distortion.report.histograms import (
+    draw_estimates,
+    draw_language_check,
+)
+from lm_latent_eval.distortion.report.lengths import draw_lengths
+from lm_latent_eval.distortion.report.reading import Comparison, open_trajectory
+from lm_latent_eval.distortion.report.training import draw_amount, draw_training
+from lm_latent_eval.distortion.report.writing import write_json
+from lm_latent_eval.distortion.statistics import (
+    ErrorMap,
+    JointHistogram,
+    LengthErrors,
+    mean_sentence_perplexity,
+)
+from lm_latent_eval.distortion.statistics.bins import Bins
+from lm_latent_eval.estimators import perplexity
+from lm_latent_eval.report.tabular import Cell, Interval, Table
+
+Folders = Mapping[str, Path]
+"""Name -> folder of scores, or of a trajectory."""
+TENTHS = 10
+MAP_COLUMNS = 60
+"""About so many bins of rarity has a heat map."""
+
+
+def errors(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure joint histograms and mean error by probability (figures 1, 2 and 9)."""
+    found = {name: Comparison.open(path) for name, path in folders.items()}
+    curves = {name: each.curve(num_bins=num_bins) for name, each in found.items()}
+    histograms = {name: histogram(each, num_bins) for name, each in found.items()}
+    draw_estimates(stem, [*histograms.items()], curves)
+    write_json(
+        stem, {n: {"curve": curves[n], "histogram": histograms[n]} for n in found}
+    )
+    return error_table(found)
+
+
+def language(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure one model on the folders ``test`` and ``random`` (figure 7)."""
+    test, random = (Comparison.open(_named(folders, n)) for n in ("test", "random"))
+    counts = histogram(test, num_bins)
+    curve, random_curve = (each.curve(num_bins=num_bins) for each in (test, random))
+    draw_language_check(stem, counts, curve, random_curve)
+    write_json(stem, {"histogram": counts, "test": curve, "random": random_curve})
+    return error_table({"test": test, "random": random})
+
+
+def training(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure errors over the epochs of trajectories (figure 3)."""
+    found = {n: open_trajectory(path, num_bins)[0] for n, path in folders.items()}
+    draw_training(stem, [*found.items()], best_epoch(next(iter(folders.values()))))
+    write_json(stem, found)
+    rows: list[list[Cell]] = [
+        [name, epoch, overall, bins[0], bins[-1]]
+        for name, trajectory in found.items()
+        for epoch, (overall, bins) in enumerate(
+            zip(trajectory.overall, trajectory.mean_error, strict=True), start=1
+        )
+    ]
+    return Table(
+        ["name", "epoch", "mean error", "rarest bin", "most probable bin"], rows
+    )
+
+
+def amount(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure errors over sequences seen in training (figures 4, 8 and 10)."""
+    found = {name: open_trajectory(path, num_bins) for name, path in folders.items()}
+    draw_amount(stem, [(name, *each) for name, each in found.items()])
+    write_json(
+        stem,
+        {
+            name: {
+                **asdict(trajectory),
+                "relative_change": trajectory.relative_change,
+                "sequences_an_epoch": size,
+            }
+            for name, (trajectory, size) in found.items()
+        },
+    )
+    rows: list[list[Cell]] = [
+        [
+            name,
+            size * len(trajectory.overall),
+            trajectory.overall[0],
+            trajectory.overall[-1],
+            trajectory.mean_error[-1][0],
+            trajectory.mean_error[-1][-1],
+        ]
+        for name, (trajectory, size) in found.items()
+    ]
+    head = ["name", "sequences seen", "first mean error", "last", "rarest bin"]
+    return Table([*head, "most probable bin"], rows)
+
+
+def perturbed(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure rarity by number of perturbations; one folder (figure 5)."""
+    if len(folders) != 1:
+        raise ValueError(f"a map is of one model; got {', '.join(folders)}")
+    ((_, path),) = folders.items()
+    error_map = read_map(path)
+    draw_map(stem, error_map)
+    write_json(stem, {"rows": error_map.rows(), "cells": error_map.cells()})
+    return map_table(error_map)
+
+
+def random(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure errors of random sequences by probability (figure 11)."""
+    found = {name: Comparison.open(path) for name, path in folders.items()}
+    curves = {name: each.curve(num_bins=num_bins) for name, each in found.items()}
+    draw_random(stem, curves)
+    write_json(stem, curves)
+    return error_table(found)
+
+
+def temperatures(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure models of languages that are named by their temperatures (figure 6)."""
+    found = {_temperature(n): Comparison.open(path) for n, path in folders.items()}
+    curves = {t: each.curve(num_bins=num_bins) for t, each in found.items()}
+    known = {t: each.columns.true_log_p for t, each in found.items()}
+    draw_temperatures(stem, known, curves)
+    write_json(stem, {f"{t:g}": curve for t, curve in curves.items()})
+    return error_table({f"T = {t:g}": each for t, each in found.items()})
+
+
+def lengths(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure errors by length, observed and expected (figure 12)."""
+    found = {}
+    for name, path in folders.items():
+        columns = Comparison.open(path).columns
+        found[name] = LengthErrors.of(
+            columns.true_log_p, columns.model_log_p, columns.num_tokens.long()
+        )
+    draw_lengths(stem, [*found.items()])
+    write_json(stem, found)
+    rows: list[list[Cell]] = [
+        [
+            name,
+            each.num_tokens,
+            each.count,
+            Interval(each.mean_error, each.lower, each.upper),
+            each.expected,
+        ]
+        for name, errors in found.items()
+        for each in errors.lengths
+    ]
+    return Table(["name", "tokens", "sequences", "observed error", "expected"], rows)
+
+
+def perplexities(folders: Folders, stem: Path, num_bins: int) -> Table:
+    """Measure perplexities under models and languages (tables 4 and 5)."""
+    rows = {name: perplexity_row(path) for name, path in folders.items()}
+    write_json(stem, rows)
+    head = ["name", "corpus", "mean of sentences", "±", "corpus (language)"]
+    return Table(head, [[name, *row.values()] for name, row in rows.items()])
+
+
+UNBINNED = ("perturbed", "lengths", "perplexities")
+"""Measures that need no number of bins."""
+MEASURES: dict[str, Callable[[Folders, Path, int], Table]] = {
+    each.__name__: each
+    for each in (
+        errors,
+        language,
+        training,
+        amount,
+        perturbed,
+        random,
+        temperatures,
+        lengths,
+        perplexities,
+    )
+}
+
+
+def error_table(found: Mapping[str, Comparison]) -> Table:
+    """Return mean errors, of all sequences and of the rarest and commonest tenths."""
+    rows: list[list[Cell]] = []
+    notes = []
+    for name, each in found.items():
+        tenths = min(TENTHS, len(each.columns))
+        curve = each.curve(Bins.COUNT, tenths)
+        whole = each.curve(Bins.COUNT, 1).bins[0]
+        rarest, commonest = curve.bins[0], curve.bins[-1]
+        rows.append(
+            [
+                name,
+                len(each.columns),
+                Interval(whole.mean_error, whole.lower, whole.upper),
+                curve.estimator_bias if each.bias_is_known else "unknown",
+                100 * curve.share_underestimated,
+                Interval(rarest.mean_error, rarest.lower, rarest.upper),
+                Interval(commonest.mean_error, commonest.lower, commonest.upper),
+            ]
+        )
+        if each.left_out:
+            notes.append(f"{name}: {each.left_out}.")
+    head = [
+        "name",
+        "sequences",
+        "mean error (95 %)",
+        "of it the estimator's",
+        "underestimated, %",
+        "rarest tenth",
+        "most probable tenth",
+    ]
+    return Table(head, rows, notes)
+
+
+def histogram(found: Comparison, num_bins: int) -> JointHistogram:
+    """Count sequences by both their log-probabilities."""
+    return JointHistogram.of(
+        found.columns.true_log_p, found.columns.model_log_p, num_bins=num_bins
+    )
+
+
+def map_table(error_map: ErrorMap) -> Table:
+    """Return mean errors by number of perturbations."""
+    return Table(
+        [
+            "perturbations",
+            "sequences",
+            "with an error",
+            "mean error",
+            "±",
+            "overestimated",
+            "impossible",
+            "ruled out",
+        ],
+        [
+            [
+                row.edits,
+                row.count,
+                row.num_finite,
+                row.mean_error,
+                row.stderr,
+                row.share_overestimated,
+                row.impossible,
+                row.ruled_out,
+            ]
+            for row in error_map.rows()
+        ],
+    )
+
+
+def perplexity_row(path: Path) -> dict[str, float]:
+    """Return perplexities of the sequences of a folder of scores."""
+    columns = Scores.open(path).columns()
+    columns = columns[columns.edits == 0]
+    tokens = int(columns.num_tokens.sum())
+    mean, stderr = mean_sentence_perplexity(
+        columns.model_log_p, columns.num_tokens.long()
+    )
+    return {
+        "corpus": perplexity(columns.model_log_p.sum().item(), tokens),
+        "mean_of_sentences": mean,
+        "stderr": stderr,
+        "language": perplexity(columns.true_log_p.sum().item(), tokens),
+    }
+
+
+def read_map(path: Path) -> ErrorMap:
+    """Read a heat map from a folder of scores, piece by piece."""
+    scores = Scores.open(path)
+    finite = [
+        (known.min().item(), known.max().item())
+        for columns in scores.batches()
+        if len(known := columns.true_log_p[~columns.impossible])
+    ]
+    lowest = min((low for low, _ in finite), default=-1.0)
+    highest = max((high for _, high in finite), default=0.0)
+    error_map = ErrorMap(_round_width((highest - lowest) / MAP_COLUMNS))
+    for columns in scores.batches():
+        error_map.add(columns.true_log_p, columns.model_log_p, columns.edits.long())
+    return error_map
+
+
+def best_epoch(trajectory: Path) -> int | None:
+    """Return the epoch of least validation loss, if the trajectory is of a learner."""
+    learner = trajectory.parent.parent
+    if not (learner / HISTORY_FILE).exists():
+        return None
+    return History.read(learner).best.epoch
+
+
+def _named(folders: Folders, name: str) -> Path:
+    if name not in folders:
+        raise ValueError(f"this measure needs {name}=DIR; got {', '.join(folders)}")
+    return folders[name]
+
+
+def _temperature(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError as err:
+        raise ValueError(
+            f"{name!r} is no temperature: name each folder by its language's, 0.85=DIR"
+        ) from err
+
+
+def _round_width(width: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, at least as wide."""
+    return next(
+        w
+        for exponent in range(-6, 9)
+        for digit in (1, 2, 5)
+        if (w := digit * 10.0**exponent) >= width
+    )

@@ -1,0 +1,282 @@
+"""A study of distortion as the figures and tables of LeBrun et al. (2022).
+
+Everything is read from saved columns: no model is run, or loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lm_latent_eval.distortion.columns import Trajectory
+from lm_latent_eval.distortion.edits import Perturbation
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.report.claims import claims
+from lm_latent_eval.distortion.report.curves import draw_latent
+from lm_latent_eval.distortion.report.heat_map import draw_map
+from lm_latent_eval.distortion.report.histograms import draw_estimates
+from lm_latent_eval.distortion.report.measures import (
+    MEASURES,
+    error_table,
+    histogram,
+    map_table,
+    perplexity_row,
+    read_map,
+)
+from lm_latent_eval.distortion.report.novelty import novelty
+from lm_latent_eval.distortion.report.reading import Comparison
+from lm_latent_eval.distortion.report.samples import sample_table
+from lm_latent_eval.distortion.report.writing import shown, write_json
+from lm_latent_eval.distortion.study.layout import (
+    BASE,
+    LANGUAGE_TEXT,
+    Layout,
+    Learners,
+    LearnerSpec,
+)
+from lm_latent_eval.distortion.study.plan import DistortionPlan
+from lm_latent_eval.distortion.study.run import KIND
+from lm_latent_eval.durable import write_text
+from lm_latent_eval.report.tabular import Cell, Table, rendered, together, write
+from lm_latent_eval.settings import read
+from lm_latent_eval.text.corpora import stream_texts
+
+TABLES_FILE = "tables.md"
+ORDERS = (1, 2, 3, 4, 5)
+SAMPLES = 5
+TITLE = "# Claims and tables of distributional distortion"
+
+
+def report(study: Path, output: Path, kind: str = "text") -> str:
+    """Write figures, their numbers, and ``tables.md``; return the tables.
+
+    Figures are written as PNG, SVG and PDF; each table of ``tables.md`` is also beside
+    its figure, as CSV and LaTeX.
+
+    Args:
+        study: Folder of a study that is complete.
+        output: Where the report goes.
+        kind: What is returned: ``tables.md`` (``text``), or its tables as ``csv`` or
+            ``latex``.
+
+    Raises:
+        ValueError: If the folder is not of a study, or a step is not done.
+        ModuleNotFoundError: If matplotlib is missing.
+    """
+    settings = read(study, KIND, having="plan")
+    found = Report(DistortionPlan.of(settings["plan"]), Layout(study), output)
+    text = "\n\n".join([TITLE, *found.sections()]) + "\n"
+    output.mkdir(parents=True, exist_ok=True)
+    write_text(output / TABLES_FILE, text)
+    return text if kind == "text" else together(found.tables, kind)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The plan of a study, its folders, and where its report goes."""
+
+    plan: DistortionPlan
+    layout: Layout
+    output: Path
+    tables: dict[str, Table] = field(default_factory=dict)
+    """What was told so far, by the name of its files."""
+
+    @property
+    def learners(self) -> Learners:
+        """The models that were compared."""
+        return Learners(self.plan)
+
+    def sections(self) -> Iterator[str]:
+        """Draw every figure; yield what a reader is told of each."""
+        learners = self.learners
+        yield "## Claims"
+        yield self._claims()
+        yield "## Estimates on test sequences (figures 1, 2 and 12)"
+        yield self._errors(learners.fixed, 2)
+        self._first_figure(learners.fixed[-1])
+        self._measure("lengths", learners.fixed[1:], 12)
+        yield "## Training time (figure 3)"
+        yield self._epochs(learners.fixed[-1])
+        yield "## Amount of data (figure 4; untempered 8; pretrained 10)"
+        yield self._amount(learners.online, 4)
+        yield self._amount(learners.untempered, 8)
+        yield self._amount([learners.pretrained_online], 10)
+        yield "## Perturbed sequences (figure 5)"
+        yield self._map(learners.mapped[0])
+        yield "## Random sequences (figure 11)"
+        yield self._measure("random", learners.mapped, 11, "random")
+        yield "## Temperatures (figure 6)"
+        yield self._temperatures()
+        yield "## A language from a pretrained model (figure 7)"
+        yield self._finetuned(learners.of_finetuned)
+        yield "## Pretrained models (figure 9)"
+        yield self._errors(learners.pretrained, 9)
+        yield "## A latent model: its error, and its estimator's"
+        yield self._latent()
+        yield "## Perplexities (table 4; by temperature, table 5)"
+        yield self._perplexities(learners.all)
+        yield "## New n-grams in the natural text (figure 13)"
+        yield self._novelty()
+        for temperature in sorted(self.plan.temperatures):
+            yield f"## Sequences at T = {temperature:g} (tables 2 and 6 to 9)"
+            corpus = self.layout.corpus(BASE, temperature, "test")
+            found = sample_table(Corpus.open(corpus), SAMPLES)
+            yield self._kept(found, self.output / f"sequences_{temperature:g}")
+
+    def _stem(self, figure: int | str) -> Path:
+        return self.output / f"figure_{figure}"
+
+    def _folders(self, learners: Sequence[LearnerSpec], kind: str) -> dict[str, Path]:
+        return {each.label: self.layout.scores(each, kind) for each in learners}
+
+    def _measure(
+        self,
+        name: str,
+        learners: Sequence[LearnerSpec],
+        figure: int,
+        kind: str = "test",
+    ) -> str:
+        folders = self._folders(learners, kind)
+        return self._measured(name, folders, figure)
+
+    def _measured(self, name: str, folders: dict[str, Path], figure: int) -> str:
+        found = MEASURES[name](folders, self._stem(figure), self.plan.num_bins)
+        return self._kept(found, self._stem(figure))
+
+    def _errors(self, learners: Sequence[LearnerSpec], figure: int) -> str:
+        return self._measure("errors", learners, figure)
+
+    def _first_figure(self, learner: LearnerSpec) -> None:
+        found = Comparison.open(self.layout.scores(learner, "test"))
+        panel = (learner.label, histogram(found, self.plan.num_bins))
+        draw_estimates(self._stem(1), [panel], {})
+
+    def _epochs(self, learner: LearnerSpec) -> str:
+        folders = {
+            split: self.layout.trajectory(learner, split) for split in ("train", "test")
+        }
+        return self._measured("training", folders, 3)
+
+    def _amount(self, learners: Sequence[LearnerSpec], figure: int) -> str:
+        folders = {
+            each.label: self.layout.trajectory(each, "test") for each in learners
+        }
+        return self._measured("amount", folders, figure)
+
+    def _temperatures(self) -> str:
+        folders = {
+            f"{each.temperature:g}": self.layout.scores(each, "test")
+            for each in self.learners.by_temperature
+        }
+        return self._measured("temperatures", folders, 6)
+
+    def _finetuned(self, learner: LearnerSpec) -> str:
+        folders = {
+            kind: self.layout.scores(learner, kind) for kind in ("test", "random")
+        }
+        return self._measured("language", folders, 7)
+
+    def _map(self, learner: LearnerSpec) -> str:
+        error_map = read_map(self.layout.scores(learner, "perturbed"))
+        draw_map(self._stem(5), error_map, self._examples(learner))
+        found = {"rows": error_map.rows(), "cells": error_map.cells()}
+        write_json(self._stem(5), found)
+        return self._kept(map_table(error_map), self._stem(5))
+
+    def _examples(self, learner: LearnerSpec) -> list[tuple[str, str]]:
+        """Return a rare test sequence, and one as rare that was perturbed."""
+        corpus = Corpus.open(
+            self.layout.corpus(learner.language, learner.temperature, "test")
+        )
+        folder = self.layout.scores(learner, "perturbed")
+        most = Comparison.open(folder, self.plan.num_edits).columns
+        plain = Comparison.open(folder, 0).columns
+        rare = most.true_log_p.median()
+        places = {
+            "not perturbed": plain[(plain.true_log_p - rare).abs().argmin()[None]],
+            f"perturbed {self.plan.num_edits} times": most[
+                (most.true_log_p - rare).abs().argmin()[None]
+            ],
+        }
+        perturbation = Perturbation(corpus.alphabet(), corpus.end_id, corpus.max_length)
+        tokenizer, read_ids = corpus.tokenizer(), corpus.reader()
+        found = []
+        for name, row in places.items():
+            index, edits = int(row.index), int(row.edits)
+            (ids,) = read_ids(range(index, index + 1)).ids
+            steps = perturbation.steps(ids, edits, seed=self.plan.seed, index=index)
+            words = [token for token in steps[-1] if token != corpus.end_id]
+            error = (row.model_log_p - row.true_log_p).item()
+            found.append((f"{name} (error {error:+.1f})", shown(words, tokenizer)))
+        return found
+
+    def _latent(self) -> str:
+        exact = Comparison.open(self.layout.latent_scores("exact"))
+        estimated = {
+            f"{proposal}, K = {number:,}": Comparison.open(
+                self.layout.latent_scores(proposal, number)
+            )
+            for proposal, number in self.plan.latent.estimates
+        }
+        bins = max(1, min(self.plan.num_bins, len(exact.columns) // 20))
+        curves = {name: each.curve(num_bins=bins) for name, each in estimated.items()}
+        known = exact.curve(num_bins=bins)
+        draw_latent(self._stem("latent"), curves, known)
+        write_json(self._stem("latent"), {**curves, "exact": known})
+        found = error_table({**estimated, "every tree summed": exact})
+        return self._kept(found, self._stem("latent"))
+
+    def _perplexities(self, learners: Sequence[LearnerSpec]) -> str:
+        rows: list[list[Cell]] = []
+        for learner in sorted(learners, key=lambda each: (each.temperature, each.name)):
+            test = perplexity_row(self.layout.scores(learner, "test"))
+            text = perplexity_row(self.layout.scores(learner, "text"))
+            rows.append(
+                [
+                    learner.label
+                    + ", pretrained" * learner.pretrained
+                    + ", more data" * learner.online,
+                    learner.language,
+                    f"{learner.temperature:g}",
+                    test["corpus"],
+                    test["mean_of_sentences"],
+                    test["language"],
+                    text["corpus"],
+                    text["mean_of_sentences"],
+                    text["language"],
+                ]
+            )
+        head = ["model", "language", "T"]
+        for what in ("test", "text"):
+            head += [what, f"{what}, mean of sentences", f"{what}, by the language"]
+        return self._kept(Table(head, rows), self.output / "perplexities")
+
+    def _novelty(self) -> str:
+        path = self.layout.text(LANGUAGE_TEXT) / "train.txt"
+        found = novelty(lambda: stream_texts(path), ORDERS, self._stem(13))
+        return self._kept(found, self._stem(13))
+
+    def _claims(self) -> str:
+        learners, scores = self.learners, self.layout.scores
+        compared = [*learners.fixed, *learners.pretrained, learners.of_finetuned]
+        online = [*learners.online, *learners.untempered, learners.pretrained_online]
+        maps = {each.name: scores(each, "perturbed") for each in learners.mapped}
+        random = [*learners.mapped, learners.of_finetuned]
+        temperatures = {each.temperature: each for each in learners.by_temperature}
+        return claims(
+            {each.name: Comparison.open(scores(each, "test")) for each in compared},
+            {name: read_map(path) for name, path in maps.items()},
+            {each.name: Comparison.open(scores(each, "random")) for each in random},
+            {each.name: self._open(each).epochs() for each in online},
+            {t: Comparison.open(scores(e, "test")) for t, e in temperatures.items()},
+        )
+
+    def _open(self, learner: LearnerSpec) -> Trajectory:
+        return Trajectory.open(self.layout.trajectory(learner, "test"))
+
+    def _kept(self, table: Table, stem: Path) -> str:
+        """Put a table beside its figure, and return it for ``tables.md``."""
+        write(table, stem)
+        self.tables[stem.name] = table
+        return rendered(table, "text")

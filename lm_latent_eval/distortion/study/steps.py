@@ -1,0 +1,309 @@
+"""What a study draws, trains and scores: steps that go on where they were.
+
+A step needs nothing but the plan and the folders of the steps before it, so that steps
+of one stage can run beside each other, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.languages.language import Language
+from lm_latent_eval.distortion.languages.tokenizer import train_bpe
+from lm_latent_eval.distortion.learners import rnng
+from lm_latent_eval.distortion.learners.architectures import (
+    ARCHITECTURES,
+    Configuration,
+    Pretrained,
+    Size,
+    Start,
+)
+from lm_latent_eval.distortion.learners.catalog import load_learner
+from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, TrainingData
+from lm_latent_eval.distortion.learners.enumeration import EveryTree
+from lm_latent_eval.distortion.learners.languages import language_of, open_language
+from lm_latent_eval.distortion.learners.latent import LatentLearner
+from lm_latent_eval.distortion.learners.options import TrainingOptions
+from lm_latent_eval.distortion.learners.scores import score
+from lm_latent_eval.distortion.learners.text_data import TextData
+from lm_latent_eval.distortion.learners.training import train
+from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.sources import (
+    Perturbed,
+    Random,
+    Short,
+    Source,
+    Texts,
+    Unchanged,
+)
+from lm_latent_eval.distortion.study.layout import (
+    BASE,
+    FINETUNED,
+    LANGUAGE_TEXT,
+    OTHER_TEXT,
+    Layout,
+    LearnerSpec,
+    pretrained,
+)
+from lm_latent_eval.distortion.study.plan import DistortionPlan
+from lm_latent_eval.distortion.study.texts import natural_texts, write_texts
+from lm_latent_eval.text.corpora import stream_texts
+from lm_latent_eval.training.options import Options, RNNGSize
+from lm_latent_eval.uniforms import stream_key
+
+FIRST = {"train": 0, "dev": 1_000_000_000, "test": 2_000_000_000}
+"""Numbers of a corpus' sequences: fresh ones follow those of training."""
+_SAMPLED_AT_ONCE = 512
+_LATENT_LENGTH = 128
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a plan.
+
+    Attributes:
+        plan: The numbers.
+        layout: The folders.
+        text: Natural text to learn from; None is the demonstration corpus.
+        device: Where to compute; None is a GPU if there is one.
+    """
+
+    plan: DistortionPlan
+    layout: Layout
+    text: Path | None = None
+    device: str | None = None
+
+    def write_texts(self) -> None:
+        """Divide the natural text, and train the byte-pair encoding on its parts."""
+        for part in (LANGUAGE_TEXT, OTHER_TEXT):
+            write_texts(natural_texts(self.text, part), self.layout.text(part))
+        if not self.layout.tokenizer.exists():
+            parts = (LANGUAGE_TEXT, OTHER_TEXT)
+            lines = (
+                text
+                for part in parts
+                for text in stream_texts(self.layout.text(part) / "train.txt")
+            )
+            bpe = train_bpe(lines, self.plan.vocab_size)
+            partial = self.layout.tokenizer.with_suffix(".partial")
+            bpe.save_pretrained(partial)
+            partial.rename(self.layout.tokenizer)
+
+    def train_language(self) -> None:
+        """Train the language of most figures on natural text."""
+        self._train_on_text(BASE, LANGUAGE_TEXT, self._start("medium"), "medium")
+
+    def pretrain(self, size: str) -> None:
+        """Train a model of a size on other text."""
+        self._train_on_text(pretrained(size), OTHER_TEXT, self._start(size), size)
+
+    def finetune_language(self) -> None:
+        """Train the pretrained model on the text of the language (figure 7)."""
+        start = Pretrained(self.layout.language(pretrained("medium")))
+        self._train_on_text(FINETUNED, LANGUAGE_TEXT, start, "medium")
+
+    def draw(self, language: str, temperature: float, split: str) -> None:
+        """Draw a corpus of a language at a temperature."""
+        number = {
+            "train": self.plan.num_train,
+            "dev": self.plan.num_dev,
+            "test": self.plan.num_test,
+        }[split]
+        Corpus.draw(
+            open_language(
+                self.layout.language(language),
+                temperature=temperature,
+                batch_size=_SAMPLED_AT_ONCE,
+                device=self.device,
+            ),
+            self.layout.corpus(language, temperature, split),
+            number,
+            # Languages draw independently of each other.
+            seed=stream_key(self.plan.seed, f"{language}/{temperature:g}") % 2**32,
+            first=FIRST[split],
+            max_length=self.plan.max_length,
+            quiet=True,
+        )
+
+    def train(self, learner: LearnerSpec) -> None:
+        """Train a model on a language, and score the test sequences."""
+        corpora = {split: self._corpus(learner, split) for split in FIRST}
+        data: TrainingData = CorpusData(corpora["train"])
+        if learner.online:
+            data = FreshData(
+                corpora["train"],
+                self._language_of(learner, corpora["train"]),
+                self.plan.num_fresh,
+                self.layout.learner(learner) / "fresh",
+                quiet=True,
+            )
+        start = self._start(learner.size)
+        if learner.pretrained:
+            start = Pretrained(self.layout.language(pretrained(learner.size)))
+        train(
+            self.layout.learner(learner),
+            start,
+            data,
+            CorpusData(corpora["dev"]),
+            self._options(
+                learner.size,
+                self.plan.iterations if learner.online else self.plan.epochs,
+            ),
+            test=corpora["test"],
+            track=self.plan.num_tracked,
+            device=self.device,
+            quiet=True,
+        )
+        self._score(learner, "test", Unchanged(corpora["test"]))
+
+    def score_text(self, learner: LearnerSpec) -> None:
+        """Score natural text that no language has read."""
+        corpus, language = self._test_language(learner)
+        lines = stream_texts(self.layout.text(LANGUAGE_TEXT) / "test.txt")
+        texts = [*islice(lines, self.plan.num_test)]
+        self._score(learner, "text", Texts(corpus, language, texts))
+
+    def score_perturbed(self, learner: LearnerSpec) -> None:
+        """Score test sequences after every number of perturbations."""
+        corpus, language = self._test_language(learner)
+        source = Perturbed(
+            corpus,
+            language,
+            self.plan.num_edits,
+            self.plan.seed,
+            self.plan.num_perturbed,
+        )
+        self._score(learner, "perturbed", source)
+
+    def score_random(self, learner: LearnerSpec) -> None:
+        """Score random sequences."""
+        corpus, language = self._test_language(learner)
+        number = self.plan.num_random
+        source = Random(corpus, language, number, seed=self.plan.seed)
+        self._score(learner, "random", source)
+
+    def train_latent(self) -> None:
+        """Train an RNNG on the derivations of a grammar, and score short sentences.
+
+        With every tree summed, and with each number of samples.
+        """
+        latent = self.plan.latent
+        grammar = open_language(latent.language)
+        numbers = {
+            "train": latent.num_train,
+            "dev": max(1, latent.num_train // 10),
+            # Enough for as many short ones.
+            "test": 4 * latent.num_test,
+        }
+        corpora = {
+            split: Corpus.draw(
+                grammar,
+                self.layout.latent(split),
+                number,
+                seed=self.plan.seed,
+                first=FIRST[split],
+                max_length=_LATENT_LENGTH,
+                quiet=True,
+            )
+            for split, number in numbers.items()
+        }
+        checkpoint = self.layout.latent("rnng")
+        if not checkpoint.exists():
+            partial = checkpoint.with_suffix(".partial")
+            with redirect_stderr(io.StringIO()):  # a study has a bar of its own
+                rnng.train(
+                    corpora["train"],
+                    corpora["dev"],
+                    partial,
+                    size=RNNGSize(
+                        hidden_size=latent.hidden_size,
+                        proposal_size=latent.hidden_size,
+                    ),
+                    options=Options(epochs=latent.epochs, seed=self.plan.seed),
+                )
+            partial.rename(checkpoint)
+        test = corpora["test"]
+        short = Short(test, latent.max_words + 1, latent.num_test)
+        every = EveryTree.load(
+            checkpoint, test, max_words=latent.max_words, device=self.device
+        )
+        score(every, short, self.layout.latent_scores("exact"), quiet=True)
+        for proposal, number in latent.estimates:
+            some = LatentLearner.load(
+                checkpoint,
+                test,
+                proposal=proposal,
+                estimator="is",  # of which more draws continue fewer
+                num_samples=number,
+                seed=self.plan.seed,
+                device=self.device,
+            )
+            folder = self.layout.latent_scores(proposal, number)
+            score(some, short, folder, quiet=True)
+
+    def _train_on_text(self, name: str, part: str, start: Start, size: str) -> None:
+        vocabulary = Vocabulary.read(self.layout.tokenizer)
+        folder = self.layout.text(part)
+        data, dev = (
+            TextData(folder / f"{split}.txt", vocabulary, self.plan.max_length, True)
+            for split in ("train", "dev")
+        )
+        train(
+            self.layout.language(name),
+            start,
+            data,
+            dev,
+            self._options(size, self.plan.language_epochs),
+            device=self.device,
+            quiet=True,
+        )
+
+    def _start(self, size: str) -> Start:
+        return Configuration(self._size(size).config)
+
+    def _options(self, size: str, epochs: int) -> TrainingOptions:
+        return TrainingOptions(
+            epochs=epochs,
+            learning_rate=self._size(size).learning_rate,
+            batch_size=self.plan.batch_size,
+            micro_batch=self.plan.micro_batch,
+            seed=self.plan.seed,
+            bf16=self.plan.bf16,
+        )
+
+    def _size(self, size: str) -> Size:
+        """Return an architecture that has a name, or the plan's own."""
+        given = dict(self.plan.sizes[size])
+        if "architecture" in given:
+            return ARCHITECTURES[given["architecture"]]
+        return Size(learning_rate=given.pop("learning_rate"), config=given)
+
+    def _corpus(self, learner: LearnerSpec, split: str) -> Corpus:
+        return Corpus.open(
+            self.layout.corpus(learner.language, learner.temperature, split)
+        )
+
+    def _test_language(self, learner: LearnerSpec) -> tuple[Corpus, Language]:
+        corpus = self._corpus(learner, "test")
+        return corpus, self._language_of(learner, corpus)
+
+    def _language_of(self, learner: LearnerSpec, corpus: Corpus) -> Language:
+        path = self.layout.language(learner.language)
+        return language_of(
+            corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
+        )
+
+    def _score(self, learner: LearnerSpec, kind: str, source: Source) -> Scores:
+        model = load_learner(
+            self.layout.learner(learner),
+            source.corpus,
+            device=self.device,
+            batch_size=self.plan.batch_size,
+        )
+        return score(model, source, self.layout.scores(learner, kind), quiet=True)

@@ -1,1 +1,0 @@
-"""Models that were trained with AllenNLP: their archives and how they are read."""

@@ -1,0 +1,315 @@
+"""Compares models on the same texts, and says no more than the numbers hold.
+
+A side is a model, as one run or several. Texts are paired by digest. Which side
+predicts them better is decided where the difference exceeds its error *and* what the
+numbers bound allows it: of two models, the better one may be better than was found, and
+the worse one must not be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
+from lm_latent_eval.report.compare.sides import DELTA, Key, Side, check_alike
+from lm_latent_eval.report.compare.writing import with_error
+from lm_latent_eval.scoring.records import Record, Row
+
+SIGMAS = 1.96
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a side takes, in nats a unit."""
+
+    mean: float
+    spread: float | None
+    """Standard deviation over its runs; None of one run."""
+    runs: int
+
+    @property
+    def stderr(self) -> float:
+        """Of the mean, over runs."""
+        return self.spread / math.sqrt(self.runs) if self.spread else 0.0
+
+
+@dataclass(frozen=True)
+class TextComparison:
+    """Two models on the same texts."""
+
+    task: str
+    sides: tuple[Side, Side]
+    units: dict[str, tuple[Rates, Rates, PairedDifference]]
+    """Unit -> rates and their difference, nats a unit; only units that compare."""
+    totals: dict[str, int]
+    """Unit -> how many there are."""
+    notes: tuple[str, ...]
+    verdict: str
+    decided: bool
+
+
+@dataclass(frozen=True)
+class ChoiceComparison:
+    """Two models on the same questions."""
+
+    task: str
+    sides: tuple[Side, Side]
+    accuracy: PairedAccuracy
+    uncertain: tuple[int, int]
+    """Of the questions that A alone, and B alone, answers rightly, those where the
+    draws could have decided otherwise."""
+    verdict: str
+    decided: bool
+
+
+Comparison = TextComparison | ChoiceComparison
+
+
+def compare(sides: Mapping[str, Sequence[Sequence[Record]]]) -> list[Comparison]:
+    """Compare every two sides in every task that both have.
+
+    Args:
+        sides: Name -> the runs of a model, each with its records.
+
+    Raises:
+        ValueError: If they share no task, texts are not the same, or numbers are of
+            different units.
+    """
+    found = []
+    for (name_a, runs_a), (name_b, runs_b) in combinations(sides.items(), 2):
+        tasks = _shared_tasks(name_a, runs_a, name_b, runs_b)
+        for task, (records_a, records_b) in tasks.items():
+            a, b = Side.of(name_a, records_a), Side.of(name_b, records_b)
+            found.append(_pair(task, a, b))
+    if not (compared := [each for each in found if each is not None]):
+        raise ValueError(
+            "answers to questions compare one run with one: give each run as a side"
+        )
+    return compared
+
+
+def _shared_tasks(
+    name_a: str,
+    a: Sequence[Sequence[Record]],
+    name_b: str,
+    b: Sequence[Sequence[Record]],
+) -> dict[str, tuple[list[Record], list[Record]]]:
+    def tasks(runs: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
+        named = [{record.task: record for record in run} for run in runs]
+        shared = [task for task in named[0] if all(task in run for run in named)]
+        return {task: [run[task] for run in named] for task in shared}
+
+    of_a, of_b = tasks(a), tasks(b)
+    if len(of_a) == len(of_b) == 1:  # files of estimates name no task
+        [task], [records_a], [records_b] = of_a, of_a.values(), of_b.values()
+        return {task: (records_a, records_b)}
+    shared = {task: (of_a[task], of_b[task]) for task in of_a if task in of_b}
+    if not shared:
+        raise ValueError(
+            f"{name_a} and {name_b} have no task in common: "
+            f"{', '.join(of_a) or 'none'} there and {', '.join(of_b) or 'none'} here"
+        )
+    return shared
+
+
+def _pair(task: str, a: Side, b: Side) -> Comparison | None:
+    check_alike(a.name, a.runs[0], b.name, b.runs[0], a.finished and b.finished)
+    if all(row.is_greedy is None for row in a.runs[0].values()):
+        return _texts(task, a, b)
+    return _choices(task, a, b) if len(a.runs) == len(b.runs) == 1 else None
+
+
+# -- texts ---------------------------------------------------------------------------
+
+
+def _texts(task: str, a: Side, b: Side) -> TextComparison:
+    shared = b.runs[0].keys()
+    keys = [key for key in a.runs[0] if key in shared]
+    units = _units(a, b)
+    rows = [a.runs[0][key] for key in keys]
+    totals = {unit: sum(getattr(row, unit) for row in rows) for unit in units}
+    nats_a, nats_b = a.nats(keys), b.nats(keys)
+    draws = torch.hypot(a.monte_carlo_stderr(keys), b.monte_carlo_stderr(keys))
+    found = {}
+    for unit in units:
+        counts = torch.tensor([getattr(row, unit) for row in rows])
+        rates = [_rates(nats, totals[unit]) for nats in (nats_a, nats_b)]
+        found[unit] = (
+            rates[0],
+            rates[1],
+            PairedDifference.of(
+                nats_a.mean(0) - nats_b.mean(0),
+                counts,
+                draws_stderr=draws,
+                runs_stderr=math.hypot(rates[0].stderr, rates[1].stderr),
+            ),
+        )
+    unit = next(iter(found))
+    decided, verdict = _verdict(a, b, unit, found[unit][2], totals[unit], keys)
+    return TextComparison(
+        task, (a, b), found, totals, tuple(_notes(a, b)), verdict, decided
+    )
+
+
+def _rates(nats: Tensor, total: int) -> Rates:
+    rates = nats.sum(1) / total
+    spread = rates.std().item() if len(rates) > 1 else None
+    return Rates(rates.mean().item(), spread, len(rates))
+
+
+def _units(a: Side, b: Side) -> tuple[str, ...]:
+    """Return the units in which two models compare.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if a.strings_scored and b.strings_scored:
+        return ("bytes", "words")
+    vocabularies = {s.get("vocabulary") for side in (a, b) for s in side.settings}
+    policies = {s.get("unk") for side in (a, b) for s in side.settings}
+    if len(vocabularies) == len(policies) == 1 and vocabularies != {None}:
+        return ("words",)
+    blamed = " and ".join(side.name for side in (a, b) if not side.strings_scored)
+    raise ValueError(
+        f"{blamed} scored words of a vocabulary and not strings, and {a.name} and "
+        f"{b.name} are not of one vocabulary: their word perplexities do not compare. "
+        "Score with unk=spelled (`lm-latent-eval train spelling` adds that to a "
+        "checkpoint), and bits per byte do"
+    )
+
+
+def _verdict(
+    a: Side,
+    b: Side,
+    unit: str,
+    found: PairedDifference,
+    total: int,
+    keys: Sequence[Key],
+) -> tuple[bool, str]:
+    """Decide which side is better, if that can be known."""
+    better, worse = (a, b) if found.value < 0 else (b, a)
+    gap = f"{with_error(abs(found.value), found.stderr)} bits a {unit[:-1]}"
+    says = f"{better.name} takes {gap} less than {worse.name}"
+    low, high = found.interval
+    if low <= 0 <= high or abs(found.value) <= SIGMAS * found.stderr:
+        return False, f"Undecided: {says}, which other texts or draws could turn round."
+    if not worse.is_known and worse.bound is not Bound.EXACT:
+        return False, (
+            f"Undecided: {says}, but {_kind(worse)}. {worse.name} may be the better "
+            "model; more samples or a better proposal would show it."
+        )
+    if abs(found.value) - worse.too_high(keys) / total <= SIGMAS * found.stderr:
+        return False, (
+            f"Undecided: {says}, but the number of {worse.name} may be too high by as "
+            "much: more samples or a better proposal would show it."
+        )
+    if not better.is_known and better.bound is Bound.NONE:
+        return False, f"Undecided: {says}, but {_kind(better)}."
+    if abs(found.value) - better.slack / total <= SIGMAS * found.stderr:
+        return False, (
+            f"Undecided: {says}, but {_kind(better)}, and the certificate of its draws "
+            "takes more than the difference."
+        )
+    if better.is_known:
+        return True, f"{better.name} predicts these texts better: {says}."
+    return True, (
+        f"{better.name} predicts these texts better, by at least that much: {says}, "
+        f"and {_kind(better)}."
+    )
+
+
+def _kind(side: Side) -> str:
+    """Say what a side's number is, where it is not the truth."""
+    return {
+        Bound.EXACT: f"the number of {side.name} is exact",
+        Bound.STRICT_LOWER: f"the number of {side.name} is only a bound from above",
+        Bound.STOCHASTIC_LOWER: f"the number of {side.name} is only a bound from above "
+        "(on average over draws)",
+        Bound.ESTIMATED_LOWER: f"the number of {side.name} estimates a bound from "
+        "above, and is none itself",
+        Bound.NONE: f"the number of {side.name} bounds nothing",
+    }[side.bound]
+
+
+def _notes(a: Side, b: Side) -> list[str]:
+    notes = []
+    tokens = [sorted({str(s.get("tokens_are")) for s in x.settings}) for x in (a, b)]
+    if tokens[0] != tokens[1]:
+        notes.append(
+            f"Tokens of {a.name} are {' or '.join(tokens[0])}; of {b.name}, "
+            f"{' or '.join(tokens[1])}: perplexities per token do not compare."
+        )
+    for side in (a, b):
+        if not side.is_known and side.bound is not Bound.STRICT_LOWER:
+            notes.append(
+                f"Nothing has checked all draws of {side.name}: its error over draws "
+                "is as they tell it."
+            )
+        if not side.finished:
+            notes.append(f"{side.name} is not finished: only its first texts compare.")
+        if any(s.get("mass") == "sub-normalised" for s in side.settings):
+            notes.append(
+                f"{side.name} is sub-normalised: renormalised, it would take less."
+            )
+    return notes
+
+
+# -- questions -----------------------------------------------------------------------
+
+
+def _choices(task: str, a: Side, b: Side) -> ChoiceComparison:
+    right_a, sure_a = _answers(a)
+    right_b, sure_b = _answers(b)
+    questions = [q for q in right_a if q in right_b]
+    if not questions:
+        raise ValueError(f"{task} has no accuracy to compare")
+    found = PairedAccuracy.of(
+        torch.tensor([right_a[q] for q in questions]),
+        torch.tensor([right_b[q] for q in questions]),
+    )
+    unsure = [q for q in questions if not (sure_a[q] and sure_b[q])]
+    uncertain = (
+        sum(right_a[q] and not right_b[q] for q in unsure),
+        sum(right_b[q] and not right_a[q] for q in unsure),
+    )
+    better, worse = (a, b) if found.only_a > found.only_b else (b, a)
+    won, lost = sorted((found.only_a, found.only_b), reverse=True)
+    at_risk = uncertain[0] if better is a else uncertain[1]
+    says = (
+        f"{better.name} alone answers {won:,} of {len(questions):,} questions rightly, "
+        f"{worse.name} alone {lost:,} (McNemar's p = {found.p_value:.2g})"
+    )
+    decided = False
+    if found.p_value >= DELTA:
+        verdict = f"Undecided: {says}."
+    elif PairedAccuracy.split(won - at_risk, lost) >= DELTA:
+        verdict = f"Undecided: {says}, {at_risk} of them within Monte Carlo error."
+    else:
+        decided, verdict = True, f"{better.name} answers more questions: {says}."
+    return ChoiceComparison(task, (a, b), found, uncertain, verdict, decided)
+
+
+def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
+    """Return, by question, whether it is right, and whether draws cannot change it."""
+    options: dict[int, list[Row]] = {}
+    for row in side.runs[0].values():
+        options.setdefault(row.document, []).append(row)
+    right, sure = {}, {}
+    for question, rows in options.items():
+        if rows[0].accuracy is None:
+            continue
+        right[question] = rows[0].accuracy > 0.5
+        first, *others = sorted(rows, key=lambda r: r.log_likelihood, reverse=True)
+        sure[question] = all(
+            first.log_likelihood - other.log_likelihood
+            >= SIGMAS * math.hypot(first.draws_stderr, other.draws_stderr)
+            for other in others
+        )
+    return right, sure

@@ -1,0 +1,136 @@
+"""A model's answers to one task, by one run or several, paired by text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.scoring.records import Record, Row
+
+DELTA = 0.05
+"""Risk that a stochastic bound is none."""
+
+Key = tuple[str, int]
+"""A text's digest, and which of its copies it is."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model's answers to one task, by one run or several."""
+
+    name: str
+    runs: Sequence[dict[Key, Row]]
+    settings: Sequence[dict[str, Any]]
+    finished: bool = True
+
+    @classmethod
+    def of(cls, name: str, runs: Sequence[Record]) -> Side:
+        """Join the runs of a model.
+
+        Raises:
+            ValueError: If they are not of the same texts, or scores are no
+                probabilities.
+        """
+        found = [_by_text(run.rows) for run in runs]
+        for run in found[1:]:
+            check_alike(name, found[0], f"another run of {name}", run)
+        if any(r.bound == Bound.UNNORMALISED for run in runs for r in run.rows):
+            raise ValueError(
+                f"{name} has unnormalised scores, which are no probabilities: compare "
+                "contrastive entropies"
+            )
+        return cls(
+            name, found, [r.settings for r in runs], all(r.finished for r in runs)
+        )
+
+    @property
+    def strings_scored(self) -> bool:
+        """Whether every word was spelled and every gap charged."""
+        rows = [row for run in self.runs for row in run.values()]
+        lost = any(r.unknown_words_not_spelled or r.gaps_not_charged for r in rows)
+        return not lost and all(s.get("strings_scored", True) for s in self.settings)
+
+    @property
+    def bound(self) -> Bound:
+        """How its log-likelihood bounds the true one: the weakest of its texts."""
+        return Bound.weakest(Bound(r.bound) for run in self.runs for r in run.values())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every text has an error: a search agrees with its draws."""
+        return all(row.stderr is not None for run in self.runs for row in run.values())
+
+    @property
+    def slack(self) -> float:
+        """Nats by which its bound can be wrong at 95 % confidence (Markov)."""
+        if self.is_known or self.bound is not Bound.STOCHASTIC_LOWER:
+            return 0.0
+        copies = max(
+            max(Counter(row.stream for row in run.values()).values())
+            for run in self.runs
+        )
+        return copies * math.log(len(self.runs) / DELTA)
+
+    def nats(self, keys: Sequence[Key]) -> Tensor:
+        """Return what each run takes for each text, (R, N)."""
+        rows = [[-run[key].log_likelihood for key in keys] for run in self.runs]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def too_high(self, keys: Sequence[Key]) -> float:
+        """Return nats by which it is likely to be too high in all, mean over runs.
+
+        The bias of logarithms, and what draws have missed: both have one direction.
+        """
+        rows = [run[key] for run in self.runs for key in keys]
+        missed = (row.scored.estimate.missed or 0.0 for row in rows)
+        bias = (row.draws_stderr**2 / 2 for row in rows)
+        return math.fsum([*missed, *bias]) / len(self.runs)
+
+    def monte_carlo_stderr(self, keys: Sequence[Key]) -> Tensor:
+        """Return the Monte Carlo error of each text's mean over runs, (N,).
+
+        It is what the draws tell where no more is known.
+        """
+        rows = [
+            [row.draws_stderr if row.stderr is None else row.stderr for row in found]
+            for found in ([run[key] for key in keys] for run in self.runs)
+        ]
+        errors = torch.tensor(rows, dtype=torch.float64)
+        return errors.square().sum(0).sqrt() / len(self.runs)
+
+
+def _by_text(rows: Sequence[Row]) -> dict[Key, Row]:
+    seen: Counter[str] = Counter()
+    found = {}
+    for row in rows:
+        found[row.text, seen[row.text]] = row
+        seen[row.text] += 1
+    return found
+
+
+def check_alike(
+    name_a: str, a: dict[Key, Row], name_b: str, b: dict[Key, Row], whole: bool = True
+) -> None:
+    """Raise a ``ValueError`` unless two runs are of the same texts.
+
+    Args:
+        name_a: Of the first run, for the error.
+        a: Its answers.
+        name_b: Of the second run.
+        b: Its answers.
+        whole: Whether both are finished: of others, what both have is compared.
+    """
+    shared = a.keys() & b.keys()
+    if not shared or (whole and a.keys() != b.keys()):
+        raise ValueError(
+            f"{name_a} has {len(a):,} texts and {name_b} {len(b):,}, of which "
+            f"{len(shared):,} are the same: only models that scored the same texts "
+            "compare (the same --tasks, --limit and files)"
+        )

@@ -1,0 +1,154 @@
+"""Comparisons as the rows of a table, and as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators.paired import PairedDifference
+from lm_latent_eval.report.compare.comparison import (
+    ChoiceComparison,
+    Comparison,
+    Rates,
+    TextComparison,
+)
+from lm_latent_eval.report.compare.sides import Side
+from lm_latent_eval.report.compare.writing import bits, with_error
+
+
+def rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return comparisons as the rows of a table, a unit each."""
+    found: list[dict[str, Any]] = []
+    for each in comparisons:
+        a, b = (side.name for side in each.sides)
+        decided = "yes" if each.decided else "no"
+        for what, values in _cells(each):
+            about = {"task": each.task, "difference of": f"{a} - {b}", "in": what}
+            named = zip(_COLUMNS, values, strict=True)
+            found.append({**about, **dict(named), "decided": decided})
+    return found
+
+
+_COLUMNS = ("value", "±", "over draws", "over texts", "from", "to")
+
+
+def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
+    if isinstance(each, ChoiceComparison):
+        right = each.accuracy
+        gain = right.accuracy[0] - right.accuracy[1]
+        return [("accuracy", (gain, right.stderr, None, None, None, None))]
+    return [
+        (f"bits a {unit.removesuffix('s')}", tuple(map(bits, _parts(difference))))
+        for unit, (_, _, difference) in each.units.items()
+    ]
+
+
+def _parts(found: PairedDifference) -> tuple[float, ...]:
+    errors = (found.stderr, found.draws_stderr, found.texts_stderr)
+    return (found.value, *errors, *found.interval)
+
+
+def told(comparisons: Sequence[Comparison]) -> str:
+    """Return comparisons for a terminal."""
+    return "\n\n".join(
+        _told_texts(each) if isinstance(each, TextComparison) else _told_choices(each)
+        for each in comparisons
+    )
+
+
+BOUNDS = {
+    Bound.EXACT: "exact",
+    Bound.STRICT_LOWER: "at most",
+    Bound.STOCHASTIC_LOWER: "at most, on average",
+    Bound.ESTIMATED_LOWER: "an estimate of a bound",
+    Bound.NONE: "no bound",
+}
+"""What a rate in bits is, where log p-hat bounds log p so."""
+
+
+def described(side: Side) -> str:
+    """Say what model a side is, in a line."""
+    settings = side.settings[0]
+    parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
+    if settings.get("estimator") not in (None, "exact"):
+        parts.append(f"{settings['estimator']} with K = {settings['num_samples']:,}")
+    parts += [f"{len(side.runs)} runs"] * (len(side.runs) > 1)
+    return ", ".join(filter(None, parts))
+
+
+def _told_texts(each: TextComparison) -> str:
+    a, b = (side.name for side in each.sides)
+    difference = next(iter(each.units.values()))[2]
+    counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
+    rows = [["", *(f"bits a {unit.removesuffix('s')}" for unit in each.units), "", ""]]
+    found = each.units.values()
+    rates = ([_rate(a) for a, _, _ in found], [_rate(b) for _, b, _ in found])
+    for side, cells in zip(each.sides, rates, strict=True):
+        rows.append([side.name, *cells, BOUNDS[side.bound], described(side)])
+    for name, parts in _differences(each).items():
+        rows.append([name, *parts, "", ""])
+    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *_aligned(rows)]
+    lines.append(
+        f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
+    )
+    lines += [f"  {note}" for note in each.notes]
+    return "\n".join([*lines, each.verdict])
+
+
+def _rate(rates: Rates) -> str:
+    spread = "" if rates.spread is None else f" (runs: ± {bits(rates.spread):.2g})"
+    return f"{bits(rates.mean):.4f}{spread}"
+
+
+def _differences(each: TextComparison) -> dict[str, list[str]]:
+    """Return the rows of a table that tell the differences, a cell a unit."""
+    a, b = (side.name for side in each.sides)
+    found = [difference for _, _, difference in each.units.values()]
+    rows = {
+        f"{a} - {b}": [with_error(d.value, d.stderr, sign="+") for d in found],
+        "  over draws": [f"± {bits(d.draws_stderr):.2g}" for d in found],
+        "  over texts": [f"± {bits(d.texts_stderr):.2g}" for d in found],
+        "  95 % of texts drawn again": [
+            f"{bits(d.interval[0]):+.4f} to {bits(d.interval[1]):+.4f}" for d in found
+        ],
+    }
+    if any(d.runs_stderr for d in found):
+        rows["  over runs"] = [f"± {bits(d.runs_stderr):.2g}" for d in found]
+    return rows
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _told_choices(each: ChoiceComparison) -> str:
+    found = each.accuracy
+    a, b = (side.name for side in each.sides)
+    rows = [
+        ["", "right", "alone", "of these within Monte Carlo error", ""],
+        *(
+            [
+                side.name,
+                f"{found.accuracy[place]:.1%}",
+                f"{alone:,}",
+                f"{each.uncertain[place]:,}",
+                described(side),
+            ]
+            for place, (side, alone) in enumerate(
+                zip(each.sides, (found.only_a, found.only_b), strict=True)
+            )
+        ),
+        [
+            f"{a} - {b}",
+            f"{found.accuracy[0] - found.accuracy[1]:+.1%} ± {found.stderr:.1%}",
+            *("", "", ""),
+        ],
+    ]
+    head = f"{each.task}: {found.num_questions:,} questions"
+    return "\n".join([head, *_aligned(rows), each.verdict])

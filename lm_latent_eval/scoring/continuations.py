@@ -1,0 +1,142 @@
+"""log p-hat of continuations, and whether they are the most probable ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.scoring.answer import Part
+from lm_latent_eval.scoring.cost import announce
+from lm_latent_eval.scoring.setting import Setting
+from lm_latent_eval.scoring.texts import Text, naming
+from lm_latent_eval.text.batch import TokenBatch
+
+logger = logging.getLogger(__name__)
+
+
+def read_contexts(setting: Setting, texts: list[Text]) -> Particles:
+    """Return the weighted latents of the contexts of a batch of texts."""
+    particles: Particles = setting.method.extend(
+        setting.model,
+        setting.stepwise,
+        setting.collate(texts, contexts=True),
+        setting.keys(texts),
+        [0] * len(texts),
+        Particles.begin(len(texts), setting.model.device),
+    )
+    return particles
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """Estimates texts after their contexts, each of which is read once."""
+
+    setting: Setting
+
+    def parts(self, texts: list[Text]) -> Iterator[Part]:
+        """Estimate continuations.
+
+        Raises:
+            ValueError: If the model is unnormalised, or a text cannot be scored.
+        """
+        self.setting.refuse_unnormalised("a continuation after its context")
+        if self.setting.options.target_stderr is not None:
+            logger.warning(
+                "target_stderr is for whole texts: continuations take num_samples=%d",
+                self.setting.options.num_samples,
+            )
+        shared: dict[Hashable, list[Text]] = {}
+        for text in texts:
+            shared.setdefault(text.given, []).append(text)
+        contexts = [texts[0] for texts in shared.values()]
+        announce([(self.setting.method, [t.num_words for t in texts])], stepwise=True)
+        num_samples = self.setting.method.num_samples
+        with self.setting.bar(len(texts), "continuations") as bar:
+            for batch in self.setting.batches(contexts, num_samples):
+                particles = read_contexts(self.setting, batch)
+                last = [self.setting.last(context) for context in batch]
+                likely = self._most_probable(last, particles)
+                # Continuations in batches of their own, each with its context's state.
+                place = {context.given: b for b, context in enumerate(batch)}
+                after = [text for context in batch for text in shared[context.given]]
+                for part in self.setting.batches(after, num_samples):
+                    index = torch.tensor(
+                        [place[text.given] for text in part],
+                        device=self.setting.model.device,
+                    )
+                    yield from self._continue(
+                        part, particles.select(index), likely[index]
+                    )
+                    bar.update(len(part))
+
+    def _continue(
+        self, texts: list[Text], before: Particles, likely: Tensor
+    ) -> Iterator[Part]:
+        """Weigh continuations under their contexts' latents.
+
+        Args:
+            texts: B queries.
+            before: Their contexts.
+            likely: The most probable word after each context, (B,).
+        """
+        batch = self.setting.collate(texts)
+        after = self.setting.method.extend(
+            self.setting.model,
+            self.setting.stepwise,
+            batch,
+            self.setting.keys(texts),
+            [len(text.context) for text in texts],
+            before,
+        )
+        greedy = self._are_greedy(texts, batch, before, likely)
+        rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
+        for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
+            with naming(text.query):
+                estimate = self.setting.method.difference(
+                    log_w + text.log_spacing, prefix, len(text.words)
+                )
+            yield Part(text, estimate, is_greedy)
+
+    def _are_greedy(
+        self, texts: list[Text], batch: TokenBatch, particles: Particles, likely: Tensor
+    ) -> Tensor:
+        """Compare continuations with the estimated marginals, token by token.
+
+        Only those are read on that have been greedy so far: most end at once.
+        """
+        keys, starts = self.setting.keys(texts), [len(text.context) for text in texts]
+        greedy = torch.ones_like(batch.length, dtype=torch.bool)
+        (rows,) = (batch.length > 0).nonzero(as_tuple=True)
+        particles, likely = particles.select(rows), likely[rows]
+        for t in range(int(batch.length.max())):
+            target = batch.targets[rows, t]
+            # The unknown word is many words: its probability is no argument for one.
+            greedy[rows] = target == likely
+            if self.setting.reader.unknown is not None:
+                greedy[rows] &= target != self.setting.reader.unknown
+            (on,) = (greedy[rows] & (batch.length[rows] > t + 1)).nonzero(as_tuple=True)
+            if not len(on):
+                break
+            rows = rows[on]
+            particles = self.setting.method.extend(
+                self.setting.model,
+                self.setting.stepwise,
+                batch.select(rows).piece(t, t + 1),
+                [keys[b] for b in rows.tolist()],
+                [starts[b] + t for b in rows.tolist()],
+                particles.select(on),
+            )
+            likely = self._most_probable(batch.targets[rows, t], particles)
+        return greedy
+
+    def _most_probable(
+        self, last: Tensor | Sequence[int], particles: Particles
+    ) -> Tensor:
+        """Return the most probable word after each text, whose last word is given."""
+        inputs = torch.as_tensor(last, device=self.setting.model.device)
+        return particles.next_token(self.setting.model, inputs).argmax(-1)

@@ -1,0 +1,85 @@
+"""Writes continuations word by word, each text as long as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.scoring.continuations import read_contexts
+from lm_latent_eval.scoring.cost import announce
+from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
+from lm_latent_eval.scoring.setting import Setting
+from lm_latent_eval.scoring.texts import Text, naming
+from lm_latent_eval.text.batch import TokenBatch
+
+
+def generate(
+    setting: Setting, texts: list[Text], options: Mapping[int, GenerationOptions]
+) -> Iterator[tuple[int, str]]:
+    """Continue contexts.
+
+    Args:
+        setting: Of the model.
+        texts: Whose contexts are continued.
+        options: Of each query, by its index.
+
+    Yields:
+        The query's index and what was written.
+
+    Raises:
+        ValueError: If the model is unnormalised.
+    """
+    setting.refuse_unnormalised("the next word")
+    words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
+    announce([(setting.method, words)])
+    with setting.bar(len(texts), "generations") as bar:
+        for batch in setting.batches(texts, setting.method.num_samples):
+            for index, written in _written(setting, batch, options):
+                yield index, written
+                bar.update()
+
+
+def _written(
+    setting: Setting, texts: list[Text], options: Mapping[int, GenerationOptions]
+) -> Iterator[tuple[int, str]]:
+    """Continue a batch; what is finished leaves it."""
+    model, reader = setting.model, setting.reader
+    particles = read_contexts(setting, texts)
+    writing = [(t, Utterance(t.context, options[t.query.index])) for t in texts]
+    read = 0
+    while writing:
+        now = [text for text, _ in writing]
+        last = torch.tensor(
+            [(u.ids or [reader.start])[-1] for _, u in writing], device=model.device
+        )
+        log_p = particles.next_token(model, last)
+        chance = Streams(setting.keys(now, "utter"), 1, device=model.device)(read)
+        for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
+            with naming(text.query):
+                utterance.extend(row, float(u[0, 0]), reader)
+        for text, utterance in writing:
+            if utterance.finished:
+                yield text.query.index, utterance.text(reader)
+        rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
+        if not rows:
+            return
+        index = torch.tensor(rows, device=model.device)
+        writing = [writing[row] for row in rows]
+        added = [u.ids[-1:] for _, u in writing]
+        particles = setting.method.extend(
+            model,
+            setting.stepwise,
+            TokenBatch.collate(
+                added,
+                [reader.price(ids) for ids in added],
+                first=last[index].tolist(),
+                spelled=setting.spelled,
+                device=model.device,
+            ),
+            setting.keys([text for text, _ in writing]),
+            [len(text.context) + read for text, _ in writing],
+            particles.select(index),
+        )
+        read += 1

@@ -1,0 +1,112 @@
+"""A model and how its texts are scored: all that was chosen, and batches of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from lm_latent_eval.inference.importance import DECISIONS
+from lm_latent_eval.inference.particles import PIECE
+from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.scoring.budget import Budget
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.texts import Text
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.encoder import Encoder
+from lm_latent_eval.text.unknown_words import UnknownWords
+
+TABLE = 1 << 25
+"""Scores (texts x tokens x words) held at a time."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What whole texts, continuations and generation have in common."""
+
+    model: Any
+    proposal: Any
+    """Of whole texts: it may read them to their ends."""
+    stepwise: Any
+    """Of texts that go on: it stops where a context stops."""
+    reader: Encoder
+    options: ScoringOptions
+    """None left open."""
+    budget: Budget
+    batch_size: int | None
+    """Texts scored together; None is as many as memory allows."""
+    max_batch_size: int
+    """The most that they take."""
+    quiet: bool
+    """Show no progress."""
+
+    @property
+    def method(self) -> Any:
+        """The estimator."""
+        return self.budget.method
+
+    def batches(self, texts: list[Text], num_samples: int) -> Iterator[list[Text]]:
+        """Cut into batches of similar length, the longest first."""
+        order = sorted(texts, key=lambda t: (-t.num_words, t.query.index))
+        while order:
+            longest = max(1, min(order[0].num_words, PIECE))
+            size = self.batch_size or min(
+                self.max_batch_size,
+                max(1, DECISIONS // (longest * num_samples)),
+                max(1, TABLE // (longest * self.model.config.vocab_size)),
+            )
+            # Padding at most doubles the pieces: a long text goes with long ones.
+            # One of several pieces is read otherwise than one of a single piece.
+            pieces = -(-order[0].num_words // PIECE)
+            enough = max(pieces / 2, min(pieces, 2))
+            similar = (t for t in order[:size] if -(-t.num_words // PIECE) >= enough)
+            yield (batch := list(similar))
+            order = order[len(batch) :]
+
+    def collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
+        """Return the words to be predicted, or those of the contexts, as a batch."""
+        return TokenBatch.collate(
+            [text.context if contexts else text.words for text in texts],
+            [text.context_costs if contexts else text.word_costs for text in texts],
+            first=[
+                self.reader.start if contexts else self.last(text) for text in texts
+            ],
+            spelled=self.spelled,
+            device=self.model.device,
+        )
+
+    def last(self, text: Text) -> int:
+        """Return the word before a continuation."""
+        return text.context[-1] if text.context else self.reader.start
+
+    @property
+    def spelled(self) -> bool:
+        """Whether unknown words are spelled."""
+        return self.reader.policy is UnknownWords.SPELLED
+
+    def keys(self, texts: Iterable[Text], purpose: str = "") -> list[int]:
+        """Return what the random numbers of each text follow from."""
+        return [
+            stream_key(self.options.seed, f"{purpose}\0{text.name}") for text in texts
+        ]
+
+    def refuse_unnormalised(self, what: str) -> None:
+        """Refuse what only a distribution has.
+
+        Raises:
+            ValueError: If the model gives scores that are not normalised.
+        """
+        if self.model.mass is Mass.UNNORMALISED:
+            raise ValueError(
+                f"an unnormalised model gives {what} no probability: it scores whole "
+                "sentences, and only differences between sentences of one length mean "
+                "something (contrastive entropy)"
+            )
+
+    def bar(self, total: int, unit: str) -> Any:
+        """Show how far a run is."""
+        title = f"latent likelihoods ({self.options.estimator})"
+        return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)

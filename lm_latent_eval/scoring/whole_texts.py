@@ -1,0 +1,141 @@
+"""log p-hat of whole texts: weights of each, spent as its budget says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference import ImportanceSampling, Mixed
+from lm_latent_eval.scoring.answer import Part
+from lm_latent_eval.scoring.cost import announce, is_much, recommend
+from lm_latent_eval.scoring.setting import Setting
+from lm_latent_eval.scoring.texts import Text, naming
+
+FEW, FEW_SAMPLES = 10, 100
+"""Texts, and samples of each, that say how many samples a long run is worth."""
+
+
+@dataclass(frozen=True)
+class WholeTexts:
+    """Estimates whole texts, their ends included."""
+
+    setting: Setting
+
+    def parts(self, texts: list[Text]) -> Iterator[Part]:
+        """Estimate texts, those without words among them, and show progress.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        worded = [text for text in texts if text.words]
+        self._recommend(worded)
+        name = self.setting.options.estimator or ""
+        for text in texts:
+            if not text.words:  # a document without sentences
+                known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
+                yield Part(text, known)
+        parts = self.estimate(worded)
+        with self.setting.bar(len(worded), "texts") as bar:
+            for part in parts:
+                yield part
+                bar.update()
+
+    def estimate(self, texts: list[Text]) -> Iterator[Part]:
+        """Estimate whole texts, their white space included.
+
+        Args:
+            texts: As ``cut.whole`` returns them, none without words.
+
+        Returns:
+            Texts with their estimates, as they are found.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        return self._estimates(list(self.setting.budget.spend(texts, self.draw)))
+
+    def _estimates(self, groups: list[tuple[Any, list[Text]]]) -> Iterator[Part]:
+        again: dict[Any, list[Text]] = {}
+        spent: dict[str, int] = {}
+        for method, group in groups:
+            for text, log_w in self.draw(method, group) if group else ():
+                spent[text.name] = self.setting.budget.pilot(text)
+                if (instead := self.setting.budget.instead(method, log_w)) is None:
+                    yield self._part(method, text, log_w, spent)
+                else:
+                    spent[text.name] += method.num_samples
+                    again.setdefault(instead, []).append(text)
+        announce([(m, [len(t.words) for t in group]) for m, group in again.items()])
+        for method, group in again.items():
+            for text, log_w in self.draw(method, group, "again"):
+                yield self._part(method, text, log_w, spent)
+
+    def _part(
+        self, method: Any, text: Text, log_w: Tensor, spent: dict[str, int]
+    ) -> Part:
+        with naming(text.query):
+            estimate = method.estimate(log_w, len(text.words))
+        if self.setting.options.bounds == "both" and estimate.stderr is not None:
+            [(_, others)] = self.draw(method, [text], "psi")
+            psi = method.estimate(others, len(text.words)).log_evidence
+            estimate = estimate.bounded_above(psi)
+            spent[text.name] += method.num_samples
+        return Part(text, estimate, pilot=spent[text.name])
+
+    def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
+        """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
+
+        Args:
+            texts: As ``cut.whole`` returns them, none without words.
+
+        Returns:
+            Pairs of a text and nats of shape (K,), float64; all ``-inf`` where nothing
+            that was drawn is possible.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        return self.draw(self.setting.method, texts)
+
+    def draw(
+        self, method: Any, texts: list[Text], purpose: str = ""
+    ) -> Iterator[tuple[Text, Tensor]]:
+        """Weigh texts by an estimator, with random numbers for a purpose."""
+        for batch in self.setting.batches(texts, method.num_samples):
+            log_w = self._log_weights(method, batch, purpose).cpu()
+            for text, row in zip(batch, log_w, strict=True):
+                yield text, row + text.log_spacing
+
+    def _log_weights(self, method: Any, texts: list[Text], purpose: str) -> Tensor:
+        """Weigh the latents of whole texts, (B, K)."""
+
+        def weigh(some: list[Text]) -> Tensor:
+            log_w: Tensor = method.log_weights(
+                self.setting.model,
+                self.setting.proposal,
+                self.setting.collate(some),
+                self.setting.keys(some, purpose),
+            )
+            return log_w
+
+        try:
+            return weigh(texts)
+        except ValueError:
+            for text in texts:  # whose fault is it?
+                with naming(text.query):
+                    weigh([text])
+            raise
+
+    def _recommend(self, texts: list[Text]) -> None:
+        """Before a long run, say how many samples a few of its texts ask for."""
+        method, apart = self.setting.method, len(texts) // FEW
+        drawn = isinstance(method, ImportanceSampling | Mixed)
+        if not (drawn and apart and is_much(method, [len(t.words) for t in texts])):
+            return
+        small = replace(method, num_samples=min(method.num_samples, FEW_SAMPLES))
+        few = self.draw(small, texts[::apart][:FEW], "recommend")
+        recommend([small.estimate(w, len(t.words)) for t, w in few], len(texts))

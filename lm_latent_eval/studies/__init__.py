@@ -1,1 +1,0 @@
-"""Experiments of papers, for any model: what they draw, keep and conclude."""

@@ -1,0 +1,140 @@
+"""What Logan et al. (2020) claim of their estimates, looked up in a study's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from lm_latent_eval.study.report.columns import Column, Curve
+
+WITHOUT_PEEKING = ("nonpeeking", "prior")
+NOT_TESTED = "not tested"
+
+
+def claims(columns: Sequence[Column]) -> Iterator[str]:
+    """Yield a sentence or two a claim, with the numbers that decide it."""
+    yield f"(a) Estimates fall monotonically with K: {_monotone(columns)}."
+    yield f"(b) Instance level lies below corpus level: {_levels(columns)}."
+    yield (
+        "(c) Slightly raised temperatures are best: "
+        f"{_each(columns, _best_temperature)}."
+    )
+    yield f"(d) Peeking beats not peeking: {_each(columns, _against_others)}."
+    beams = _each(columns, _widest_beam)
+    yield f"(e) Beams come close to importance sampling: {beams}."
+
+
+def _monotone(columns: Sequence[Column]) -> str:
+    """Look at the curves of the first k samples.
+
+    Means over replicates are no evidence: they fall by arithmetic (the log of a mean is
+    at least the mean of the logs) wherever they are made of the same samples.
+    """
+    rises = [
+        (max(steps), column, curve)
+        for column, curve in _curves(columns)
+        if (steps := _steps(column, curve))
+    ]
+    if not rises:
+        return NOT_TESTED
+    falls = sum(rise <= 1 for rise, _, _ in rises)
+    if falls == len(rises):
+        return f"all {falls} curves of the first k samples do, at every step"
+    rise, column, curve = max(rises, key=lambda found: found[0])
+    return (
+        f"{falls} of {len(rises)} curves of the first k samples do, at every step (the "
+        f"largest rise: {100 * (rise - 1):.2g} %, {column.settings['model']}, "
+        f"{_name(curve)})"
+    )
+
+
+def _curves(columns: Sequence[Column]) -> list[tuple[Column, Curve]]:
+    """Return every curve once: columns of one study share those of other proposals."""
+    found = {
+        (id(column.rows), curve): (column, curve)
+        for column in columns
+        for curve in column.curves
+    }
+    return list(found.values())
+
+
+def _steps(column: Column, curve: Curve) -> list[float]:
+    """Return the factors from one number of samples to the next."""
+    values = [row["perplexity"] for row in column.curve(curve)]
+    return [b / a for a, b in pairwise(values) if math.isfinite(a) and math.isfinite(b)]
+
+
+def _levels(columns: Sequence[Column]) -> str:
+    pairs = [
+        (column.last(curve, "instance"), column.last(curve, "corpus"))
+        for column, curve in _curves(columns)
+        if column.num_samples > 1  # one sample has but one level
+    ]
+    ratios = [corpus / level for level, corpus in pairs if math.isfinite(level)]
+    if not ratios:
+        return NOT_TESTED
+    below = sum(ratio > 1 for ratio in ratios)
+    return (
+        f"{below} of {len(ratios)} times; the corpus level is {min(ratios):.3g} to "
+        f"{max(ratios):.3g} times the instance level"
+    )
+
+
+def _best_temperature(column: Column) -> str:
+    tempered = [curve for curve in column.curves if curve[0] == column.proposal]
+    if len(tempered) < 2:
+        return NOT_TESTED
+    best = min(tempered, key=column.last)
+    found = f"τ = {best[1]:g} is best ({_with_spread(column, best)})"
+    if best[1] == 1:
+        return found
+    return f"{found}, τ = 1 gives {_with_spread(column, (column.proposal, 1.0))}"
+
+
+def _with_spread(column: Column, curve: Curve) -> str:
+    """Return the perplexity from all samples, and the spread of replicates."""
+    found = f"{column.last(curve):.5g}"
+    for row in column.curve(curve):
+        if row["num_samples"] == column.settings["replicate"] and "low" in row:
+            found += (
+                f"; from {row['num_samples']} {row['low']:.5g} to {row['high']:.5g}"
+            )
+    return found
+
+
+def _against_others(column: Column) -> str:
+    others = [curve for curve in column.curves if curve[0] in WITHOUT_PEEKING]
+    if column.proposal in WITHOUT_PEEKING or not others:
+        return NOT_TESTED
+    own = column.last((column.proposal, 1.0))
+    against = ", ".join(f"{name} {column.last((name, t)):.5g}" for name, t in others)
+    wins = sum(own < column.last(curve) for curve in others)
+    verdict = {0: "no", len(others): "yes"}.get(wins, "in part")
+    return f"{verdict} ({own:.5g}; {against})"
+
+
+def _widest_beam(column: Column) -> str:
+    if not column.beams():
+        return NOT_TESTED
+    beam, drawn = column.beams()[-1], column.curve((column.proposal, 1.0))
+    same = [row for row in drawn if row["num_samples"] == beam["num_samples"]]
+    samples = (same or drawn)[-1]
+    nats = (samples["log_likelihood"] - beam["log_likelihood"]) / beam["texts"]
+    gain = f"loses {nats:.3g}" if nats >= 0 else f"gains {-nats:.3g}"
+    return (
+        f"k = {beam['num_samples']} gives {beam['perplexity']:.5g}, "
+        f"{samples['num_samples']} samples {samples['perplexity']:.5g} (the beam "
+        f"{gain} nats a text or sentence)"
+    )
+
+
+def _each(columns: Sequence[Column], say: Callable[[Column], str]) -> str:
+    """Say something of each column that has been drawn from at temperature 1."""
+    done = [column for column in columns if (column.proposal, 1.0) in column.curves]
+    said = "; ".join(f"{column.title}: {say(column)}" for column in done)
+    return said or NOT_TESTED
+
+
+def _name(curve: Curve) -> str:
+    return curve[0] if curve[1] == 1 else f"{curve[0]} at τ = {curve[1]:g}"

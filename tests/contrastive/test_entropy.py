@@ -1,0 +1,289 @@
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.contrastive import (
+    Rate,
+    Verdict,
+    contrastive_entropy,
+    contrastive_levels,
+    contrastive_ratio,
+    contrastive_ratio_stderr,
+    contrastive_stderr,
+    mean_entropy,
+    mean_ratio,
+    verdict,
+)
+from lm_latent_eval.estimators import mean_stderr, ratio_stderr
+
+
+def doubles(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+CLEAN = doubles(-10.0, -24.0, -7.5)
+MILD = doubles(-12.0, -25.0, -9.0)  # differences 2, 1, 1.5
+STRONG = doubles(-13.0, -32.0, -14.5)  # 3, 8, 7
+WORDS = torch.tensor([4, 9, 2])
+
+scores = st.lists(
+    st.tuples(st.floats(-100, 100), st.floats(-100, 100)), min_size=2, max_size=12
+)
+
+PAPER = {  # model -> contrastive entropies in bits at 10, 30 and 50 %, and two ratios
+    "3-gram": (1.993, 4.179, 5.279, 2.096, 2.649),
+    "5-gram": (2.021, 4.198, 5.308, 2.077, 2.626),
+    "RNN": (2.546, 5.339, 6.609, 2.097, 2.596),
+    "sRNN-75(50)": (1.978, 3.961, 6.477, 2.002, 3.275),
+    "sRNN-75(10)": (2.339, 6.759, 11.01, 2.890, 5.257),
+    "sRNN-150(10)": (2.547, 7.581, 12.925, 2.976, 5.074),
+}
+
+
+# By hand
+
+
+def test_entropies_of_every_replicate():
+    copies = torch.stack([MILD, STRONG]).expand(2, 2, 3)
+
+    found = contrastive_entropy(CLEAN, copies, 15)
+
+    assert found.tolist() == [[4.5 / 15, 18 / 15]] * 2
+    assert contrastive_entropy(CLEAN, copies, WORDS).tolist() == found.tolist()
+    assert contrastive_entropy(CLEAN, MILD, 3).item() == 1.5, "a sentence"
+
+
+def test_errors_over_sentences():
+    # per sentence: 2, 1, 1.5 around 1.5, so variance 0.25, over 3
+    assert contrastive_stderr(CLEAN, MILD, 3).item() == pytest.approx(
+        math.sqrt(0.25 / 3)
+    )
+    # per word, the rate is 0.3: residuals 2 - 1.2, 1 - 2.7, 1.5 - 0.6
+    squares = 0.8**2 + 1.7**2 + 0.9**2
+    assert contrastive_stderr(CLEAN, MILD, WORDS).item() == pytest.approx(
+        math.sqrt(squares * 3 / 2) / 15
+    )
+    # the ratio is 4: residuals 3 - 8, 8 - 4, 7 - 6
+    assert contrastive_ratio_stderr(CLEAN, STRONG, MILD).item() == pytest.approx(
+        math.sqrt((25 + 16 + 1) * 3 / 2) / 4.5
+    )
+
+
+def test_a_total_alone_spreads_evenly():
+    assert contrastive_stderr(CLEAN, MILD, 15) == pytest.approx(
+        contrastive_stderr(CLEAN, MILD, torch.tensor([5, 5, 5])).item()
+    )
+
+
+def test_one_of_a_kind_has_no_error():
+    one = doubles(-1.0)
+
+    assert contrastive_stderr(one, one - 1, 1) == math.inf
+    assert contrastive_ratio_stderr(one, one - 2, one - 1) == math.inf
+    assert mean_stderr(one) == math.inf
+    assert mean_stderr(doubles(1.0, 1.0)) == 0
+
+
+@pytest.mark.parametrize(("model", "row"), PAPER.items(), ids=PAPER)
+def test_ratios_of_the_paper(model, row):
+    low, middle, high, at_30, at_50 = row
+
+    found = contrastive_ratio(doubles(middle, high), torch.tensor(low))
+
+    assert found[0].item() == pytest.approx(at_30, abs=0.002)
+    if model == "sRNN-75(10)":  # its table 3 does not follow from its table 2
+        assert found[1].item() == pytest.approx(4.707, abs=0.001)
+    else:
+        assert found[1].item() == pytest.approx(at_50, abs=0.002)
+
+
+def test_readings_of_the_paper():
+    def judge(model, other, level):
+        return verdict(
+            PAPER[model][level],
+            PAPER[model][level + 2],
+            PAPER[other][level],
+            PAPER[other][level + 2],
+        )
+
+    n_grams = ("3-gram", "5-gram")
+    for level, other in itertools.product((1, 2), n_grams):
+        assert judge("RNN", other, level) == Verdict.SUPERIOR, "ratios are similar"
+    assert judge("5-gram", "3-gram", 1) == Verdict.SUPERIOR
+    for level, other in itertools.product((1, 2), (*n_grams, "RNN")):
+        assert judge("sRNN-75(10)", other, level) == Verdict.SUPERIOR
+    for other in (*n_grams, "RNN"):
+        assert judge("sRNN-75(50)", other, 1) == Verdict.INFERIOR
+    assert judge("sRNN-75(50)", "RNN", 2) == Verdict.INDETERMINATE
+
+
+@pytest.mark.parametrize(
+    ("entropy", "ratio", "expected"),
+    [
+        (2.1, 3.0, "superior"),
+        (2.1, 2.91, "superior"),
+        (2.1, 2.90, "scaling"),
+        (1.9, 2.91, "indeterminate"),
+        (1.9, 2.90, "inferior"),
+        (2.0, 3.0, "indeterminate"),  # an equal entropy is not a higher one
+    ],
+)
+def test_table_of_verdicts(entropy, ratio, expected):
+    assert verdict(entropy, ratio, 2.0, 3.0) == expected
+
+
+# Exactly
+
+
+def test_squared_error_is_unbiased_by_enumeration():
+    """Over every sample of 3 of a population of 3, the error of the mean is right."""
+    population = doubles(0.5, -1.0, 4.0)
+    clean = torch.zeros(3, dtype=torch.float64)
+    samples = torch.cartesian_prod(*[population] * 3)
+
+    entropies = contrastive_entropy(clean, -samples, 3)
+    errors = contrastive_stderr(clean, -samples, 3)
+
+    assert errors.square().mean() == pytest.approx(entropies.var(correction=0).item())
+    assert mean_stderr(samples) == pytest.approx(errors)
+
+
+def test_ratio_error_is_that_of_its_linearisation():
+    a, b = doubles(3.0, 8.0, 7.0, 1.0), doubles(2.0, 1.0, 1.5, 0.5)
+    step = 1e-6
+    slopes = []
+    for m in range(4):
+        up, down = torch.ones(4).double(), torch.ones(4).double()
+        up[m], down[m] = 1 + step, 1 - step
+        rise = (up * a).sum() / (up * b).sum() - (down * a).sum() / (down * b).sum()
+        slopes.append(rise / (2 * step))
+
+    expected = math.sqrt(sum(s**2 for s in slopes) * 4 / 3)
+    assert ratio_stderr(a, b).item() == pytest.approx(expected, rel=1e-8)
+
+
+def test_errors_cover():
+    """Simulated sentences: the truth is within two errors 95 % of the time."""
+    generator = torch.Generator().manual_seed(0)
+    trials, size = 2000, 200
+
+    def normal():
+        return torch.randn(trials, size, generator=generator, dtype=torch.float64)
+
+    words = 5 + 2 * normal().abs()
+    low = 0.5 * words + normal()
+    high = 2 * low + normal()
+
+    for numerator, denominator, truth in ((low, words, 0.5), (high, low, 2.0)):
+        rate = numerator.sum(-1) / denominator.sum(-1)
+        error = ratio_stderr(numerator, denominator)
+        covered = ((rate - truth).abs() < 1.96 * error).double().mean().item()
+        spread = math.sqrt(0.95 * 0.05 / trials)
+        assert abs(covered - 0.95) < 4 * spread
+
+
+@given(pairs=scores, shift=st.floats(-50, 50), power=st.floats(0.1, 10))
+def test_scale_and_normaliser(pairs, shift, power):
+    """A normaliser cancels; a power scales the entropy and leaves the ratio."""
+    clean = doubles(*(a for a, _ in pairs))
+    copies = doubles(*(b for _, b in pairs))
+    units = len(pairs)
+
+    entropy = contrastive_entropy(clean, copies, units)
+    moved = contrastive_entropy(clean + shift, copies + shift, units)
+    raised = contrastive_entropy(power * clean, power * copies, units)
+
+    assert moved.item() == pytest.approx(entropy.item(), abs=1e-9)
+    assert raised.item() == pytest.approx(power * entropy.item(), abs=1e-9)
+    if entropy > 1e-3:
+        ratio = contrastive_ratio(3 * raised, raised)
+        assert ratio.item() == pytest.approx(3)
+
+
+# Levels
+
+
+def test_levels_agree_with_the_functions():
+    copies = {
+        0.5: torch.stack([STRONG, STRONG - 1]),
+        0.1: torch.stack([MILD, MILD - 0.5]),
+    }
+
+    low, high = contrastive_levels(CLEAN, copies, WORDS)
+
+    assert (low.level, high.level) == (0.1, 0.5)
+    assert low.entropy.value == pytest.approx((4.5 + 6) / 2 / 15)
+    assert low.ratio.value == 1 and low.ratio.stderr == 0
+    assert low.ratio.replicate_stderr == pytest.approx(0, abs=1e-12)
+    assert high.entropy.value == pytest.approx((18 + 21) / 2 / 15)
+    assert high.ratio.value == pytest.approx(39 / 10.5)
+    assert high.entropy.stderr == pytest.approx(
+        contrastive_stderr(CLEAN, STRONG - 0.5, WORDS).item()
+    )
+    # replicates: 18/15 and 21/15, half their distance apart from the mean
+    assert high.entropy.replicate_stderr == pytest.approx(1.5 / 15)
+    # residuals of the ratio: 18 - 4.5 R and 21 - 6 R, with R = 39/10.5
+    off = 18 - 4.5 * 39 / 10.5
+    assert high.ratio.replicate_stderr == pytest.approx(2 * abs(off) / 10.5)
+    nats, bits = high.entropy, high.entropy.bits()
+    assert bits.value == pytest.approx(nats.value / math.log(2))
+    assert bits.stderr == pytest.approx(nats.stderr / math.log(2))
+    assert bits.replicate_stderr == pytest.approx(nats.replicate_stderr / math.log(2))
+
+
+def test_another_baseline():
+    found = contrastive_levels(CLEAN, {1: MILD, 2: STRONG}, 3, baseline=2)
+    assert [each.ratio.value for each in found] == [0.25, 1.0]
+
+
+def test_no_ratio_over_a_baseline_that_is_not_worse():
+    """Entropies are what they are without it."""
+    ratios = contrastive_levels(CLEAN, {1: MILD, 2: STRONG}, WORDS)
+    for baseline in (CLEAN, CLEAN + 1):
+        found = contrastive_levels(CLEAN, {1: baseline, 2: STRONG}, WORDS)
+        assert [each.ratio for each in found] == [None, None]
+        assert found[1].entropy == ratios[1].entropy
+        with pytest.raises(ValueError, match="no ratio without a positive one"):
+            mean_ratio(CLEAN, STRONG[None], baseline[None])
+
+
+def test_the_error_of_a_rate_is_the_one_that_is_known():
+    one = mean_entropy(CLEAN, MILD[None], WORDS)
+    assert one.rate() == Rate(one.value, contrastive_stderr(CLEAN, MILD, WORDS).item())
+    two = mean_entropy(CLEAN, torch.stack([MILD, STRONG]), WORDS)
+    assert two.rate() == Rate(two.value, two.replicate_stderr)
+    assert two.replicate_stderr == pytest.approx((18 - 4.5) / 2 / 15)
+
+
+# Bad input
+
+
+def test_errors_say_what_is_wrong():
+    with pytest.raises(ValueError, match=r"log_scores\[1\] is nan"):
+        contrastive_entropy(doubles(1.0, math.nan), doubles(1.0, 2.0), 2)
+    with pytest.raises(ValueError, match=r"distorted\[0, 1\] is -inf"):
+        contrastive_entropy(CLEAN[:2], doubles([1.0, -math.inf]), 2)
+    with pytest.raises(ValueError, match=r"expected \(..., 3\)"):
+        contrastive_entropy(CLEAN, MILD[:2], 3)
+    with pytest.raises(ValueError, match=r"expected \(..., 3\)"):
+        contrastive_entropy(CLEAN, MILD[0], 3)
+    with pytest.raises(ValueError, match="num_units must be at least 1"):
+        contrastive_entropy(CLEAN, MILD, 0)
+    with pytest.raises(TypeError, match="floating-point"):
+        contrastive_entropy(torch.tensor([1, 2]), doubles(1.0, 2.0), 2)
+    with pytest.raises(ValueError, match="no ratio"):
+        contrastive_ratio(doubles(1.0), doubles(0.0))
+    with pytest.raises(ValueError, match=r"totals 0"):
+        ratio_stderr(doubles(1.0, 2.0), doubles(1.0, -1.0))
+    with pytest.raises(ValueError, match="no level"):
+        contrastive_levels(CLEAN, {}, 3)
+    with pytest.raises(ValueError, match=r"0.2 is no level; there is \[0.1\]"):
+        contrastive_levels(CLEAN, {0.1: MILD}, 3, baseline=0.2)
+    with pytest.raises(ValueError, match="has 2 replicates and the baseline 1"):
+        contrastive_levels(CLEAN, {1: MILD, 2: torch.stack([MILD, MILD])}, 3)
+    with pytest.raises(ValueError, match="must be finite"):
+        verdict(math.inf, 1, 1, 1)

@@ -1,0 +1,152 @@
+"""Converted archives score as the originals do, and wrong ones say what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.convert.entitynlm import convert
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.entitynlm.chain import Chains
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+from tests.allennlp_archive import files, write_directory, write_tar
+from tests.models.entitynlm import reference
+
+MARKS = ["@@PADDING@@", "@@UNKNOWN@@", "@@START@@", "@@END@@"]
+WORDS = [*MARKS, *(f"w{i}" for i in range(4, 20))]
+CASES = reference.numbers()["cases"]
+TOLERANCE = 1e-10
+
+
+def archive(name: str, *, proposal: bool = False, offset: bool = False, words=WORDS):
+    """Files of configuration A or B with its words in any order."""
+    weights = dict(reference.originals(name)[proposal])
+    rows = [WORDS.index(word) for word in words]
+    for tensor in weights:
+        if tensor.startswith(("_text_field", "_vocab_projection")):
+            weights[tensor] = weights[tensor][rows]
+    config = {
+        "dataset_reader": {"type": "conll2012_jsonl", "offset": int(offset)},
+        "model": {"type": "entitydisc" if proposal else "entitynlm"},
+    }
+    unknown = ["rare", "rarer", "rarest"]
+    return files(config, weights, {"tokens": words, "tokens_unk": unknown})
+
+
+SHUFFLED = [*MARKS[:2], *WORDS[:9:-1], *MARKS[:1:-1], *WORDS[4:10]]
+
+
+@pytest.mark.parametrize("words", [WORDS, SHUFFLED], ids=["in order", "shuffled"])
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_a_converted_model_scores_as_the_original(tmp_path, name, words, capsys):
+    paths = [
+        write_tar(tmp_path / "p.tar.gz", archive(name, words=words)),
+        write_tar(tmp_path / "q.tar.gz", archive(name, proposal=True, words=words)),
+        write_directory(
+            tmp_path / "r", archive(name, proposal=True, offset=True, words=words)
+        ),
+    ]
+    output = tmp_path / "converted"
+    command = ["convert", "entitynlm", "--archive", str(paths[0])]
+    command += ["--proposal", str(paths[1]), "--proposal", str(paths[2])]
+    assert main([*command, "--output", str(output)]) == 0
+    assert capsys.readouterr().out == (
+        f"wrote {output}: 20 words to utter; "
+        "proposals: adapted, peeking, nonpeeking, prior\n"
+    )
+    checkpoint = load(output, expected="entitynlm")
+    model, config = checkpoint.model, checkpoint.model.config
+    assert config.tie_weights == (name == "B")
+    assert config.num_unknown_types == 3
+    number = checkpoint.tokenizer.tokenizer.token_to_id
+    assert [number(mark) for mark in MARKS] == [0, 1, 2, 3]
+
+    for case in [c for c in CASES if c["model"] == name]:
+        document = [number(WORDS[i]) for i in case["tokens"]]
+        batch = TokenBatch.collate([document[1:]], first=document[0])
+        chains = reference.chains(case["z"])
+        log_p = model.log_joint(model.encode(batch), chains).item()
+        assert abs(log_p - case["p"]["logp"]) < TOLERANCE
+        q = model.proposal("peeking")
+        log_q = q.log_prob(q.encode(batch), chains).item()
+        assert abs(log_q - case["q"]["logq_forward"]) < TOLERANCE
+    for case in reference.numbers()["nonpeeking"]["cases"]:
+        if case["model"] == name:
+            document = [number(WORDS[i]) for i in case["tokens"]]
+            batch = TokenBatch.collate([document[1:]], first=document[0])
+            q = model.proposal("nonpeeking")
+            log_q = q.log_prob(q.encode(batch), reference.chains(case["z"])).item()
+            assert abs(log_q - case["logq_nonpeeking"]) < TOLERANCE
+
+
+def test_sentences_are_lines(tmp_path):
+    convert(write_directory(tmp_path / "p", archive("A")), tmp_path / "out")
+    tokenizer = load(tmp_path / "out").tokenizer
+    wanted = [4, 5, END, START, 1, 6]
+    for text in ("w4 w5\nw99 w6", "w4  w5 \n\n w99 w6", "w4 w5 \n @@START@@ w99 w6"):
+        assert tokenizer(text).ids == wanted
+
+
+def test_without_trained_proposals_p_proposes(tmp_path):
+    model = convert(write_directory(tmp_path / "p", archive("B")), tmp_path / "out")
+    assert model.proposal_names == ["adapted", "prior"]
+    batch = reference.batch([2, 4, 5, 3])
+    q = model.proposal()
+    chains = Chains(*(torch.zeros(1, 1, 3, dtype=torch.long) for _ in range(2)))
+    assert q.log_prob(q.encode(batch), chains).isfinite().all()
+
+
+def without(contents, left_out: str):
+    return {name: data for name, data in contents.items() if name != left_out}
+
+
+def damaged(contents, old: bytes, new: bytes):
+    return {name: data.replace(old, new) for name, data in contents.items()}
+
+
+@pytest.mark.parametrize(
+    ("p", "qs", "message"),
+    [
+        (archive("A", proposal=True), [], "it is no generative EntityNLM"),
+        (
+            archive("A"),
+            [archive("B", proposal=True)],
+            "asks for .* as our proposals.peek",
+        ),
+        (
+            archive("A"),
+            [archive("A", proposal=True)] * 2,
+            "is a second peeking proposal: give one",
+        ),
+        (
+            archive("A"),
+            [archive("A", proposal=True, words=SHUFFLED)],
+            "the proposal belongs to another model",
+        ),
+        (damaged(archive("A"), b"@@START@@", b"@@BEGIN@@"), [], "lacks @@START@@"),
+        (damaged(archive("A"), b"w19", b"w19\nw20"), [], "has 20 rows, but .* 21 ent"),
+        (
+            damaged(archive("A"), b"_rnn._rnns.0", b"_rnn._runs.0"),
+            [],
+            "it is no EntityNLM of the ACL 2020 code",
+        ),
+        (
+            damaged(archive("A"), b"_entity_type", b"_entity_kind"),
+            [],
+            "code before it are other models",
+        ),
+        (without(archive("A"), "weights.th"), [], "lacks weights.th"),
+    ],
+)
+def test_a_wrong_archive_is_refused(tmp_path, capsys, p, qs, message):
+    path = write_directory(tmp_path / "p", p)
+    command = ["convert", "entitynlm", "--archive", str(path)]
+    for i, q in enumerate(qs):
+        command += ["--proposal", str(write_directory(tmp_path / f"q{i}", q))]
+    with pytest.raises(ValueError, match=message):
+        convert(path, tmp_path / "out", proposals=command[5::2])
+    assert main([*command, "--output", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()

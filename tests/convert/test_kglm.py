@@ -1,0 +1,223 @@
+"""Converted archives are the originals, and score as they do."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.convert.kglm import convert
+from lm_latent_eval.convert.originals.kglm import read_aliases, split_alias
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.kglm.columns import everything
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.corpora import unmarked
+from lm_latent_eval.text.words import END
+from tests import kglm_reference as reference
+from tests.allennlp_archive import files, write_directory, write_tar
+from tests.kglm_archives import (
+    SPECIAL,
+    golden_archive,
+    knowledge,
+    published,
+    word,
+    written,
+)
+
+
+@pytest.mark.parametrize("name", "ABC")
+def test_every_number_of_a_model_is_taken_over(golden, name):
+    ours, wanted = golden(name), reference.model(name, as_reader=True)
+    weights, expected = ours.model.state_dict(), wanted.state_dict()
+    assert weights.keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert torch.equal(weights[key], tensor), key
+        assert weights[key].dtype == torch.float64
+    for option, value in wanted.config.to_dict().items():
+        if option not in ("architectures", "dtype", "num_words"):
+            assert getattr(ours.model.config, option) == value, option
+    assert ours.model.config.num_words == ours.tokenizer.num_words
+
+    graph, original = ours.model.knowledge, wanted.knowledge
+    for column in ("edge_key", "edge_relation", "entity_of"):
+        assert torch.equal(
+            everything(getattr(graph, column)), getattr(original, column)
+        )
+    assert list(graph.node_names) == list(original.node_names)
+    assert list(graph.relation_names) == list(original.relation_names)
+    names = [
+        ["" if i == 0 else ours.tokenizer.word(i) for i in form]
+        for form in everything(graph.aliases).flatten(0, 1).tolist()
+    ]
+    assert names == [
+        ["" if i == 0 else word(i) for i in form]
+        for form in original.aliases.flatten(0, 1).tolist()
+    ]
+
+
+@pytest.mark.parametrize("name", "ABC")
+def test_every_case_scores_as_before(golden, name):
+    """Through the words: the converted tokenizer, read from its file, gives the ids."""
+    ours, wanted = golden(name), reference.model(name, as_reader=True)
+    cases = [c for c in reference.numbers()["cases"] if c["model"] == name]
+    finite = 0
+    for case in cases:
+        ids = ours.tokenizer(" ".join(map(word, case["tokens"]))).ids
+        batch = TokenBatch.collate([ids[1:]], first=ids[0])
+        walks = reference.walks(case["z"])
+        score = ours.model.log_joint(ours.model.encode(batch), walks)
+        before = reference.batch(case["tokens"])
+        expected = wanted.log_joint(wanted.encode(before), walks)
+        assert torch.equal(score, expected)
+        finite += bool(score.isfinite())
+    assert finite > 5, "premise: most cases are possible walks"
+
+
+@pytest.mark.parametrize("which", ["peeking", "nonpeeking"])
+def test_a_proposal_reads_what_its_reader_did(tmp_path, which):
+    contents = files(*golden_archive("A", proposal=True, offset=which == "nonpeeking"))
+    convert(
+        write_directory(tmp_path / "a", files(*golden_archive("A"))),
+        tmp_path / "out",
+        proposals=[write_tar(tmp_path / "q.tar.gz", contents)],
+        **knowledge(tmp_path),
+    )
+    model = load(tmp_path / "out").model
+    assert model.config.proposals == [which]
+    assert model.proposal_names == ["adapted", which, "prior"]
+
+
+# -- words --------------------------------------------------------------------------
+
+
+def test_special_words_may_stand_anywhere(golden, tmp_path):
+    """They get the ids that we give them, and all weights go with their words."""
+    config, weights, vocabulary = golden_archive("A")
+    size = len(vocabulary["tokens"])
+    order = [0, 1, *reversed(range(2, size))]
+    moved = {
+        "_token_embedder.weight": weights["_token_embedder.weight"][order],
+        "_fc_generate.weight": weights["_fc_generate.weight"][order],
+        "_fc_generate.bias": weights["_fc_generate.bias"][order],
+    }
+    tokens = [vocabulary["tokens"][i] for i in order]
+    assert tokens[2:4] != SPECIAL[2:4], "premise"
+    contents = files(config, weights | moved, vocabulary | {"tokens": tokens})
+    archive = write_directory(tmp_path / "a", contents)
+    convert(archive, tmp_path / "out", **knowledge(tmp_path))
+    ours, before = load(tmp_path / "out"), golden("A")
+    assert [ours.tokenizer.word(i) for i in range(4)] == SPECIAL
+    for case in reference.numbers()["cases"]:
+        if case["model"] != "A":
+            continue
+        text, walks = " ".join(map(word, case["tokens"])), reference.walks(case["z"])
+        scores = []
+        for checkpoint in (ours, before):
+            ids = checkpoint.tokenizer(text).ids
+            batch = TokenBatch.collate([ids[1:]], first=ids[0])
+            encoded = checkpoint.model.encode(batch)
+            scores.append(checkpoint.model.log_joint(encoded, walks))
+        # The sum over the vocabulary runs in another order.
+        torch.testing.assert_close(scores[0], scores[1], rtol=1e-12, atol=0)
+
+
+def test_a_line_ends_with_its_mark(golden):
+    """Where each word stands in the string is known all the same."""
+    first, last = word(5), word(6)
+    text = f"{first}  {last} \n\n {last}\n{first} {first}"
+    words = golden("A").tokenizer(text)
+    assert words.ids == [5, 6, END, 6, END, 5, 5]
+    pieces = [text[a:b] for a, b in zip(words.starts, words.ends, strict=True)]
+    assert [p.strip() for p in pieces] == [first, last, "", last, "", first, first]
+
+
+def test_names_are_cut_into_words(tmp_path):
+    assert split_alias("U.S. Route 12 in Washington") == [
+        *("U.S.", "Route", "12", "in", "Washington")
+    ]
+    assert split_alias("St Ceinwen's Church, Cerrigceinwen") == [
+        *("St", "Ceinwen", "'s", "Church", ",", "Cerrigceinwen")
+    ]
+    assert split_alias("Washington (state)") == ["Washington", "(", "state", ")"]
+    assert split_alias("Benton City – Kiona Bridge")[2] == "–"
+    assert split_alias("R&B, don't, O'Brien, 10,000 and 1990–91") == [
+        *("R&B", ",", "do", "n't", ",", "O'Brien", ",", "10,000", "and", "1990–91")
+    ]
+    names = {"Q1": ["a cable-stayed one", ["as", "it is"]], "Q2": {"b", "a"}, "Q3": []}
+    (tmp_path / "alias.pkl").write_bytes(pickle.dumps(names))
+    assert read_aliases(tmp_path / "alias.pkl") == {
+        "Q1": [["a", "cable", "-", "stayed", "one"], ["as", "it is"]],
+        "Q2": [["a"], ["b"]],
+        "Q3": [],
+    }
+
+
+# -- end to end ---------------------------------------------------------------------
+
+
+def test_the_command_and_the_harness_without_a_proposal(tmp_path, capsys):
+    arguments = written(tmp_path, "acl2020")
+    command = ["convert", "kglm", "--output", str(tmp_path / "out")]
+    for name, path in arguments.items():
+        command += [f"--{name.replace('_', '-')}", str(path)]
+    assert main(command) == 0
+    assert capsys.readouterr().out == (
+        f"wrote {tmp_path / 'out'}: 20 words to utter, 46 more to copy; "
+        "1464 nodes, 1814 edges; proposals: adapted, prior\n"
+    )
+    from lm_eval.api.instance import Instance
+
+    from lm_latent_eval.harness.backends import LatentKGLM
+
+    lm = LatentKGLM(pretrained=str(tmp_path / "out"), num_samples=200, batch_size=2)
+    info = lm.get_model_info()["latent_eval"]
+    assert info["proposal"] == "adapted"
+    assert info["mass"] == "sub-normalised"
+    # The scorer puts START before a text and END after it.
+    texts = [" ".join(unmarked(case["tokens"])) for case in published()["cases"]]
+    asked = [
+        Instance("loglikelihood_rolling", {}, (t,), i) for i, t in enumerate(texts)
+    ]
+    answers = lm.loglikelihood_rolling(asked)
+    for answer, case in zip(answers, published()["cases"], strict=True):
+        assert answer.estimate.num_tokens == len(case["tokens"]) - 1
+        assert math.isfinite(answer)
+        # The annotated walk is one of the many that are summed.
+        assert answer > case["p"]["penalized_logp_clean"]
+
+
+def test_files_that_the_archive_names_are_found(tmp_path, monkeypatch):
+    arguments = written(tmp_path, "acl2020")
+    archive, graph, aliases = arguments.values()
+    with pytest.raises(ValueError, match=r"knowledge_graph_path in config\.json is"):
+        convert(archive, tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    config = published()["config"]["acl2020"]
+    named = Path(config["model"]["knowledge_graph_path"])
+    named.parent.mkdir(parents=True)
+    named.write_bytes(pickle.dumps(json.loads(graph.read_text())))
+    named = Path(config["dataset_reader"]["alias_database_path"])
+    named.write_bytes(pickle.dumps(json.loads(aliases.read_text())))
+    convert(archive, tmp_path / "out")
+    convert(output=tmp_path / "same", **arguments)
+    assert load(tmp_path / "out").digest == load(tmp_path / "same").digest
+
+
+def test_a_final_newline_may_be_missing_or_not(golden, tmp_path):
+    contents = files(*golden_archive("B"))
+    for name in contents:
+        if name.startswith("vocabulary/"):
+            assert not contents[name].endswith(b"\n"), "premise"
+            contents = contents | {name: contents[name] + b"\n"}
+    archive = write_tar(tmp_path / "a", contents)
+    convert(archive, tmp_path / "out", **knowledge(tmp_path))
+    ours = load(tmp_path / "out")
+    assert ours.tokenizer.tokenizer.get_vocab() == (
+        golden("B").tokenizer.tokenizer.get_vocab()
+    )
+    assert ours.model.config.num_unknown_types == 7

@@ -1,0 +1,443 @@
+"""What is wrong with an archive, a proposal, a graph or aliases is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.convert.kglm import convert
+from lm_latent_eval.convert.originals.kglm import read_aliases, read_edges
+from lm_latent_eval.models.checkpoint import load
+from tests.allennlp_archive import files, write_directory, write_tar
+from tests.kglm_archives import golden_archive, knowledge
+from tests.memory_limit import at_most
+
+
+def without(contents, name):
+    return {n: c for n, c in contents.items() if n != name}
+
+
+def changed(contents, name, change):
+    return contents | {name: change(contents[name])}
+
+
+def with_weights(change):
+    def apply(contents):
+        config, weights, vocabulary = golden_archive("B")
+        change(weights)
+        return contents | {
+            "weights.th": files(config, weights, vocabulary)["weights.th"]
+        }
+
+    return apply
+
+
+def with_option(name, value):
+    return lambda contents: changed(
+        contents,
+        "config.json",
+        lambda c: json.dumps(
+            {"model": {**json.loads(c)["model"], name: value}}
+        ).encode(),
+    )
+
+
+TOKENS = "vocabulary/tokens.txt"
+PATTERNS = "vocabulary/non_padded_namespaces.txt"
+
+DAMAGED = {
+    "no configuration": (lambda c: without(c, "config.json"), "lacks config.json"),
+    "no weights": (lambda c: without(c, "weights.th"), "lacks weights.th"),
+    "no patterns": (lambda c: without(c, PATTERNS), "lacks vocabulary/non_padded"),
+    "no relations": (
+        lambda c: without(c, "vocabulary/relations.txt"),
+        "lacks vocabulary/relations.txt",
+    ),
+    "no JSON": (
+        lambda c: changed(c, "config.json", lambda b: b[:30]),
+        "config.json is no configuration",
+    ),
+    "no model": (
+        lambda c: c | {"config.json": b'{"model": "kglm"}'},
+        "config.json is no configuration",
+    ),
+    "another model": (with_option("type", "awd-lstm-lm"), "of type 'awd-lstm-lm'"),
+    "a proposal": (with_option("type", "kglm-disc"), "of type 'kglm-disc', not 'kglm'"),
+    "no size": (with_option("hidden_size", None), "has no model.hidden_size"),
+    "a cutoff that is none": (
+        with_option("cutoff", True),
+        "config.json: cutoff is True: expected a whole number",
+    ),
+    "another size": (with_option("hidden_size", 7), "config.json asks for (28,"),
+    "more layers": (with_option("num_layers", 4), "config.json asks for (36,)"),
+    "fewer layers": (with_option("num_layers", 1), "config.json asks for (64,)"),
+    "a shortlist": (with_option("use_shortlist", True), "asks for nothing"),
+    "cut weights": (
+        lambda c: changed(c, "weights.th", lambda b: b[: len(b) // 2]),
+        "weights.th is damaged or holds more than tensors",
+    ),
+    "weights with code": (
+        lambda c: c | {"weights.th": pickle.dumps(print)},
+        "weights.th is damaged or holds more than tensors",
+    ),
+    "weights in a list": (
+        lambda c: c | {"weights.th": files({}, {}, {})["weights.th"]},
+        "_token_embedder.weight in weights.th has 0 rows",
+    ),
+    "not a number": (
+        with_weights(lambda w: w["_fc_copy.bias"].fill_(float("nan"))),
+        "'_fc_copy.bias' in weights.th holds NaN",
+    ),
+    "a tensor of rank 0": (
+        with_weights(lambda w: w.update({"_token_embedder.weight": torch.ones(())})),
+        "_token_embedder.weight in weights.th is no table but of shape ()",
+    ),
+    "whole numbers": (
+        with_weights(lambda w: w.update({"_fc_copy.bias": w["_fc_copy.bias"].long()})),
+        "words.copy.bias, but weights.th has (6,) of torch.int64",
+    ),
+    "sparse": (
+        with_weights(
+            lambda w: w.update({"_fc_copy.bias": w["_fc_copy.bias"].to_sparse()})
+        ),
+        "holds more than tensors: it asks for torch._utils._rebuild_sparse_tensor",
+    ),
+    "one number for all": (
+        with_weights(lambda w: w.update(x=torch.ones(1).expand(1 << 40))),
+        "holds more than tensors: a tensor repeats its numbers (a stride of 0)",
+    ),
+    "sizes that nothing has": (
+        with_option("hidden_size", 10**12),
+        "model.hidden_size in config.json is 1000000000000, which is not that",
+    ),
+    "layers without end": (
+        with_option("num_layers", 10**9),
+        "model.num_layers in config.json is 1000000000, which is not that",
+    ),
+    "a size below 1": (with_option("hidden_size", -1), "config.json is -1, which is"),
+    "a size that is none": (with_option("num_layers", True), "has no model.num_layers"),
+    "deep JSON": (
+        lambda c: c | {"config.json": b"[" * 100_000},
+        "config.json is no configuration",
+    ),
+    "a tensor less": (
+        with_weights(lambda w: w.pop("_fc_copy.bias")),
+        "words.copy.bias, but weights.th has nothing",
+    ),
+    "a tensor more": (
+        with_weights(lambda w: w.update(_fc_more=torch.zeros(1))),
+        "'_fc_more' is not a tensor of an original KGLM",
+    ),
+    "a word more to utter": (
+        with_weights(lambda w: w.update({"_fc_generate.bias": torch.zeros(27)})),
+        "asks for (26,) as our generative.words.bias, but weights.th has (27,)",
+    ),
+    "untied": (
+        with_weights(lambda w: w.update({"_fc_generate.weight": torch.zeros(26, 6)})),
+        "'_fc_generate.weight' is not '_token_embedder.weight', though tied",
+    ),
+    "a word more": (
+        lambda c: changed(c, TOKENS, lambda b: b + b"\nmore\n"),
+        "has 26 rows, but vocabulary/tokens.txt has 27 entries",
+    ),
+    "a word twice": (
+        lambda c: changed(c, TOKENS, lambda b: b.replace(b"w5\n", b"w4\n")),
+        "vocabulary/tokens.txt lists 'w4' twice",
+    ),
+    "no end": (
+        lambda c: changed(c, TOKENS, lambda b: b.replace(b"@@END@@", b"end")),
+        "vocabulary/tokens.txt lacks @@END@@",
+    ),
+    "no unknown word": (
+        lambda c: changed(c, TOKENS, lambda b: b.replace(b"@@UNKNOWN@@", b"unk")),
+        "the first line of vocabulary/tokens.txt is not @@UNKNOWN@@",
+    ),
+    "not UTF-8": (
+        lambda c: changed(c, TOKENS, lambda b: b.replace(b"w5", b"\xff5")),
+        "vocabulary/tokens.txt is not UTF-8",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize("write", [write_tar, write_directory])
+def test_what_is_wrong_with_an_archive_is_said(tmp_path, kind, write):
+    damage, message = DAMAGED[kind]
+    archive = write(tmp_path / "a", damage(files(*golden_archive("B"))))
+    with at_most(1 << 29), pytest.raises(ValueError) as caught:
+        convert(archive, tmp_path / "out", **knowledge(tmp_path))
+    assert str(archive) in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value), "torch's advice is dangerous"
+    assert not (tmp_path / "out").exists()
+
+
+def member(name: str, **fields) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info
+
+
+@pytest.mark.parametrize(
+    ("unsafe", "message"),
+    [
+        (member("../config.json"), "leads out of it"),
+        (member("vocabulary/../../tokens.txt"), "leads out of it"),
+        (member("/etc/passwd"), "leads out of it"),
+        (
+            member(
+                "vocabulary/tokens.txt", type=tarfile.SYMTYPE, linkname="/etc/passwd"
+            ),
+            "is no plain file",
+        ),
+        (
+            member("config.json", type=tarfile.LNKTYPE, linkname="/etc/passwd"),
+            "is no plain file",
+        ),
+        (member("weights.th", type=tarfile.FIFOTYPE), "is no plain file"),
+    ],
+)
+def test_unsafe_members_are_refused(tmp_path, unsafe, message):
+    path = write_tar(tmp_path / "a.tar", files(*golden_archive("B")))
+    with tarfile.open(path) as tar:
+        kept = [(m, tar.extractfile(m)) for m in tar.getmembers()]
+        with tarfile.open(tmp_path / "b.tar", "w") as worse:
+            worse.addfile(unsafe)
+            for info, content in kept:
+                worse.addfile(info, content)
+    with pytest.raises(ValueError, match=rf"b\.tar is refused: .* {message}"):
+        convert(tmp_path / "b.tar", tmp_path / "out", **knowledge(tmp_path))
+
+
+HUGE = 1 << 40
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("name", ["weights.th", "log/unwanted"])
+@pytest.mark.parametrize("size", [HUGE, -512])
+def test_members_of_a_declared_size(tmp_path, name, size, zipped):
+    """They have 512 bytes each, and no end."""
+    info = member(name, size=size)
+    content = info.tobuf(tarfile.GNU_FORMAT) + bytes(512)
+    path = tmp_path / "a.tar"
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    with (
+        at_most(1 << 28),
+        pytest.raises(ValueError, match=r"a\.tar is (refused: it unp|not a readable)"),
+    ):
+        convert(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_of_a_declared_size(tmp_path, kind):
+    """tarfile reads all of a long name, and of an extended header."""
+    info = member("x", size=HUGE, type=kind)
+    path = tmp_path / "a.tar"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10**8)))
+    assert path.stat().st_size < 200_000, "premise"
+    with (
+        at_most(1 << 28),
+        pytest.raises(ValueError, match=r"a\.tar is refused: it unpacks to more than"),
+    ):
+        convert(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["weights.th", "config.json", "log/unwanted"])
+def test_an_archive_that_unpacks_to_much_more(tmp_path, name):
+    """A hundred thousand bytes of gzip become a hundred million."""
+    path = write_tar(tmp_path / "a.tar.gz", {name: bytes(10**8)})
+    assert path.stat().st_size < 200_000, "premise"
+    with at_most(10**8), pytest.raises(ValueError) as caught:
+        convert(path, tmp_path / "out")
+    assert "a.tar.gz is refused: it unpacks to more than 16,777" in str(caught.value)
+    assert "give the directory" in str(caught.value)
+
+
+def test_very_many_members(tmp_path):
+    """30,000 members of nothing, each a record of a kilobyte if they were kept."""
+    header = member("x").tobuf(tarfile.GNU_FORMAT)
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(header * 30_000))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="lacks config"):
+        convert(path, tmp_path / "out")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+def test_a_sparse_member(tmp_path):
+    """Of nothing but a hole of a terabyte."""
+    info = member("weights.th", type=tarfile.GNUTYPE_SPARSE)
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[483:495] = b"\x80" + HUGE.to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + bytes(1024))
+    with at_most(1 << 28), pytest.raises(ValueError, match=r"weights\.th is no plain"):
+        convert(tmp_path / "a.tar", tmp_path / "out")
+
+
+def test_other_compressions_are_no_archives(tmp_path):
+    """A header of LZMA asks for gigabytes before the first byte."""
+    path = tmp_path / "a.tar.xz"
+    with tarfile.open(path, "w:xz") as tar:
+        tar.addfile(member("config.json"))
+    with pytest.raises(ValueError, match=r"a\.tar\.xz is not a readable archive"):
+        convert(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[" * 100_000, "not JSON of a table"),
+        ('{"Q1": ' + "[" * 900 + "]" * 900 + "}", "expected a list"),
+    ],
+)
+@pytest.mark.parametrize("name", ["knowledge_graph", "aliases"])
+def test_deep_json(tmp_path, name, content, said):
+    files_ = knowledge(tmp_path)
+    (tmp_path / "deep.json").write_text(content)
+    archive = write_directory(tmp_path / "a", files(*golden_archive("B")))
+    with pytest.raises(ValueError, match=rf"deep\.json.*{said}") as caught:
+        convert(archive, tmp_path / "out", **{**files_, name: tmp_path / "deep.json"})
+    assert len(str(caught.value)) < 500
+
+
+def test_a_deep_pickle_is_shown_in_part(tmp_path):
+    """A list within a list, a million times: to show it all would never end."""
+    deep = b"\x80\x02}X\x02\0\0\0Q1" + b"]" * 10**6 + b"a" * (10**6 - 1) + b"s."
+    (tmp_path / "deep.pkl").write_bytes(deep)
+    for reader in (read_aliases, read_edges):
+        with pytest.raises(ValueError, match="expected a list") as caught:
+            reader(tmp_path / "deep.pkl")
+        assert len(str(caught.value)) < 500
+
+
+def test_sets_of_names_of_both_kinds(tmp_path):
+    path = tmp_path / "alias.pkl"
+    path.write_bytes(pickle.dumps({"Q1": {"Ada", ("Ada", "King")}}))
+    assert sorted(read_aliases(path)["Q1"]) == [["Ada"], ["Ada", "King"]]
+    path.write_bytes(pickle.dumps({"Q1": {"Ada", 1}}))
+    with pytest.raises(ValueError, match=r"alias\.pkl: 'Q1' has"):
+        read_aliases(path)
+
+
+def test_an_archive_may_hold_more_and_begin_with_a_dot(tmp_path):
+    contents = {f"./{n}": c for n, c in files(*golden_archive("B")).items()}
+    more = {"./training_config.json": b"{", "./fta/x": b"", "./log/train/a.txt": b""}
+    archive = write_tar(tmp_path / "a.tar", contents | more)
+    convert(archive, tmp_path / "out", **knowledge(tmp_path))
+    assert load(tmp_path / "out").model.config.hidden_size == 9
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08cut"])
+def test_no_archive(tmp_path, content):
+    (tmp_path / "a.tar.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.tar\.gz is not a readable archive"):
+        convert(tmp_path / "a.tar.gz", tmp_path / "out")
+    with pytest.raises(FileNotFoundError):
+        convert(tmp_path / "b.tar.gz", tmp_path / "out")
+
+
+def test_a_cut_archive(tmp_path):
+    whole = write_tar(tmp_path / "a.tar.gz", files(*golden_archive("B")))
+    content = whole.read_bytes()
+    whole.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"a\.tar\.gz is not a readable archive"):
+        convert(whole, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (golden_archive("A"), "of type 'kglm', not 'kglm-disc'"),
+        (golden_archive("B", proposal=True), "has token_embedding_dim=6, but"),
+    ],
+)
+def test_proposals_of_another_model(tmp_path, other, message):
+    refused_proposals(tmp_path, [files(*other)], message)
+
+
+def test_proposals_over_other_names(tmp_path):
+    config, weights, vocabulary = golden_archive("A", proposal=True)
+    for namespace in ("tokens", "entity_ids", "relations"):
+        entries = list(vocabulary[namespace])
+        entries[-1], entries[-2] = entries[-2], entries[-1]
+        contents = files(config, weights, vocabulary | {namespace: entries})
+        message = f"vocabulary/{namespace}.txt is not that of"
+        refused_proposals(tmp_path / namespace, [contents], message)
+
+
+def test_two_proposals_of_a_kind(tmp_path):
+    contents = files(*golden_archive("A", proposal=True))
+    refused_proposals(tmp_path, [contents, contents], "is a second peeking proposal")
+
+
+def refused_proposals(folder: Path, contents: list[dict[str, bytes]], message: str):  # type: ignore[no-untyped-def]
+    model = write_directory(folder / "p", files(*golden_archive("A")))
+    proposals = [
+        write_directory(folder / f"q{i}", content) for i, content in enumerate(contents)
+    ]
+    with pytest.raises(ValueError) as caught:
+        convert(model, folder / "out", proposals=proposals, **knowledge(folder))
+    assert message in str(caught.value)
+    assert str(proposals[-1]) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("knowledge_graph", []),
+        ("knowledge_graph", {"Q1": None}),
+        ("knowledge_graph", {"Q1": [("P1",)]}),
+        ("knowledge_graph", {"Q1": [("P1", "Q2", "Q3")]}),
+        ("knowledge_graph", {"Q1": ["P1"]}),
+        ("knowledge_graph", {"Q1": [("P1", 2)]}),
+        ("aliases", {"Q1": "Ada"}),
+        ("aliases", {"Q1": [1]}),
+        ("aliases", {"Q1": [["Ada", 1]]}),
+        ("aliases", {"Q1": {"Ada": 1}}),
+    ],
+)
+@pytest.mark.parametrize("form", ["pkl", "json"])
+def test_tables_of_another_kind(tmp_path, name, content, form):
+    files_ = knowledge(tmp_path)
+    path = tmp_path / f"other.{form}"
+    path.write_bytes(
+        pickle.dumps(content) if form == "pkl" else json.dumps(content).encode()
+    )
+    archive = write_directory(tmp_path / "a", files(*golden_archive("B")))
+    with pytest.raises(ValueError, match=rf"other\.{form}(: | holds no table)"):
+        convert(archive, tmp_path / "out", **{**files_, name: path})
+
+
+def test_a_table_without_names(tmp_path):
+    (tmp_path / "alias.pkl").write_bytes(pickle.dumps({1: []}))
+    with pytest.raises(ValueError, match=r"alias\.pkl holds no table by entity"):
+        read_aliases(tmp_path / "alias.pkl")
+
+
+def test_a_malicious_graph(tmp_path, capsys):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    archive = write_directory(tmp_path / "a", files(*golden_archive("B")))
+    (tmp_path / "graph.pkl").write_bytes(pickle.dumps({"Q1": Trap()}))
+    command = ["convert", "kglm", "--archive", str(archive), "--output", "out"]
+    command += ["--knowledge-graph", str(tmp_path / "graph.pkl")]
+    assert main(command) == 2
+    shown = capsys.readouterr().err
+    assert "graph.pkl is refused: it asks for pathlib." in shown
+    assert not (tmp_path / "sprung").exists()

@@ -1,0 +1,141 @@
+"""Original checkpoints, rebuilt in their format, become checkpoints of ours."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.lrlm.modeling import LRLM
+from lm_latent_eval.models.lrlm.state import Everything
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+from tests.models.lrlm.reference import lrlm, numbers, original
+from tests.models.nklm.test_golden import nklm
+
+BESIDE = ("entity_vec", "relation_vec", "alias_vec")
+"""What the original's checkpoints lack."""
+KINDS = [(name, kind) for name in "AB" for kind in ("lrlm", "lrlm_txl", "nklm")]
+
+
+def spelled(name):
+    """A string for every word of a configuration, in the original's order."""
+    size = numbers(name)["config"]["vocab_size"]
+    words = ["<unk>", "<pad>", "<s>", "</s>"]
+    words += [f"w{n}" for n in range(4, numbers(name)["num_words"])]
+    return words, size
+
+
+def write(folder, name, kind, **changes):
+    """Write the files of a configuration; return the arguments of the command."""
+    content, weights = numbers(name), original(name, kind)
+    words, size = spelled(name)
+    rows = {
+        row: " ".join(words[w] for w in alias)
+        for d in content["documents"]
+        for f in d["facts"]
+        for row, alias in zip(f["rows"], f["aliases"], strict=True)
+    }
+    # Rows of documents that were left out, of words that no text has.
+    aliases = [rows.get(n, f"w4 w4 w4 w{n}") for n in range(len(weights["alias_vec"]))]
+    texts = [
+        (
+            [words[w] for w in d["words"]],
+            d["id"],
+            [
+                (f["rel_typ"], f["obj_id"], [rows[r] for r in f["rows"]])
+                for f in d["facts"]
+            ],
+        )
+        for d in content["documents"]
+    ]
+    model = {n: w for n, w in weights.items() if n not in BESIDE}
+    files = {
+        "model": {"model": model, "optimizer": {"state": {0: {"step": 3}}}},
+        "options": {**content["config"][kind], "bptt": 6},
+        "vocabulary": words[:size],
+        "texts": texts,
+        "entities": weights["entity_vec"],
+        "relations": weights["relation_vec"],
+        "aliases": aliases,
+        "alias-vectors": weights["alias_vec"],
+        **changes,
+    }
+    arguments = ["convert", kind.partition("_")[0], "--output", str(folder / "out")]
+    for file, value in files.items():
+        path = folder / file
+        if file in ("options", "vocabulary", "aliases"):
+            path.write_text(json.dumps(value))
+        elif file == "texts":
+            path.write_bytes(pickle.dumps(value))
+        else:
+            torch.save(value, path)
+        arguments += [f"--{file}", str(path)]
+    return arguments
+
+
+def opened(name, kind):
+    """The same model, put together by the tests."""
+    return nklm(name) if kind == "nklm" else lrlm(name, kind, chunk_size=6)
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_a_converted_model_is_the_original(name, kind, tmp_path, capsys):
+    assert main(write(tmp_path, name, kind)) == 0
+    shown = capsys.readouterr().out
+    assert "sub-normalised" in shown and "topics with" in shown
+    found = load(tmp_path / "out")
+    wanted = opened(name, kind)
+    state = found.model.state_dict()
+    for key, tensor in wanted.state_dict().items():
+        assert torch.equal(state[key], tensor), key
+    if not isinstance(wanted, LRLM):
+        return
+    words, _ = spelled(name)
+    for d in numbers(name)["documents"][:3]:
+        text = " ".join(words[w] for w in d["words"])
+        batch = TokenBatch.collate([[*found.tokenizer(text).ids, END]], first=START)
+        ours = TokenBatch.collate([[*d["words"], END]], first=START)
+        # Words that only names have may be numbered otherwise.
+        scores = [
+            model.log_joint(model.encode(some, model.about([d["id"]])), Everything())
+            for model, some in ((found.model, batch), (wanted, ours))
+        ]
+        torch.testing.assert_close(*scores, rtol=0, atol=1e-12)
+
+
+BAD = {
+    "model": ({"weights": {}}, "a dictionary with 'model'"),
+    "vocabulary": (["a", "b"], "its first words are not <unk>, <pad>, <s>, </s>"),
+    "aliases": (["a"], "has 1 aliases"),
+    "entities": ({"a": 1}, "is not one tensor"),
+    "options": ({}, "no original LRLM or NKLM: KeyError"),
+    "relations": (torch.zeros(3, 2), "no original LRLM or NKLM"),
+}
+
+
+@pytest.mark.parametrize("file", BAD)
+def test_what_is_not_the_originals_is_refused(file, tmp_path, capsys):
+    content, message = BAD[file]
+    assert main(write(tmp_path, "A", "lrlm", **{file: content})) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+class Evil:
+    """Would be run by an ordinary unpickler."""
+
+    def __reduce__(self):
+        return (print, ("it was run",))
+
+
+@pytest.mark.parametrize("file", ["model", "texts"])
+def test_nothing_of_a_file_is_run(file, tmp_path, capsys):
+    assert main(write(tmp_path, "A", "lrlm", **{file: [Evil()]})) == 2
+    shown = capsys.readouterr()
+    assert "it was run" not in shown.out
+    assert "refused" in shown.err

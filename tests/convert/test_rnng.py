@@ -1,0 +1,264 @@
+"""Original checkpoints, rebuilt in their format, become checkpoints of ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.convert.rnng import OriginalError, convert, read
+from lm_latent_eval.models import MODELS
+from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.text.words import SPECIAL_WORDS
+from tests.convert.test_torch_files import FORMS, text
+from tests.memory_limit import at_most
+from tests.models.rnng import reference
+
+WORDS = dict(enumerate([*SPECIAL_WORDS, *(f"w{n}" for n in range(284))]))
+
+
+CLASSES = {
+    "models": ("RNNG", "SeqLSTM", "TreeLSTM"),
+    "TreeCRF": ("ConstituencyTreeCRF",),
+}
+
+
+@pytest.fixture
+def program(monkeypatch, tmp_path):
+    """Modules with the names of the original program's, and nothing of its code."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    found = {}
+    for module, names in CLASSES.items():
+        source = "".join(f"class {n}(Module):\n    pass\n" for n in names)
+        (folder / f"{module}.py").write_text(f"from torch.nn import Module\n{source}")
+        found |= {name: getattr(import_module(module), name) for name in names}
+    yield found
+    for module in CLASSES:
+        sys.modules.pop(module, None)
+
+
+def original(program, weights):
+    """A model object like the original's, with weights and leftovers of a parse."""
+    size, q = weights["emb.weight"].shape[1], 12
+    rnng = program["RNNG"]()
+    rnng.emb = nn.Embedding(*weights["emb.weight"].shape)
+    rnng.dropout = nn.Dropout(0.5)
+    rnng.stack_rnn = program["SeqLSTM"]()
+    rnng.stack_rnn.linears = nn.ModuleList(
+        nn.Linear(2 * size, 4 * size) for _ in range(2)
+    )
+    rnng.stack_rnn.dropout_layer = nn.Dropout(0.5)
+    rnng.tree_rnn = program["TreeLSTM"]()
+    rnng.tree_rnn.linear = nn.Linear(2 * size, 5 * size)
+    rnng.vocab_mlp = nn.Sequential(nn.Dropout(0.5), nn.Linear(size, len(WORDS)))
+    rnng.q_binary = nn.Sequential(
+        nn.Linear(2 * q, 2 * q),
+        nn.ReLU(),
+        nn.LayerNorm(2 * q),
+        nn.Dropout(0.5),
+        nn.Linear(2 * q, 1),
+    )
+    rnng.action_mlp_p = nn.Sequential(nn.Dropout(0.5), nn.Linear(size, 1))
+    rnng.q_leaf_rnn = nn.LSTM(size, q, bidirectional=True, batch_first=True)
+    rnng.q_pos_emb = nn.Embedding(250, size)
+    rnng.q_crf = program["ConstituencyTreeCRF"]()
+    rnng.vocab_mlp[-1].weight = rnng.emb.weight
+    # Parts of larger tensors, as a GPU leaves them.
+    rnng.action_mlp_p[-1].weight = nn.Parameter(torch.zeros(3, size)[1:2])
+    rnng.q_binary[0].weight = nn.Parameter(torch.zeros(2 * q, 2 * q).T)
+    rnng.load_state_dict(weights)
+    rnng.w_dim, rnng.scores = size, torch.ones(2, 3, 3)
+    rnng.q_crf.alpha = [[torch.zeros(2)]]
+    rnng.q_crf.spans = [[(np.int64(0), np.int64(2))]]
+    return rnng
+
+
+@pytest.fixture
+def checkpoint(program):
+    weights = load_file(reference.FOLDER / "B.safetensors")
+    return {
+        "args": {"w_dim": 24, "save_path": "urnng.pt"},
+        "model": original(program, weights),
+        "word2idx": {w: i for i, w in WORDS.items()},
+        "idx2word": WORDS,
+    }
+
+
+@pytest.mark.parametrize("ends", reference.ENDS)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_checkpoint_keeps_every_number(
+    checkpoint, tmp_path, monkeypatch, zipped, ends
+):
+    path = tmp_path / "urnng.pt"
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)
+    for module in CLASSES:
+        del sys.modules[module]
+    monkeypatch.setitem(MODELS, "rnng", "lm_latent_eval.models.rnng.modeling:RNNG")
+    arguments = ["--model", str(path), "--output", str(tmp_path / "out")]
+    more = [] if ends == "eos" else ["--no-sentence-ends"]
+    assert main(["convert", "rnng", *arguments, *more]) == 0
+
+    ours = load(tmp_path / "out", expected="rnng", dtype=torch.float64)
+    assert ours.tokenizer("w3 new w0").ids == [7, 1, 4]
+    wanted = reference.model("B", ends)
+    assert ours.model.config.sentence_ends == wanted.config.sentence_ends
+    assert not ours.model.config.only_possible
+    for name, weight in wanted.state_dict().items():
+        assert torch.equal(ours.model.state_dict()[name], weight), name
+    s = reference.sentences("B")[8]
+    trees = reference.trees([[t["actions"] for t in s["trees"]]], ends)
+    batch = reference.batch([s["ids"]], ends)
+    assert torch.equal(
+        ours.model.log_joint(ours.model.encode(batch), trees),
+        wanted.log_joint(wanted.encode(batch), trees),
+    )
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+def test_nothing_in_a_file_is_run(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "bomb.pt"
+    for zipped in (True, False):
+        bomb = {**checkpoint, "args": Bomb()}
+        torch.save(bomb, path, _use_new_zipfile_serialization=zipped)
+        with pytest.raises(OriginalError, match=r"bomb\.pt is refused.*mkdir"):
+            convert(path, tmp_path / "out")
+    assert not (tmp_path / "exploded").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_files_are_refused(checkpoint, tmp_path):
+    path = tmp_path / "file.pt"
+
+    def refused(content, match):
+        torch.save(content, path)
+        with pytest.raises(OriginalError, match=match):
+            convert(path, tmp_path / "out")
+
+    refused({"state": torch.ones(2)}, "not what the original program saves")
+    refused({**checkpoint, "idx2word": {1: "a"}}, "are not 0, 1, 2")
+    refused({**checkpoint, "idx2word": {0: "a"}}, "its first words are")
+    few = {i: w for i, w in WORDS.items() if i < 9}
+    refused({**checkpoint, "idx2word": few}, "has 9 words but embeddings of 288")
+    model = checkpoint["model"]
+    refused({**checkpoint, "model": model.q_binary}, "holds no original RNNG")
+    model.vocab_mlp[-1].weight = nn.Parameter(torch.zeros(288, 24))
+    refused({**checkpoint}, "not a tied original")
+    path.write_bytes(b"\x80\x02nonsense")
+    with pytest.raises(OriginalError, match=r"file\.pt is refused"):
+        read(path)
+    assert not (tmp_path / "out").exists()
+
+
+WRONG = {
+    "no embeddings": ("emb.weight", lambda w: None, "emb.weight is no matrix"),
+    "embeddings of rank 1": ("emb.weight", lambda w: w[0], "emb.weight is no matrix"),
+    "embeddings of rank 3": (
+        "emb.weight",
+        lambda w: w[None],
+        "emb.weight is no matrix",
+    ),
+    "a state of rank 0": (
+        *("q_leaf_rnn.weight_hh_l0", lambda w: w[0, 0]),
+        "q_leaf_rnn.weight_hh_l0 is no matrix",
+    ),
+    "positions of rank 1": (
+        *("q_pos_emb.weight", lambda w: w[0]),
+        "q_pos_emb.weight is no matrix",
+    ),
+    "a bias of rank 0": (
+        *("q_binary.0.bias", lambda w: w[0]),
+        r"has \(\) as our spans.score.0.bias, expected \(24,\)",
+    ),
+    "a bias less": (
+        *("q_binary.0.bias", lambda w: None),
+        r"has nothing as our spans.score.0.bias, expected \(24,\)",
+    ),
+    "whole numbers": (
+        *("q_binary.0.bias", lambda w: w.long()),
+        r"has \(24,\) of torch.int64 as our spans.score.0.bias",
+    ),
+    # 2 x 2,000,000 numbers would ask for matrices of 32 TB.
+    "embeddings that ask for much": (
+        *("emb.weight", lambda w: torch.zeros(len(w), 9000)),
+        r"not a tied|expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_tensors_are_named(checkpoint, tmp_path, kind):
+    """In one line, before any memory is taken for a model of their sizes."""
+    name, change, message = WRONG[kind]
+    *outer, last = name.split(".")
+    module = checkpoint["model"].get_submodule(".".join(outer))
+    wrong = change(module._parameters[last])
+    module._parameters[last] = None if wrong is None else wrong.detach()
+    if "much" in kind:
+        checkpoint["model"].vocab_mlp[-1]._parameters["weight"] = wrong.detach()
+    path = tmp_path / "file.pt"
+    torch.save(checkpoint, path)
+    size = path.stat().st_size
+    with (
+        at_most(8 * size + (1 << 28)),
+        pytest.raises(OriginalError, match=message) as e,
+    ):
+        convert(path, tmp_path / "out")
+    assert "\n" not in str(e.value)
+    assert str(path) in str(e.value)
+
+
+def test_words_that_are_none_or_twice(checkpoint, tmp_path):
+    path = tmp_path / "file.pt"
+    for word, message in ((7, "not all of its words are strings"), ("w3", "twice")):
+        torch.save({**checkpoint, "idx2word": {**WORDS, 50: word}}, path)
+        with pytest.raises(OriginalError, match=message):
+            read(path)
+
+
+@pytest.mark.parametrize("depth", [3000, 0])
+@pytest.mark.parametrize("form", FORMS)
+def test_modules_without_end_are_refused(tmp_path, form, depth):
+    """3,000 within one another, or one that is within itself."""
+    relu = b"ctorch.nn.modules.activation\nReLU\n)\x81"
+    modules = text("_modules")
+    inside = b"}" + modules + b"}" + text("m")
+    # The first stands in the memo, and is the last as well.
+    opened = relu + b"q\0" + inside + (relu + inside) * depth
+    pickled = opened + b"h\0" + b"ssb" * (depth + 1)
+    words = text("idx2word") + b"}"
+    path = tmp_path / "deep.pt"
+    path.write_bytes(
+        FORMS[form](b"\x80\x02}(" + text("model") + pickled + words + b"u.")
+    )
+    with pytest.raises(OriginalError, match="are within themselves, or without end"):
+        read(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.999])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_files_that_were_cut_off_are_refused(checkpoint, tmp_path, zipped, share):
+    path = tmp_path / "cut.pt"
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(OriginalError, match=r"cut\.pt is refused"):
+        read(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pt"):
+        read(tmp_path / "nowhere.pt")

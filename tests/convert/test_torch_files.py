@@ -1,0 +1,350 @@
+"""Tensors come out as they went in; hostile files are refused, in bounded memory."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lm_latent_eval.convert.files.torch_files import parameters, read_torch
+from lm_latent_eval.convert.files.unpickling import PickleError, Record
+from tests.memory_limit import at_most
+
+MODULES = ("container.Sequential", "linear.Linear", "activation.ReLU")
+CLASSES = [f"torch.nn.modules.{name}" for name in MODULES]
+LITTLE = 1 << 28
+"""Bytes beyond those that starting takes; no file here has more than 200,000."""
+on_linux = pytest.mark.skipif(
+    not Path("/proc/self/statm").is_file(), reason="reads /proc/self/statm"
+)
+
+
+def saved(content, *, zipped: bool) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file, _use_new_zipfile_serialization=zipped)
+    return file.getvalue()
+
+
+def in_zip(pickled: bytes, numbers: bytes = b"", compression=zipfile.ZIP_STORED):
+    """What torch would read as a zip archive."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        archive.writestr("archive/data/0", numbers)
+        archive.writestr("archive/version", "3\n")
+    return file.getvalue()
+
+
+def in_row(pickled: bytes, numbers: bytes = b"", count: int | None = None) -> bytes:
+    """What torch would read as a row of pickles."""
+    heads = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}]
+    parts = [pickle.dumps(head, 2) for head in heads]
+    parts += [pickled, pickle.dumps(["0"] if numbers or count else [], 2)]
+    if numbers or count:
+        parts.append(struct.pack("<q", len(numbers) // 4 if count is None else count))
+    return b"".join([*parts, numbers])
+
+
+FORMS = {"zip": in_zip, "row": in_row}
+
+
+def text(string: str) -> bytes:
+    return b"X" + struct.pack("<i", len(string)) + string.encode()
+
+
+def whole(number: int) -> bytes:
+    return b"\x8a\x09" + number.to_bytes(9, "little", signed=True)
+
+
+def pair(numbers) -> bytes:
+    return b"(" + b"".join(map(whole, numbers)) + b"t"
+
+
+def storage(kind: bytes = b"FloatStorage", count: int = 4) -> bytes:
+    return b"(%sctorch\n%s\n%s%s%sNtQ" % (
+        *(text("storage"), kind),
+        *(text("0"), text("cpu"), whole(count)),
+    )
+
+
+def tensor(size, stride, offset: int = 0, numbers: bytes | None = None) -> bytes:
+    """A pickled tensor."""
+    return b"".join(
+        [
+            b"ctorch._utils\n_rebuild_tensor_v2\n(",
+            *(storage() if numbers is None else numbers, whole(offset)),
+            *(pair(size), pair(stride), b"\x89}tR"),
+        ]
+    )
+
+
+def table(**tensors: bytes) -> bytes:
+    """A pickled table of weights."""
+    items = b"".join(text(name) + each for name, each in tensors.items())
+    return b"\x80\x02}(" + items + b"u."
+
+
+# -- read ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_come_out_as_they_went_in(zipped):
+    numbers = torch.arange(24.0).view(4, 6)
+    bits = torch.tensor([1, 0, 1, 1, 0])
+    wanted = {
+        "whole": numbers,
+        "turned": numbers.T,
+        "part": numbers[1:3, ::2],
+        "half": numbers.half(),
+        "brain": numbers.bfloat16(),
+        "double": numbers.double(),
+        "long": bits,
+        "int": bits.int(),
+        "byte": bits.byte(),
+        "bool": bits.bool(),
+        "number": torch.tensor(2.5),
+        "parameter": nn.Parameter(numbers + 1),
+    }
+    file = read_torch(saved(wanted, zipped=zipped))
+    found = file.tensors(file.content)
+    assert found.keys() == wanted.keys()
+    for name, each in wanted.items():
+        assert found[name].dtype == each.dtype
+        assert torch.equal(found[name], each), name
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.filterwarnings("ignore:Couldn't retrieve source code")
+def test_modules_are_records(zipped):
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1, bias=False))
+    file = read_torch(saved({"model": module}, zipped=zipped), CLASSES)
+    assert isinstance(file.content["model"], Record)
+    found = file.tensors(parameters(file.content["model"]))
+    wanted = module.state_dict()
+    assert found.keys() == wanted.keys() == {"0.weight", "0.bias", "2.weight"}
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_tied_tensors_have_two_names():
+    weight = torch.randn(3, 2)
+    file = read_torch(saved({"a": weight, "b": weight}, zipped=True))
+    found = file.tensors(file.content)
+    assert torch.equal(found["a"], found["b"])
+    assert found["a"].data_ptr() != found["b"].data_ptr()
+
+
+# -- refused ------------------------------------------------------------------------
+
+NUMBERS = struct.pack("<4f", 1, 2, 3, 4)
+BAD_TENSORS = {
+    "larger than its numbers": (tensor([5], [1]), "numbers are missing"),
+    "beyond its numbers": (tensor([2], [1], 3), "numbers are missing"),
+    "stride 0": (tensor([1 << 40], [0]), "a stride of 0"),
+    "stride 0 of two": (tensor([2, 2], [1, 0]), "a stride of 0"),
+    "steps that overlap": (tensor([3, 2, 2], [1, 1, 1]), "larger than the numbers"),
+    "of a terabyte": (tensor([1 << 40], [1]), "larger than the numbers"),
+    "more numbers than there are": (tensor([1 << 40] * 3, [1] * 3), "larger than the"),
+    "a negative size": (tensor([-4], [1]), "no shape"),
+    "a negative stride": (tensor([2], [-1], 3), "no shape"),
+    "a negative offset": (tensor([2], [1], -1), "no shape"),
+    "a size beyond 64 bits": (tensor([1 << 70], [1]), "no shape"),
+    "more sizes than strides": (tensor([2, 2], [1]), "no shape"),
+    "a hundred dimensions": (tensor([1] * 100, [1] * 100), "no shape"),
+    "numbers that are none": (tensor([1], [1], numbers=b"N"), "no numbers"),
+    "numbers of no known kind": (
+        tensor([1], [1], numbers=storage(b"ComplexFloatStorage")),
+        "asks for torch.ComplexFloatStorage",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", BAD_TENSORS)
+def test_tensors_that_are_not_in_the_file(form, kind):
+    pickled, message = BAD_TENSORS[kind]
+    content = FORMS[form](table(bad=pickled), NUMBERS)
+    with at_most(LITTLE), pytest.raises(PickleError, match=message):
+        file = read_torch(content)
+        file.tensors(file.content)
+
+
+def test_premise_a_good_tensor_is_read():
+    for form in FORMS.values():
+        file = read_torch(form(table(good=tensor([2, 2], [1, 2])), NUMBERS))
+        found = file.tensors(file.content)["good"]
+        assert found.tolist() == [[1, 3], [2, 4]]
+
+
+def test_many_names_of_large_numbers():
+    """A thousand names of 100,000 bytes would be 100 MB; a million names, 100 GB."""
+    numbers = bytes(100_000)
+    big = tensor([25_000], [1], numbers=storage(count=25_000))
+    names = {f"t{i}": big for i in range(1000)}
+    file = read_torch(in_zip(table(**names), numbers))
+    with pytest.raises(PickleError, match="larger than the numbers that it has"):
+        file.tensors(file.content)
+
+
+@pytest.mark.parametrize("count", [1 << 40, 1 << 62, -1, -(1 << 62), 5])
+def test_numbers_that_are_only_declared(count):
+    content = in_row(table(t=tensor([4], [1])), NUMBERS, count)
+    with at_most(LITTLE), pytest.raises(PickleError, match="numbers are missing"):
+        read_torch(content)
+
+
+SPECIAL_TENSORS = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "compressed": lambda: torch.eye(3).to_sparse_csr(),
+    "meta": lambda: torch.empty(1 << 40, device="meta"),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "a class of its own": lambda: nn.Buffer(torch.ones(2)),
+    "complex": lambda: torch.ones(2, dtype=torch.complex64),
+    "float8": lambda: torch.ones(2).to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("kind", SPECIAL_TENSORS)
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:.*quantize")
+def test_tensors_of_other_kinds(kind, zipped):
+    content = saved({"t": SPECIAL_TENSORS[kind]()}, zipped=zipped)
+    with pytest.raises(PickleError, match=r"it asks for|neither a module nor"):
+        read_torch(content)
+
+
+def test_defaults_of_functions_stay():
+    """BUILD with a dictionary would set the attributes of whatever is on the stack."""
+    own = b"ctorch._utils\n_rebuild_tensor_v2\n"
+    change = text("__defaults__") + b"(K\x01t"
+    content = b"\x80\x02" + own + b"}" + change + b"sb."
+    for form in FORMS.values():
+        with pytest.raises(PickleError, match="the instruction BUILD"):
+            read_torch(form(content))
+    for slots in (b"N}" + change + b"s\x86b.", b"(N}" + change + b"std."):
+        with pytest.raises(PickleError):
+            read_torch(in_zip(b"\x80\x02" + own + slots))
+
+
+def test_objects_of_no_known_class():
+    for code in (b"cos\nsystem\n.", b"ccollections\nOrderedDict\n)\x81."):
+        with pytest.raises(PickleError, match=r"it asks for os|instruction NEWOBJ"):
+            read_torch(in_zip(b"\x80\x02" + code))
+
+
+@on_linux
+@pytest.mark.parametrize("form", FORMS)
+def test_places_in_the_memo_cost_nothing(form):
+    """The reader in C takes 16 bytes for each place up to the one that is named."""
+    content = FORMS[form](b"Nr" + struct.pack("<I", 0x0FFFFFFF) + b".")
+    with at_most(LITTLE):
+        assert read_torch(content).content is None
+        with pytest.raises(MemoryError):
+            pickle.loads(b"Nr" + struct.pack("<I", 0x0FFFFFFF) + b".")
+
+
+def test_parts_that_unpack_to_more():
+    """A hundred thousand bytes of zip become a hundred million."""
+    content = in_zip(b"\x80\x02}.", bytes(10**8), zipfile.ZIP_DEFLATED)
+    assert len(content) < 200_000, "premise"
+    with at_most(10**8), pytest.raises(PickleError, match="parts of it are compressed"):
+        read_torch(content)
+
+
+def test_parts_that_share_their_bytes():
+    """Each entry of the directory names the same 100,000 bytes."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.")
+        archive.writestr("archive/data/0", bytes(100_000))
+        first = archive.infolist()[-1]
+        for i in range(1, 1000):
+            again = zipfile.ZipInfo(f"archive/data/{i}")
+            for field in ("header_offset", "file_size", "compress_size", "CRC"):
+                setattr(again, field, getattr(first, field))
+            archive.filelist.append(again)
+    assert len(file.getvalue()) < 200_000, "premise: a hundred million bytes in all"
+    with at_most(10**8), pytest.raises(PickleError, match="larger than the file"):
+        read_torch(file.getvalue())
+
+
+# -- modules ------------------------------------------------------------------------
+
+
+def module(**attributes) -> Record:
+    record = Record()
+    record.attributes = attributes
+    return record
+
+
+def nested(depth: int) -> Record:
+    inner = module()
+    for _ in range(depth):
+        inner = module(_modules={"m": inner})
+    return inner
+
+
+def within_itself() -> Record:
+    outer = module(_modules={})
+    outer.attributes["_modules"]["m"] = module(_modules={"m": outer})
+    return outer
+
+
+def branching() -> Record:
+    """Ten parts that are one, eight times over: a hundred million names."""
+    inner = module()
+    for _ in range(8):
+        inner = module(_modules={str(i): inner for i in range(10)})
+    return inner
+
+
+BAD_MODULES = {
+    "no table of parameters": (module(_parameters=None), "_parameters of a module is"),
+    "a list of parameters": (module(_parameters=[1]), "_parameters of a module is"),
+    "no table of modules": (module(_modules=None), "_modules of a module is no table"),
+    "a list of modules": (module(_modules=[module()]), "_modules of a module is no"),
+    "no tensor": (module(_parameters={"w": 1}), "_parameters of a module holds"),
+    "no module": (module(_modules={"m": {}}), "_modules of a module holds"),
+    "no name": (module(_modules={1: module()}), "_modules of a module holds"),
+    "a long name": (module(_modules={"m" * 10**6: module()}), "_modules of a module"),
+    "3,000 deep": (nested(3000), "within themselves, or without end"),
+    "within itself": (within_itself(), "within themselves, or without end"),
+    "in many places": (branching(), "within themselves, or without end"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_MODULES)
+def test_modules_that_are_none(kind):
+    record, message = BAD_MODULES[kind]
+    with at_most(LITTLE), pytest.raises(PickleError, match=message):
+        parameters(record)
+
+
+def test_attributes_that_are_no_table():
+    linear = b"\x80\x02ctorch.nn.modules.linear\nLinear\n)\x81"
+    for state in (b"N", b"]", b"K\x01", b"(K\x01K\x02t"):
+        file = read_torch(in_zip(linear + state + b"b."), CLASSES)
+        assert parameters(file.content) == {}
+
+
+# -- damaged ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_every_flipped_byte_is_read_or_refused(zipped):
+    good = saved({"t": torch.arange(4.0)}, zipped=zipped)
+    for place in range(0, len(good), 3):
+        bad = bytearray(good)
+        bad[place] ^= 0x55
+        with at_most(LITTLE):
+            try:
+                file = read_torch(bytes(bad))
+                if isinstance(file.content, dict):
+                    file.tensors(file.content)
+            except PickleError as err:
+                assert "\n" not in str(err)

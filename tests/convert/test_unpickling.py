@@ -1,0 +1,382 @@
+"""Plain data come out as they went in; whatever else a pickle asks for is refused."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import os
+import pickle
+import pickletools
+import struct
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.convert.files.unpickling import (
+    INSTRUCTIONS,
+    PickleError,
+    load_pickle,
+)
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+)
+KEYS = st.text() | st.integers() | st.tuples(st.text(), st.integers())
+PLAIN = st.recursive(
+    SCALARS | st.frozensets(KEYS) | st.sets(KEYS),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(KEYS, inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(KEYS, inner).map(collections.OrderedDict)
+    ),
+    max_leaves=20,
+)
+
+
+def load(content: bytes, folder: Path):
+    path = folder / "data.pkl"
+    path.write_bytes(content)
+    return load_pickle(path)
+
+
+# Protocols before 3 have no bytes: they write them with a function.
+@pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
+@given(data=PLAIN)
+def test_plain_data_come_out_as_they_went_in(tmp_path_factory, protocol, data):
+    content = pickle.dumps(data, protocol)
+    assert load(content, tmp_path_factory.getbasetemp()) == data
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_the_shapes_that_graphs_and_aliases_come_in(tmp_path, protocol):
+    shared = ("R:P31", "Q5")
+    counts = collections.Counter({"Ada": 2})
+    names = collections.defaultdict(list, {"Q7": ["Ada", "Ada Lovelace \u2013 é"]})
+    data = {
+        "Q7": [shared, ("P19", "Q84")],
+        "Q8": [shared],
+        "names": names,
+        "sets": {"a", "b"},
+        "counts": counts,
+        "ordered": collections.OrderedDict(x=[], y=None),
+        "numbers": [-1, 2**70, 0.5, True],
+    }
+    read = load(pickle.dumps(data, protocol), tmp_path)
+    assert read == data
+    assert type(read["names"]) is dict, "a reader's typing error must not add entries"
+    assert read["Q7"][0] is read["Q8"][0], "what was shared stays so"
+
+
+# -- refused ------------------------------------------------------------------------
+
+
+class Calls:
+    """Asks to be restored by a call."""
+
+    def __init__(self, *call) -> None:
+        self.call = call
+
+    def __reduce__(self):
+        return self.call
+
+
+def trap(folder: Path) -> tuple[str, Path]:
+    """A shell command, and the file that it would leave behind."""
+    return f"touch {folder / 'sprung'}", folder / "sprung"
+
+
+def short(text: str) -> bytes:
+    return b"\x8c" + bytes([len(text)]) + text.encode()
+
+
+def stack_global(module: str, name: str) -> bytes:
+    return short(module) + short(name) + b"\x93"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_calls_are_refused_in_every_protocol(tmp_path, protocol):
+    command, sprung = trap(tmp_path)
+    content = pickle.dumps({"Q1": [Calls(os.system, (command,))]}, protocol)
+    with pytest.raises(
+        PickleError, match=r"data\.pkl is refused: it asks for (posix|nt)\.system"
+    ):
+        load(content, tmp_path)
+    assert not sprung.exists()
+    pickle.loads(content)
+    assert sprung.exists(), "premise: the pickle is malicious"
+
+
+OPEN = 'open({!r}, "w")'
+
+MALICIOUS = {
+    "eval": (lambda c: b"c__builtin__\neval\n(" + c + b"tR.", "builtins.eval"),
+    "exec by name on the stack": (
+        lambda c: b"\x80\x04" + stack_global("builtins", "exec") + b"(" + c + b"tR.",
+        "builtins.exec",
+    ),
+    "a nested name": (
+        lambda c: (
+            b"\x80\x04"
+            + stack_global("collections", "OrderedDict.__init__.__globals__")
+            + b"(tR."
+        ),
+        "collections.OrderedDict.__init__",
+    ),
+    "a dotted name of an allowed type": (
+        lambda c: (
+            b"\x80\x04" + stack_global("builtins", "dict.fromkeys") + b"(" + c + b"tR."
+        ),
+        "builtins.dict.fromkeys",
+    ),
+    "a dotted module": (
+        lambda c: b"\x80\x04" + stack_global("collections.abc", "sys") + b".",
+        "collections.abc.sys",
+    ),
+    "getattr": (
+        lambda c: b"c__builtin__\ngetattr\n(cos\nsystem\n" + c + b"tR.",
+        "builtins.getattr",
+    ),
+    "an import": (lambda c: b"c__builtin__\n__import__\n(" + c + b"tR.", "__import__"),
+    "a constructor of objects": (
+        lambda c: b"ccopy_reg\n_reconstructor\n(c__builtin__\nobject\nNNtR.",
+        "copy_reg._reconstructor",
+    ),
+    "a list that could be enormous": (
+        lambda c: b"c__builtin__\nrange\n(J\xff\xff\xff\x7ftR.",
+        "builtins.range",
+    ),
+    "INST": (lambda c: b"(" + c + b"i__builtin__\neval\n.", "INST"),
+    "OBJ": (lambda c: b"(c__builtin__\ndict\n" + c + b"o.", "OBJ"),
+    "NEWOBJ": (lambda c: b"\x80\x02c__builtin__\ndict\n)\x81.", "NEWOBJ"),
+    "NEWOBJ_EX": (lambda c: b"\x80\x04c__builtin__\ndict\n)}\x92.", "NEWOBJ_EX"),
+    "BUILD": (lambda c: b"ccollections\nCounter\n}b.", "BUILD"),
+    "a name of two lines": (
+        lambda c: b"\x80\x04" + stack_global("os\n", "system") + b".",
+        r"os\n.system",
+    ),
+    "a persistent id": (lambda c: b"P0\n.", "PERSID"),
+    "a persistent id on the stack": (lambda c: b"\x80\x02K\x01Q.", "BINPERSID"),
+    "an extension": (lambda c: b"\x80\x02\x82\xf0.", "EXT1"),
+    "a long extension": (lambda c: b"\x80\x02\x83\xf0\xf0.", "EXT2"),
+    "a longer extension": (lambda c: b"\x80\x02\x84\xf0\xf0\xf0\x00.", "EXT4"),
+    "a buffer": (lambda c: b"\x80\x05\x97.", "NEXT_BUFFER"),
+    "a byte array": (lambda c: b"\x80\x05\x96" + b"\xff" * 7 + b"\x7f.", "BYTEARRAY8"),
+}
+
+
+@pytest.mark.parametrize("kind", MALICIOUS)
+def test_what_plain_data_do_not_need_is_refused(tmp_path, kind):
+    build, named = MALICIOUS[kind]
+    sprung = tmp_path / "sprung"
+    code = OPEN.format(str(sprung)).encode()
+    content = build(b"X" + struct.pack("<i", len(code)) + code)
+    with pytest.raises(PickleError, match=r"data\.pkl is refused: .*") as caught:
+        load(content, tmp_path)
+    assert named in str(caught.value)
+    assert not sprung.exists()
+
+
+def test_code_strings_of_these_tests_do_run(tmp_path):
+    """Premise of the test before."""
+    code = OPEN.format(str(tmp_path / "sprung")).encode()
+    eval_, _ = MALICIOUS["eval"]
+    pickle.loads(eval_(b"X" + struct.pack("<i", len(code)) + code)).close()
+    assert (tmp_path / "sprung").exists()
+
+
+def test_registered_extensions_are_refused_too(tmp_path):
+    """Even if the process has met them, and would not look for them again."""
+    copyreg.add_extension("fractions", "Fraction", 0xF0)
+    try:
+        content = b"\x80\x02\x82\xf0."
+        assert pickle.loads(content) is Fraction
+        with pytest.raises(PickleError, match="EXT1"):
+            load(content, tmp_path)
+    finally:
+        copyreg.remove_extension("fractions", "Fraction", 0xF0)
+        copyreg.clear_extension_cache()
+
+
+def test_nothing_is_imported(tmp_path):
+    """A refused module is not even looked up: importing runs code, too."""
+    (tmp_path / "wicked.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "data.pkl").write_bytes(b"cwicked\nanything\n.")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "sys.path.insert(0, '.')\n"
+        "from lm_latent_eval.convert.files.unpickling import load_pickle\n"
+        "try:\n"
+        "    load_pickle(Path('data.pkl'))\n"
+        "except ValueError as err:\n"
+        "    print(err, 'wicked' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert "it asks for wicked.anything" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+def test_a_smaller_choice_can_be_allowed(tmp_path):
+    path = tmp_path / "data.pkl"
+    path.write_bytes(pickle.dumps({1, 2}, 2))
+    assert load_pickle(path) == {1, 2}
+    assert load_pickle(path, {"builtins.set": sorted}) == [1, 2]
+    with pytest.raises(PickleError, match=r"it asks for builtins\.set"):
+        load_pickle(path, {})
+
+
+def test_every_instruction_has_a_name():
+    assert {op.name for op in pickletools.opcodes} > INSTRUCTIONS
+
+
+# -- damaged ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_truncated_pickle_is_named(tmp_path, protocol):
+    content = pickle.dumps({"Q1": [("P31", "Q5")], "é": {1, 2.5, 2**40}}, protocol)
+    for size in range(len(content)):
+        # Half a name is another name.
+        with pytest.raises(
+            PickleError, match=r"data\.pkl is (not a readable pickle|refused)"
+        ):
+            load(content[:size], tmp_path)
+
+
+def test_a_file_that_is_missing_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_pickle(tmp_path / "data.pkl")
+
+
+DECLARED = {
+    "a string": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40) + b"x.",
+    "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"x.",
+    "a short string": b"X" + struct.pack("<I", 0x7FFFFFFF) + b"x.",
+    "a number": b"\x80\x02\x8b" + struct.pack("<i", 0x7FFFFFFF) + b"x.",
+    "a frame": b"\x80\x04\x95" + struct.pack("<Q", 1 << 40) + b"N.",
+    "a place in the memo": b"Nr" + struct.pack("<I", 0xFFFFFFFE) + b".",
+}
+
+HARMLESS = ("a frame", "a place in the memo")
+
+
+def put(place: int) -> bytes:
+    return b"r" + struct.pack("<I", place)
+
+
+def get(place: int) -> bytes:
+    return b"j" + struct.pack("<I", place)
+
+
+# Of each a kilobyte could ask for gigabytes, or for hours: (t, t) of (t, t) of ...
+TWICE = (
+    b"K\x01"
+    + b"\x85"
+    + put(0)
+    + b"0"
+    + b"".join(get(i) + get(i) + b"\x86" + put(i + 1) + b"0" for i in range(50))
+)
+DEEP = b"K\x01" + b"\x85" * 1_000_000
+LABOURS = {
+    "a key that is twice itself": b"}" + TWICE + get(50) + b"Ns.",
+    "keys that are": b"}(" + TWICE + get(50) + b"Nu.",
+    "keys at once": b"(" + TWICE + get(50) + b"Nd.",
+    "a deep key": b"}" + DEEP + b"Ns.",
+    "a member": b"\x8f(" + TWICE + get(50) + b"\x90.",
+    "a member of a frozen set": b"(" + TWICE + get(50) + b"\x91.",
+    "a member of a called set": b"c__builtin__\nset\n(" + TWICE + get(50) + b"l\x85R.",
+    "a key of a called dictionary": (
+        b"ccollections\nOrderedDict\n(" + TWICE + get(50) + b"N\x86l\x85R."
+    ),
+    "a list copied": (
+        b"]("
+        + b"N" * 50_000
+        + b"e"
+        + put(0)
+        + (b"c__builtin__\nlist\n" + get(0) + b"\x85R") * 5000
+        + b"."
+    ),
+    "a string cut": (
+        b"X"
+        + struct.pack("<i", 50_000)
+        + b"x" * 50_000
+        + put(0)
+        + (b"c__builtin__\nlist\n" + get(0) + b"\x85R") * 5000
+        + b"."
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LABOURS)
+def test_labours_without_end_are_not_begun(tmp_path, kind):
+    """In a process of its own: some would end it."""
+    (tmp_path / "data.pkl").write_bytes(LABOURS[kind])
+    code = (
+        "import resource\n"
+        "from pathlib import Path\n"
+        "from lm_latent_eval.convert.files.unpickling import PickleError, load_pickle\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "try:\n"
+        "    load_pickle(Path('data.pkl'))\n"
+        "except PickleError as err:\n"
+        "    print(err)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        timeout=600,
+    )
+    said = "copies the same data" if "copied" in kind or "cut" in kind else "has a key"
+    assert f"data.pkl is refused: it {said}" in done.stdout
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_what_is_only_declared_to_be_large_costs_nothing(tmp_path, kind):
+    """Reading takes well below a gigabyte; the reader in C takes 64 for the memo."""
+    (tmp_path / "data.pkl").write_bytes(DECLARED[kind])
+    code = (
+        "import resource\n"
+        "from pathlib import Path\n"
+        "from lm_latent_eval.convert.files.unpickling import load_pickle\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+        "try:\n"
+        "    print(load_pickle(Path('data.pkl')))\n"
+        "except ValueError as err:\n"
+        "    print(repr(err.__cause__))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert "MemoryError" not in done.stdout
+    assert (done.stdout == "None\n") == (kind in HARMLESS)
+
+
+def test_deep_data_are_read(tmp_path):
+    depth = 100_000
+    read = load(b"]" * depth + b"a" * (depth - 1) + b".", tmp_path)
+    for _ in range(depth - 1):
+        (read,) = read
+    assert read == []

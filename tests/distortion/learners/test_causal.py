@@ -1,0 +1,140 @@
+"""A causal LM as a learner: exact scores, and models that do not fit refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.words import word_tokenizer
+from lm_latent_eval.distortion.learners.architectures import (
+    ARCHITECTURES,
+    Configuration,
+    Pretrained,
+    named_size,
+)
+from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.estimators import Bound
+from tests.distortion.languages.tiny import causal, gpt2
+from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, draw
+
+
+def save(directory, model, words=("a", "b", "never")):
+    model.save_pretrained(directory)
+    word_tokenizer(words).save_pretrained(directory)
+    return directory
+
+
+def test_scores_are_products_of_predictions(tmp_path):
+    corpus, model = draw(tmp_path / "corpus", 30), gpt2(vocab_size=5).eval().eval()
+    path = save(tmp_path / "model", model)
+    learner = CausalLearner.load(path, corpus, dtype=torch.float64, batch_size=7)
+    sequences = corpus.reader()(corpus.indices).ids
+    sequences += [sequences[0][:1], [2, 2, 4, 1]]
+    found = learner.score(range(len(sequences)), sequences)
+    for ids, log_p in zip(sequences, found.log_p.tolist(), strict=True):
+        predicted = model(torch.tensor([[0, *ids[:-1]]])).logits[0].softmax(-1)
+        p = predicted[range(len(ids)), ids].prod().item()
+        assert log_p == pytest.approx(math.log(p), rel=1e-12)
+    assert found.stderr.tolist() == [0.0] * len(sequences)
+    assert found.log_p.dtype == found.stderr.dtype == torch.float64
+    assert learner.bound is Bound.EXACT
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    corpus = draw(tmp_path / "corpus", 5)
+    with pytest.raises(ValueError, match="missing is not a causal language model"):
+        CausalLearner.load(tmp_path / "missing", corpus)
+    path = save(tmp_path / "words", gpt2(vocab_size=5), ["a", "c", "never"])
+    with pytest.raises(ValueError, match=r"token 3 is 'c' for .* and 'b' for"):
+        CausalLearner.load(path, corpus)
+    path = save(tmp_path / "more", gpt2(vocab_size=6))
+    with pytest.raises(ValueError, match=r"has 6 token ids and .* has 5"):
+        CausalLearner.load(path, corpus)
+    gpt2(vocab_size=5).save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match="bare has no tokenizer"):
+        CausalLearner.load(tmp_path / "bare", corpus)
+    longer = draw(tmp_path / "longer", 5, max_length=13)
+    path = save(tmp_path / "short", gpt2(vocab_size=5))
+    with pytest.raises(ValueError, match="12 positions, but sequences have up to 13"):
+        CausalLearner.load(path, longer)
+    with pytest.raises(ValueError, match=r"temperature=0\.7"):
+        CausalLearner(causal(0.7))
+
+
+def test_configurations_take_the_vocabulary_of_the_data(tmp_path):
+    vocabulary = Vocabulary.of(draw(tmp_path, 5))
+    for config in (GPT2, LSTM):
+        model = Configuration(config).build(vocabulary, MAX_LENGTH, 0)
+        same = Configuration(config).build(vocabulary, MAX_LENGTH, 0)
+        other = Configuration(config).build(vocabulary, MAX_LENGTH, 1)
+        found = model.config
+        ids = (found.vocab_size, found.bos_token_id, found.eos_token_id)
+        assert ids == (5, 0, 1)
+        assert model.get_output_embeddings().weight.shape[0] == 5
+        every = [[*m.parameters()] for m in (model, same, other)]
+        assert all(map(torch.equal, every[0], every[1]))
+        assert not all(map(torch.equal, every[0], every[2]))
+    sizes = [named_size(name).config for name in ARCHITECTURES if "gpt2" in name]
+    assert [(s["n_layer"], s["n_embd"], s["n_head"]) for s in sizes] == [
+        (12, 768, 12),
+        (24, 1024, 16),
+        (36, 1280, 20),
+    ]
+    rates = [size.learning_rate for size in ARCHITECTURES.values()]
+    assert rates == [5e-5, 4e-5, 3e-5, 1e-3]
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"n_layer": 2}, "names its type"),
+        ({**GPT2, "vocab_size": 7}, "sets vocab_size: leave that"),
+        ({**GPT2, "n_layers": 2}, "a gpt2 has no n_layers"),
+        ({**GPT2, "n_layer": "two"}, "is no configuration"),
+        ({"model_type": "gpt9"}, "is no configuration"),
+        ({**GPT2, "n_positions": 8}, "has 8 positions, but .* up to 9"),
+    ],
+)
+def test_impossible_configurations_are_refused(tmp_path, config, message):
+    vocabulary = Vocabulary.of(draw(tmp_path, 5))
+    with pytest.raises(ValueError, match=message):
+        Configuration(config).build(vocabulary, MAX_LENGTH, 0)
+
+
+def test_pretrained_models_begin_and_end_as_the_data_do(tmp_path):
+    vocabulary = Vocabulary.of(draw(tmp_path / "corpus", 5))
+    config = GPT2Config(
+        vocab_size=5, n_positions=12, n_embd=8, n_layer=1, n_head=2, eos_token_id=4
+    )
+    path = save(tmp_path / "model", GPT2LMHeadModel(config))
+    model = Pretrained(path).build(vocabulary, MAX_LENGTH, 0)
+    for found in (model.config, model.generation_config):
+        assert (found.bos_token_id, found.eos_token_id) == (0, 1)
+    wrong = save(tmp_path / "wrong", GPT2LMHeadModel(config), ["b", "a", "never"])
+    with pytest.raises(ValueError, match=r"token 2 is 'b' for .*wrong and 'a' for"):
+        Pretrained(wrong).build(vocabulary, MAX_LENGTH, 0)
+    other = save(tmp_path / "other", GPT2LMHeadModel(config))
+    assert Pretrained(path).settings() == Pretrained(path).settings()
+    assert Pretrained(path).settings() != Pretrained(other).settings()
+    with pytest.raises(ValueError, match="there is gpt2-small, gpt2-medium"):
+        named_size("gpt3")
+
+
+def test_a_model_that_sees_what_follows(tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = {"model_type": "bert", "intermediate_size": 8, **sizes}
+    vocabulary = Vocabulary.of(draw(tmp_path / "corpus", 5))
+    message = "sees the tokens that follow: it is no causal language model"
+    with pytest.raises(ValueError, match=f"the configuration {message}"):
+        Configuration({**bert, "initializer_range": 1.0}).build(vocabulary, 8, seed=0)
+    decoder = {**bert, "initializer_range": 1.0, "is_decoder": True}
+    model = Configuration(decoder).build(vocabulary, 8, seed=0)
+    model.config.is_decoder = False
+    model.save_pretrained(tmp_path / "bert")
+    with pytest.raises(ValueError, match=message):
+        CausalLanguage.load(tmp_path / "bert", begin_id=0, end_id=1, device="cpu")

@@ -1,0 +1,91 @@
+"""Languages by name, and the one that a corpus was drawn from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners import rnng
+from lm_latent_eval.distortion.learners.languages import language_of, open_language
+from lm_latent_eval.training.options import Options, RNNGSize
+from tests.distortion.languages.tiny import WALK, gpt2
+
+MAX_LENGTH = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One language of each kind, saved."""
+    folder = tmp_path_factory.mktemp("languages")
+    (folder / "walk.json").write_text(json.dumps(WALK))
+    gpt2(torch.float32).save_pretrained(folder / "gpt2")
+    corpus = Corpus.draw(
+        open_language(folder / "walk.json"), folder / "texts", 40, quiet=True
+    )
+    rnng.train(
+        corpus,
+        corpus,
+        folder / "rnng",
+        objective="unsupervised",
+        size=RNNGSize(hidden_size=8, num_layers=1, proposal_size=8),
+        options=Options(epochs=1),
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", ["walk.json", "gpt2", "rnng"])
+def test_the_language_of_a_corpus(name, folder, tmp_path, capsys):
+    options = {} if name == "walk.json" else {"device": "cpu"}
+    if name == "gpt2":
+        options["temperature"] = 0.7
+    language = open_language(folder / name, **options)
+    corpus = Corpus.draw(
+        language, tmp_path / "corpus", 30, max_length=MAX_LENGTH, quiet=True
+    )
+    options.pop("temperature", None)
+    again = language_of(Corpus.open(tmp_path / "corpus"), **options)
+    assert again.settings() == language.settings()
+    known = corpus.reader()(corpus.indices)
+    torch.testing.assert_close(again.log_p(known.ids), known.log_p, rtol=0, atol=1e-5)
+    # It may have been moved, but not changed.
+    moved = tmp_path / name
+    copy = shutil.copy if name.endswith("json") else shutil.copytree
+    copy(folder / name, moved)
+    assert language_of(corpus, moved, **options).settings() == language.settings()
+    with pytest.raises(ValueError, match="was not drawn from this language"):
+        language_of(corpus, "agreement" if name != "walk.json" else folder / "rnng")
+    # Perturbed sequences need it, and find it by themselves.
+    learner = ["--learner", str(folder / "gpt2"), "--device", "cpu"]
+    if corpus.settings["vocab_size"] == 4:
+        given = [*learner, "--corpus", str(corpus.directory), "--perturb", "2"]
+        output = ["--output", str(tmp_path / "scores")]
+        assert main(["distort", "score", *given, *output]) == 0
+    assert capsys.readouterr().err.count("lm-latent-eval:") == 0
+
+
+def test_a_changed_model_is_another_language(folder, tmp_path):
+    changed = AutoModelForCausalLM.from_pretrained(folder / "gpt2")
+    with torch.no_grad():
+        changed.transformer.wpe.weight += 0.1
+    changed.save_pretrained(tmp_path / "changed")
+    language = open_language(folder / "gpt2", device="cpu")
+    corpus = Corpus.draw(
+        language, tmp_path / "corpus", 5, max_length=MAX_LENGTH, quiet=True
+    )
+    with pytest.raises(ValueError, match=r"not drawn from this language \(digest is"):
+        language_of(corpus, tmp_path / "changed", device="cpu")
+
+
+def test_options_that_a_language_has_not(folder):
+    with pytest.raises(ValueError, match="is a latent LM: it has no end_id, temp"):
+        open_language(folder / "rnng", temperature=0.5, end_id=1)
+    with pytest.raises(ValueError, match="is not a causal LM: it has no device"):
+        open_language("agreement", device="cpu")
+    with pytest.raises(ValueError, match="no such directory, and not a repository"):
+        open_language(folder / "nothing")

@@ -1,0 +1,285 @@
+"""Estimated likelihoods as a learner."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners.enumeration import EveryTree
+from lm_latent_eval.distortion.learners.latent import BOUNDS, LatentLearner
+from lm_latent_eval.distortion.learners.lexicon import word_tokenizer, words_of
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.models import checkpoint as checkpoints
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.registry import ESTIMATORS
+from lm_latent_eval.scoring.model import LatentModel
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import START, WordTokenizer
+from tests import tiny_checkpoint, tiny_models
+from tests.distortion.languages import tiny
+from tests.distortion.learners.tiny_rnng import (
+    END_ID,
+    IDS,
+    WORDS,
+    checkpoint,
+    sequences,
+)
+from tests.models.rnng.reference import every_tree, trees
+
+SENTENCE = [2, 3, 3, 2, 3, END_ID]
+
+
+def latent(given: Checkpoint | None = None, words=WORDS, **options) -> LatentLearner:
+    batch_size = options.pop("batch_size", None)
+    options = {"estimator": "is"} | options
+    return LatentLearner(
+        given or checkpoint(),
+        words,
+        END_ID,
+        ScoringOptions.parse(**options),
+        batch_size=batch_size,
+    )
+
+
+def lstm() -> Checkpoint:
+    model, tokenizer = tiny_checkpoint.lstm(), tiny_checkpoint.tokenizer()
+    return Checkpoint("lstm", model, tokenizer, Path("untrained"))
+
+
+def test_estimates_have_the_means_that_they_should():
+    """The weight of one draw, E w = p; its logarithm, E log w = log p - KL(q | p)."""
+    model, copies = checkpoint().model, 2000
+    batch = TokenBatch.collate([[IDS[token] for token in SENTENCE]], first=START)
+    listed, proposal = trees([every_tree(5)], "eos"), checkpoint().model.proposal("crf")
+    log_q = proposal.log_prob(proposal.encode(batch), listed)[0]
+    log_w = model.log_joint(model.encode(batch), listed)[0] - log_q
+    elbo = (log_q.exp() * log_w).sum()
+    truth = (log_q + log_w).logsumexp(-1)
+
+    few, many = (
+        latent(num_samples=k, proposal="crf").score(range(copies), [SENTENCE] * copies)
+        for k in (1, 10)
+    )
+    ratio = (few.log_p - truth).exp()
+    stderr = ratio.std() / math.sqrt(copies)
+    assert 1e-3 < stderr < 0.05, "premise: precise enough to notice a bias"
+    assert abs(ratio.mean() - 1) < 4 * stderr
+    stderr = few.log_p.std() / math.sqrt(copies)
+    assert truth - elbo > 5 * stderr, "premise: the bias can be seen"
+    assert abs(few.log_p.mean() - elbo) < 4 * stderr
+    assert few.log_p.mean() < many.log_p.mean()
+    assert few.stderr.tolist() == [math.inf] * copies
+    # What it says of its error is what the error is, as far as draws can tell.
+    spread = many.stderr.square().mean().sqrt().item()
+    assert spread == pytest.approx(many.log_p.std().item(), rel=4 / math.sqrt(copies))
+
+
+def test_an_estimate_depends_on_its_number_and_the_seed_alone():
+    some = sequences(4)
+    indices = [*range(100, 100 + len(some))]
+    together = latent(num_samples=5, proposal="crf").score(indices, some)
+    narrow = latent(num_samples=5, proposal="crf", batch_size=2).score(
+        indices[::-1], some[::-1]
+    )
+    torch.testing.assert_close(narrow.log_p.flip(0), together.log_p, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        narrow.stderr.flip(0), together.stderr, rtol=0, atol=1e-10
+    )
+    for n, ids in enumerate(some):
+        alone = latent(num_samples=5, proposal="crf").score([indices[n]], [ids])
+        torch.testing.assert_close(
+            alone.log_p, together.log_p[n : n + 1], rtol=0, atol=1e-10
+        )
+    long = torch.tensor([len(ids) > 3 for ids in some])
+    for other in (
+        latent(num_samples=5, proposal="crf").score([i + 1 for i in indices], some),
+        latent(num_samples=5, proposal="crf", seed=1).score(indices, some),
+    ):
+        assert (other.log_p != together.log_p)[long].double().mean() > 0.9
+
+
+def test_numbers_are_those_of_the_model():
+    """Where no sentence ends within a text, ``LatentModel`` says the same."""
+    some = sequences(4)
+    texts = [" ".join(WORDS[token] for token in ids[:-1]) for ids in some]
+    for options in (
+        {"num_samples": 6, "estimator": "is", "seed": 3, "temperature": 1.5},
+        {"num_samples": 6, "estimator": "is", "proposal": "adapted"},
+        {"num_samples": 4, "estimator": "auto"},
+        {"num_samples": 3, "estimator": "beam"},
+    ):
+        expected = LatentModel(checkpoint()).log_likelihood(
+            texts, unk="closed", **options
+        )
+        found = latent(**options).score(range(len(some)), some)
+        torch.testing.assert_close(
+            found.log_p,
+            torch.tensor([e.log_evidence for e in expected], dtype=torch.float64),
+            rtol=0,
+            atol=1e-10,
+        )
+        assert found.stderr.tolist() == pytest.approx(
+            [e.draws_stderr for e in expected], abs=1e-10
+        )
+        bounds = {e.bound for e in expected} - {Bound.EXACT}  # of one tree
+        assert bounds <= {latent(**options).bound}
+
+
+def test_a_sequence_is_not_cut_into_sentences():
+    words = {2: "Plums", 3: "."}
+    given = replace(checkpoint(), words=word_tokenizer(["Plums", "."]))
+    assert len(given.model.sentence_starts("Plums . Plums .")) == 2, "premise"
+    ids = [2, 3, 2, 3, END_ID]
+    expected = EveryTree(given, words, END_ID).score([0], [ids]).log_p
+    found = latent(given, words, estimator="beam", num_samples=5).score([0], [ids])
+    torch.testing.assert_close(found.log_p, expected, rtol=0, atol=1e-10)
+    cut = LatentModel(given).log_likelihood(
+        ["Plums . Plums ."], estimator="beam", num_samples=5, unk="closed"
+    )
+    assert abs(cut[0].log_evidence - expected.item()) > 0.1
+
+
+def test_bounds_are_those_of_the_estimates():
+    assert BOUNDS.keys() == {"auto", *ESTIMATORS.ours}
+    log_w = torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    for name in ESTIMATORS.ours:
+        given = {"exact": log_w[:1], "mixed": log_w[[0, 1, 1]]}.get(name, log_w)
+        assert ESTIMATORS[name](2).estimate(given, 2).bound is BOUNDS[name]
+
+
+def test_a_model_without_latents_is_exact():
+    """Its sequences may be empty; all of them and longer beginnings total one."""
+    words = dict(enumerate(tiny_checkpoint.UTTERED, start=2))
+    learner = latent(lstm(), words, estimator=None)
+    some = [[*ids, END_ID] for n in range(3) for ids in product(words, repeat=n)]
+    found = learner.score(range(len(some)), some)
+    expected = [
+        e.log_evidence
+        for e in LatentModel(lstm()).log_likelihood(
+            [" ".join(words[token] for token in ids[:-1]) for ids in some], unk="closed"
+        )
+    ]
+    assert found.log_p.tolist() == pytest.approx(expected, abs=1e-10)
+    assert found.stderr.tolist() == [0.0] * len(some)
+    assert learner.bound is Bound.EXACT
+    assert 0.01 < found.log_p.exp().sum() < 1
+
+
+def test_a_sentence_has_words():
+    found = latent(num_samples=4).score([0, 1], [[END_ID], SENTENCE])
+    assert found.log_p[0] == -torch.inf
+    assert found.log_p[1].isfinite()
+    assert latent().score([], []).log_p.shape == (0,)
+
+
+def test_words_that_the_model_lacks_or_cuts():
+    few = WordTokenizer.train(["plums plums grow grow"])
+    words = {2: "plums", 3: "pears", 4: "figs", 5: "<unk>"}
+    for given, message in (
+        (words, "lacks 3 of 4 words of the language: pears, figs, <unk>. They would"),
+        (WORDS | {4: "plum-", 5: "(a)"}, r"one in the language: plum-, \(a\)\. Train"),
+        ({i: f"w{i}" for i in range(2, 14)}, r"w2, .*, w11 and 2 more\. They"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            latent(replace(checkpoint(), words=few), given)
+
+
+def test_a_word_that_is_a_mark_is_no_word():
+    with pytest.raises(ValueError, match="lacks 1 of 1 words of the language: <pad>"):
+        latent(words={2: "<pad>"})
+    with pytest.raises(ValueError, match="words that are marks: <unk>; rename"):
+        word_tokenizer(["a", "<unk>"])
+
+
+def test_sequences_that_have_no_probability():
+    for given, message in (
+        ([[2, 1], [2, 2], [2]], "2 of 3 sequences have no end, number 8 the first"),
+        ([[2, 1], [], [2, 1]], "1 of 3 sequences have no end, number 8 the first"),
+        ([[2, 1, 2, 1], [2, 1], [2, 1]], "sequence 7 goes on after its end"),
+        ([[2, 1], [2, 1], [2, 0, 1]], "sequence 9 has the token id 0, which is no"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            latent().score([7, 8, 9], given)
+
+
+def test_models_and_options_that_do_not_apply():
+    srnn = replace(checkpoint(), name="srnn", model=tiny_models.srnn())
+    with pytest.raises(ValueError, match=r"no distribution over texts \(unnormalised"):
+        latent(srnn)
+    endless = checkpoint(sentence_ends=False)
+    with pytest.raises(ValueError, match=r"\(no distribution over lengths\)"):
+        latent(endless)
+    with pytest.raises(ValueError, match=r"target_stderr: .* give num_samples"):
+        latent(target_stderr=0.1)
+    with pytest.raises(ValueError, match="unk='spelled': a learner knows every word"):
+        latent(unk="spelled")
+
+
+def saved(directory: Path) -> Path:
+    """An RNNG over the words of the tiny grammar."""
+    tokenizer = word_tokenizer(["b", "never", "a"])
+    model = checkpoint(seed=1).model
+    config = model.config.to_dict() | {"vocab_size": 7, "num_words": 7}
+    torch.manual_seed(0)
+    larger = type(model)(type(model.config)(**config)).double()
+    checkpoints.save(larger, tokenizer, directory, larger.state_dict())
+    return directory
+
+
+def test_from_files(tmp_path):
+    corpus = Corpus.draw(
+        tiny.pcfg(), tmp_path / "corpus", 40, max_length=99, quiet=True
+    )
+    assert words_of(corpus) == {2: "a", 3: "b", 4: "never"}
+    path = saved(tmp_path / "rnng")
+    learner = LatentLearner.load(path, corpus, num_samples=7, proposal="prior")
+    rows = corpus.dataset()
+    found = learner.score(corpus.indices, rows["ids"])
+    assert found.log_p.isfinite().all()
+    settings = learner.settings()
+    assert settings.pop("digest") == checkpoints.load(path).digest
+    assert settings == {
+        "kind": "latent",
+        "model": "rnng",
+        "mass": "normalised",
+        "dtype": "float64",
+        "estimator": "auto",
+        "num_samples": 7,
+        "proposal": "prior",
+        "temperature": 1.0,
+        "seed": 0,
+    }
+    exact = EveryTree.load(path, corpus, max_words=4, dtype="float32")
+    assert exact.settings()["dtype"] == "float32"
+    short = [list(ids) for ids in rows["ids"] if len(ids) <= 5]
+    assert len(short) > 10, "premise"
+    beam = LatentLearner.load(path, corpus, estimator="beam", num_samples=5)
+    torch.testing.assert_close(
+        exact.score(range(len(short)), short).log_p,
+        beam.score(range(len(short)), short).log_p,
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_corpora_that_cannot_be_scored(tmp_path):
+    path = saved(tmp_path / "rnng")
+    cut = Corpus.draw(tiny.pcfg(), tmp_path / "cut", 40, max_length=3, quiet=True)
+    number = sum(ids[-1] != 1 for ids in cut.dataset()["ids"])
+    assert 0 < number < 40, "premise"
+    message = f"{number} of 40 sequences of .* cut at 3 tokens, .* larger --max-length"
+    for kind in (LatentLearner, EveryTree):
+        with pytest.raises(ValueError, match=message):
+            kind.load(path, cut)
+    pieces = Corpus.draw(
+        tiny.causal(), tmp_path / "pieces", 4, quiet=True, max_length=9
+    )
+    with pytest.raises(ValueError, match="its tokens are not words"):
+        LatentLearner.load(path, pieces)

@@ -1,0 +1,262 @@
+"""Latent models as languages: what every language owes, and what only they do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.languages.words import LANGUAGE_FILE, read_description
+from lm_latent_eval.distortion.learners import latent_language
+from lm_latent_eval.distortion.learners.architectures import Configuration
+from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.enumeration import EveryTree
+from lm_latent_eval.distortion.learners.latent_language import LATENTS, LatentLanguage
+from lm_latent_eval.distortion.learners.lexicon import word_tokenizer, words_of
+from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.models import MODELS
+from lm_latent_eval.models import checkpoint as checkpoints
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.rnng.left_to_right import WordByWord
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
+from tests import tiny_models
+from tests.distortion.languages.test_laws import (  # noqa: F401
+    test_a_beginning_ends_or_goes_on,
+    test_a_sample_has_the_probabilities_that_scoring_finds,
+    test_a_sequence_depends_on_its_number_and_the_seed_alone,
+    test_a_smaller_maximum_cuts_the_same_sequences,
+    test_bad_input,
+    test_draws_follow_the_probabilities,
+    test_nothing_is_drawn_or_scored,
+    test_scores_do_not_depend_on_company,
+    test_what_can_be_drawn_totals_one,
+)
+from tests.distortion.languages.tiny import records
+from tests.distortion.learners.tiny import GPT2
+from tests.distortion.learners.tiny_rnng import checkpoint as rnng
+from tests.models.entitynlm.tiny import entitynlm
+from tests.models.rnng.space import every_prefix
+
+
+def recurrent(name: str) -> Checkpoint:
+    model = getattr(tiny_models, name)(seed=3)
+    return Checkpoint(name, model, tiny_models.tokenizer(), Path("untrained"))
+
+
+CHECKPOINTS = {
+    "rnng": rnng,
+    "lstm": lambda: recurrent("lstm"),
+    "rnn": lambda: recurrent("rnn"),
+}
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS)
+def language(request):
+    """What the laws are held against."""
+    return LatentLanguage(CHECKPOINTS[request.param]())
+
+
+def opinionated() -> Checkpoint:
+    """An RNNG whose words tell much of their trees."""
+    given = rnng(seed=2, spread=1.0)
+    generative = given.model.generative
+    for even in (generative.bias, generative.action.bias):
+        even.zero_()
+    generative.embeddings.weight.mul_(3)
+    return given
+
+
+def listed(given: Checkpoint, sequences: list[list[int]]) -> torch.Tensor:
+    """Log p of sequences of the tiny RNNG's words, by a list of all histories."""
+    found = []
+    for ids in sequences:
+        text = [{0: START, 1: END}.get(token, token + 2) for token in ids]
+        batch = TokenBatch.collate([text], first=START)
+        histories = every_prefix(len(text), end=text[-1] == END)
+        log_p = given.model.log_joint(given.model.encode(batch), histories)
+        found.append(log_p.logsumexp(-1))
+    return torch.cat(found)
+
+
+def p_value(language: LatentLanguage, log_p: torch.Tensor, max_length: int) -> float:
+    """Of a chi-square test over all that can be drawn, rare things together."""
+    number, every = 3000, records(language, max_length)
+    drawn = Counter(map(tuple, language.sample(0, range(number), max_length).sequences))
+    counts = torch.tensor([drawn[tuple(ids)] for ids in every], dtype=torch.float64)
+    assert counts.sum() == number, "each is in the list"
+    common = log_p.exp() * number >= 5
+    rest = number - counts[common].sum(), number * (1 - log_p[common].exp().sum())
+    assert common.sum() > 40 and rest[1] > 5, "premise"
+    observed = [*counts[common], rest[0]]
+    expected = [*(log_p[common].exp() * number), rest[1]]
+    return float(chisquare(observed, expected).pvalue)
+
+
+def test_draws_are_from_the_marginal(monkeypatch):
+    """They are not if a latent is drawn without regard to the word that follows it."""
+    given = opinionated()
+    language = LatentLanguage(given)
+    log_p = listed(given, records(language, 5))
+    assert log_p.exp().sum().item() == pytest.approx(1, abs=1e-12)
+    assert p_value(language, log_p, 5) > 1e-3
+    blind = replace(LATENTS["rnng"], proposal="prior")
+    monkeypatch.setitem(latent_language.LATENTS, "rnng", blind)
+    assert p_value(LatentLanguage(given), log_p, 5) < 1e-6
+
+
+def test_every_step_has_random_numbers_of_its_own(monkeypatch):
+    seen, sample = [], WordByWord.sample
+
+    def watched(self, encoded, uniforms, num_samples):
+        seen.append(uniforms(0))
+        return sample(self, encoded, uniforms, num_samples)
+
+    monkeypatch.setattr(WordByWord, "sample", watched)
+    LatentLanguage(opinionated()).sample(0, range(5), 6)
+    numbers = torch.cat([each.flatten() for each in seen])
+    assert len(seen) == 6, "premise: somebody goes on to the last step"
+    assert len(numbers.unique()) == len(numbers)
+
+
+def test_log_p_sums_over_every_history():
+    given = rnng()
+    some = [ids for n in (1, 2, 4) for ids in records(LatentLanguage(given), n)]
+    some += [[2, 3, 3, 2, 3, 1], [3, 3, 2, 2, 3, 2]]
+    expected = listed(given, some)
+    found = LatentLanguage(given).log_p(some)
+    assert 0 < found.isneginf().sum() < len(some), "begin ids, and no words at all"
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_log_p_without_latents_is_a_chain_of_predictions():
+    given = recurrent("lstm")
+    ids = {0: START, 1: END, 2: UNKNOWN, 3: tiny_models.KNOWN}
+    for sequence in ([3, 2, 3, 1], [2, 2, 3], [1]):
+        text = [ids[token] for token in sequence]
+        known, hidden = torch.tensor([START, *text[:-1]]), None
+        values = given.model.embeddings(known)[None]
+        hidden, _ = given.model.rnn(values, torch.tensor([len(text)]), None)
+        expected = given.model.log_probs(hidden[0])[range(len(text)), text].sum()
+        found = LatentLanguage(given).log_p([sequence])
+        torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-12)
+
+
+def test_batches_move_nothing(language):
+    narrow = LatentLanguage(language._checkpoint, batch_size=7)
+    one, other = language.sample(4, range(60), 6), narrow.sample(4, range(60), 6)
+    assert one.sequences == other.sequences
+    torch.testing.assert_close(one.log_p, other.log_p, rtol=0, atol=1e-12)
+
+
+def test_words_are_those_that_can_be_uttered():
+    assert LatentLanguage(rnng()).words == ("grow", "plums")
+    unknown = LatentLanguage(rnng(never_uttered=[PADDING, START]))
+    assert unknown.words == ("<unk>", "grow", "plums")
+    total = unknown.log_p(records(unknown, 3)).exp().sum().item()
+    assert total == pytest.approx(1, abs=1e-12)
+    # A word that can only be copied is none of them.
+    assert LatentLanguage(recurrent("rnn")).words == ("<unk>", "the")
+
+
+def test_a_sequence_with_too_many_latents_is_refused():
+    language = LatentLanguage(rnng(), max_words=4)
+    assert language.log_p([[2] * 4, [2] * 4 + [1]]).isfinite().all()
+    with pytest.raises(
+        ValueError,
+        match=r"2 of 3 sequences have more than 4 words: sequence 1 has 5, and 14 "
+        r"latents to sum over\. Draw them with a smaller max_length",
+    ):
+        language.log_p([[2, 1], [2] * 5, [2] * 6 + [1]])
+    message = "max_length=5: .* 5 words, and 14 latents .* max_length of 4 or less"
+    with pytest.raises(ValueError, match=message):
+        language.sample(0, [0], 5)
+    without = LatentLanguage(recurrent("lstm"), max_words=1)
+    assert without.log_p([[2] * 99]).isfinite()
+
+
+def test_models_that_are_no_languages():
+    tokenizer = tiny_models.tokenizer()
+    kglm = tiny_models.kglm(tiny_models.full_graph())
+    for name, model, message in (
+        ("srnn", tiny_models.srnn(), r"do not \(unnormalised\)"),
+        ("kglm", kglm, "holds a kglm model, whose latents cannot be summed"),
+        ("entitynlm", entitynlm(), "holds a entitynlm model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            LatentLanguage(Checkpoint(name, model, tokenizer, Path("untrained")))
+    with pytest.raises(ValueError, match=r"do not \(no distribution over lengths\)"):
+        LatentLanguage(rnng(sentence_ends=False))
+    with pytest.raises(ValueError, match=r"do not \(sub-normalised\)"):
+        LatentLanguage(rnng(never_uttered=[PADDING]))
+    with pytest.raises(ValueError, match="never utters the end of a text"):
+        LatentLanguage(rnng(never_uttered=[PADDING, START, END]))
+    others = {"srnn", "kglm", "entitynlm", "lrlm", "nklm"}
+    assert others == MODELS.keys() - LATENTS.keys()
+
+
+def test_words_and_settings_that_cannot_be():
+    given = rnng()
+    spaced = replace(given, words=word_tokenizer(["grow", "New York"]))
+    with pytest.raises(ValueError, match=r"untrained: .*'New York' is not a str"):
+        LatentLanguage(spaced)
+    for name in ("max_words", "batch_size"):
+        with pytest.raises(ValueError, match=f"{name}=0: expected at least 1"):
+            LatentLanguage(given, **{name: 0})
+
+
+def test_a_corpus_of_it_and_learners_of_that(tmp_path):
+    """The model that draws a language makes no error on it, summed in another way."""
+    given = rnng()
+    checkpoints.save(
+        given.model, given.tokenizer, tmp_path / "rnng", given.model.state_dict()
+    )
+    language = LatentLanguage.load(tmp_path / "rnng", dtype="float64")
+    corpus = Corpus.draw(language, tmp_path / "corpus", 50, max_length=9, quiet=True)
+    rows = Corpus.open(tmp_path / "corpus").dataset()
+    whole = [row for row in rows if row["ended"]]
+    assert 20 < len(whole) < 50, "premise"
+    scored = EveryTree(given, words_of(corpus), corpus.end_id).score(
+        range(len(whole)), [row["ids"] for row in whole]
+    )
+    expected = torch.tensor([row["log_p"] for row in whole], dtype=torch.float64)
+    torch.testing.assert_close(scored.log_p, expected, rtol=0, atol=1e-10)
+
+    vocabulary = Vocabulary.of(corpus)
+    gpt2 = Configuration(GPT2).build(vocabulary, corpus.max_length, seed=0)
+    learner = CausalLearner(CausalLanguage(gpt2, 1.0, 0, corpus.end_id))
+    errors = learner.score(corpus.indices, rows["ids"]).log_p - torch.tensor(
+        rows["log_p"], dtype=torch.float64
+    )
+    assert errors.isfinite().all()
+    assert errors.abs().max() > 0.1, "it has not learned"
+
+
+def test_from_files(tmp_path):
+    given, directory = rnng(), tmp_path / "rnng"
+    checkpoints.save(given.model, given.tokenizer, directory, given.model.state_dict())
+    language = LatentLanguage.load(directory, max_words=6, batch_size=3)
+    some = records(language, 3)
+    torch.testing.assert_close(
+        language.log_p(some), LatentLanguage(given).log_p(some), rtol=0, atol=1e-12
+    )
+    assert language.settings() == {
+        "kind": "latent",
+        "model": "rnng",
+        "digest": checkpoints.load(directory).digest,
+        "dtype": "float64",
+    }
+    single = LatentLanguage.load(directory, dtype="float32")
+    assert single.settings()["dtype"] == "float32"
+    torch.testing.assert_close(
+        single.log_p(some), language.log_p(some), rtol=0, atol=1e-5
+    )
+    language.save(tmp_path)
+    where = read_description(tmp_path / LANGUAGE_FILE)
+    assert where == {"kind": "latent", "path": str(directory)}

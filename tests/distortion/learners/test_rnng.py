@@ -1,0 +1,65 @@
+"""Training of an RNNG on a corpus."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners.latent import LatentLearner
+from lm_latent_eval.distortion.learners.rnng import train
+from lm_latent_eval.models import checkpoint as checkpoints
+from lm_latent_eval.training.options import Options, RNNGSize
+from tests.distortion.languages import tiny
+
+SIZE = RNNGSize(hidden_size=6, num_layers=1, proposal_size=4, max_words=99, dropout=0.0)
+OPTIONS = Options(epochs=4, learning_rate=2e-2)
+
+
+def corpora(directory, language):
+    return [
+        Corpus.draw(
+            language,
+            directory / name,
+            number,
+            first=first,
+            max_length=200,
+            quiet=True,
+        )
+        for name, number, first in (("train", 120, 0), ("dev", 40, 1000))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "objective"), [(tiny.pcfg, "supervised"), (tiny.hmm, "unsupervised")]
+)
+def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
+    language = make()
+    corpus, dev = corpora(tmp_path, language)
+    ids = dev.dataset()["ids"]
+    mean = {}
+    for epochs in (1, 4):
+        options = Options(epochs=epochs, learning_rate=2e-2)
+        path = tmp_path / f"rnng{epochs}"
+        train(corpus, dev, path, objective=objective, size=SIZE, options=options)
+        learner = LatentLearner.load(path, dev, num_samples=10)
+        mean[epochs] = learner.score(dev.indices, ids).log_p.mean().item()
+    best = language.log_p(ids).mean().item()
+    assert mean[1] < mean[4] < best
+    # "never" is no word of the sample, but one of the language; there is no unknown.
+    found = checkpoints.load(tmp_path / "rnng4")
+    assert found.tokenizer.vocabulary == ["a", "b", "never"]
+    generative = found.model.generative
+    log_p = generative.log_words(generative.begin(), torch.tensor([0]))[0]
+    assert log_p.isfinite().tolist() == [False] * 4 + [True] * 3
+    assert str(found.model.mass) == "normalised"
+
+
+def test_bad_corpora(tmp_path):
+    corpus, _ = corpora(tmp_path / "pcfg", tiny.pcfg())
+    with pytest.raises(ValueError, match="of kind hmm: only those of a grammar"):
+        train(*corpora(tmp_path / "hmm", tiny.hmm()), tmp_path / "rnng", size=SIZE)
+    other = {**tiny.AMBIGUOUS, "words": ["b", "a", "never"]}
+    _, dev = corpora(tmp_path / "other", type(tiny.pcfg())(other))
+    with pytest.raises(ValueError, match="different words: draw both from one"):
+        train(corpus, dev, tmp_path / "rnng", size=SIZE, options=OPTIONS)

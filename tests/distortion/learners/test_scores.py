@@ -1,0 +1,131 @@
+"""Scores of corpora, perturbed and random sequences, against the models themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.edits import Perturbation
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners.languages import language_of
+from lm_latent_eval.distortion.learners.learner import ScoredSequences
+from lm_latent_eval.distortion.learners.scores import score
+from lm_latent_eval.distortion.random_sequences import random_sequence
+from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
+from lm_latent_eval.estimators import Bound
+from tests.distortion.languages.tiny import hmm, pcfg
+
+LENGTH = 6
+
+
+@dataclass
+class Guess:
+    """A model whose numbers say which row and which tokens they are of."""
+
+    asked: int = 0
+    bound = Bound.STOCHASTIC_LOWER
+
+    def score(
+        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
+    ) -> ScoredSequences:
+        self.asked += len(indices)
+        log_p = [
+            -i - sum(ids) / 1000 for i, ids in zip(indices, sequences, strict=True)
+        ]
+        numbers = torch.tensor(log_p, dtype=torch.float64)
+        return ScoredSequences(numbers, torch.full_like(numbers, 0.5))
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": "guess"}
+
+
+@pytest.fixture(params=[pcfg, hmm])
+def corpus(request, tmp_path):
+    folder = tmp_path / "corpus"
+    return Corpus.draw(
+        request.param(), folder, 40, first=3, max_length=LENGTH, quiet=True
+    )
+
+
+def test_a_corpus(corpus, tmp_path):
+    scores = score(Guess(), Unchanged(corpus, 30), tmp_path / "out", quiet=True)
+    found, known = scores.columns(), corpus.reader()(range(3, 33))
+    assert found.index.tolist() == [*range(3, 33)]
+    assert found.true_log_p.equal(known.log_p)
+    assert found.ended.equal(known.ended)
+    assert len({*found.ended.tolist()}) == 2, "premise"
+    assert found.num_tokens.tolist() == [len(ids) for ids in known.ids]
+    expected = Guess().score(found.index.tolist(), known.ids)
+    assert found.model_log_p.equal(expected.log_p)
+    assert found.stderr.equal(expected.stderr)
+    assert scores.settings["bound"] == str(Bound.STOCHASTIC_LOWER)
+    with pytest.raises(ValueError, match=r"num_sequences=41: .* has 40"):
+        score(Guess(), Unchanged(corpus, 41), tmp_path / "more")
+
+
+def test_perturbed(corpus, tmp_path, monkeypatch):
+    module = "lm_latent_eval.distortion.learners.scores"
+    monkeypatch.setattr(f"{module}._ROWS_AT_ONCE", 20)
+    monkeypatch.setattr(f"{module}._SHARD_ROWS", 50)
+    language = language_of(corpus)
+    source = Perturbed(corpus, language, num_edits=4, seed=7)
+    score(Guess(), source, tmp_path / "out", quiet=True)
+    found = Scores.open(tmp_path / "out").columns()
+    assert len(found) == 40 * 5
+    perturbation = Perturbation([2, 3, 4], 1, LENGTH)
+    read = corpus.reader()
+    for row in range(len(found)):
+        index, edits = 3 + row // 5, row % 5
+        (ids,) = read(range(index, index + 1)).ids
+        new = perturbation.steps(ids, 4, seed=7, index=index)[edits]
+        assert (found.index[row], found.edits[row]) == (index, edits)
+        assert found.num_tokens[row] == len(new)
+        assert found.ended[row] == (new[-1] == 1)
+        expected = language.log_p([new])[0]
+        assert found.true_log_p[row] == pytest.approx(expected.item(), rel=1e-12)
+        assert found.model_log_p[row] == Guess().score([5 * index + edits], [new]).log_p
+    plain = found[found.edits == 0]
+    assert torch.allclose(
+        plain.true_log_p, read(corpus.indices).log_p, rtol=1e-12, atol=0
+    )
+    assert found.impossible.any(), "premise: some are not of the language"
+    assert not plain.impossible.any()
+
+
+def test_random(corpus, tmp_path):
+    source = Random(corpus, language_of(corpus), 25, mean_length=2.0, seed=1)
+    found = score(Guess(), source, tmp_path / "out", quiet=True).columns()
+    how = {"max_length": LENGTH, "mean_length": 2.0, "seed": 1}
+    drawn = [random_sequence([2, 3, 4], 1, index=i, **how) for i in range(25)]
+    assert found.index.tolist() == [*range(25)]
+    assert found.num_tokens.tolist() == [len(ids) for ids in drawn]
+    expected = language_of(corpus).log_p(drawn)
+    assert torch.allclose(found.true_log_p, expected, rtol=1e-12, atol=0)
+    assert found.model_log_p.equal(Guess().score(range(25), drawn).log_p)
+
+
+def test_what_is_there_is_not_scored_again(corpus, tmp_path):
+    guess = Guess()
+    score(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
+    score(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
+    assert guess.asked == 1 + 40  # one to see whether it can be done
+    with pytest.raises(ValueError, match="num_sequences is 40 there and 39 here"):
+        score(guess, Unchanged(corpus, 39), tmp_path / "out", quiet=True)
+
+
+def test_another_language_is_refused(corpus):
+    other = {"pcfg": "weather", "hmm": "agreement"}[corpus.settings["language"]["kind"]]
+    with pytest.raises(ValueError, match=r"was not drawn from this language \(.*kind"):
+        language_of(corpus, other)
+
+
+def test_numbers_below_one(corpus):
+    with pytest.raises(ValueError, match="num_edits=0: expected at least 1"):
+        Perturbed(corpus, language_of(corpus), num_edits=0)
+    with pytest.raises(ValueError, match="num_sequences=0: expected at least 1"):
+        Random(corpus, language_of(corpus), 0)

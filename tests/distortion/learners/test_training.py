@@ -1,0 +1,477 @@
+"""Training: its steps, its learning rates, its best model, and its interruptions."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.columns import Trajectory
+from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners import sequences, training
+from lm_latent_eval.distortion.learners.architectures import Configuration, Pretrained
+from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
+from lm_latent_eval.distortion.learners.history import History
+from lm_latent_eval.distortion.learners.options import TrainingOptions
+from lm_latent_eval.distortion.learners.text_data import TextData
+from lm_latent_eval.distortion.learners.training import train
+from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.durable import only_writer
+from tests.distortion.languages.tiny import hmm
+from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, Double, draw
+
+STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+class Corpora:
+    """Train, dev and test sequences of one language."""
+
+    def __init__(self, directory: Path, num: int = 300) -> None:
+        self.train = draw(directory / "train", num)
+        self.dev = draw(directory / "dev", 40, first=5000)
+        self.test = draw(directory / "test", 40, first=6000)
+
+    def data(self) -> tuple[CorpusData, CorpusData]:
+        return CorpusData(self.train), CorpusData(self.dev)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory) -> Corpora:
+    return Corpora(tmp_path_factory.mktemp("corpora"))
+
+
+def learn(
+    output: Path, corpora: Corpora, config: dict[str, Any] = GPT2, **given: Any
+) -> History:
+    options = {"epochs": 3, "learning_rate": 0.02, "batch_size": 32} | given
+    return train(
+        output,
+        Configuration(config),
+        *corpora.data(),
+        TrainingOptions(**options),
+        test=corpora.test,
+        track=25,
+        device="cpu",
+        quiet=True,
+    )
+
+
+def inject(monkeypatch, losses: list[float]) -> None:
+    """Say what the validation losses are, from the first epoch on."""
+    said = iter(losses)
+    monkeypatch.setattr(training, "nats_per_token", lambda *_: next(said))
+
+
+def without_seconds(history: History) -> list[dict[str, Any]]:
+    return [vars(epoch) | {"seconds": 0} for epoch in history.epochs]
+
+
+def nats_by_hand(model: Any, sequences: list[list[int]]) -> torch.Tensor:
+    """- sum log p, a sequence and a token at a time."""
+    total = torch.zeros((), dtype=torch.float64)
+    for ids in sequences:
+        logits = model(torch.tensor([[0, *ids[:-1]]])).logits[0]
+        for row, token in zip(logits, ids, strict=True):
+            total = total - (row[token] - row.exp().sum().log())
+    return total
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.5])
+def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
+    corpora = Corpora(tmp_path, num=5)
+    sequences = corpora.train.reader()(range(5)).ids
+    assert any(ids[-1] != 1 for ids in sequences), "premise: a sequence was cut"
+    data, dev = corpora.data()
+    start, rate = Double(GPT2 | STILL), 0.01
+    options = TrainingOptions(
+        epochs=3,
+        learning_rate=rate,
+        micro_batch=micro_batch,
+        max_grad_norm=max_grad_norm,
+    )
+    history = train(
+        tmp_path / "out", start, data, dev, options, device="cpu", quiet=True
+    )
+    assert history.best.epoch == 3, "premise: the last weights are kept"
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+
+    model = start.build(data.vocabulary, MAX_LENGTH, 0)
+    weights = [*model.parameters()]
+    m = [torch.zeros_like(w) for w in weights]
+    v = [torch.zeros_like(w) for w in weights]
+    for step in (1, 2, 3):
+        loss = nats_by_hand(model, sequences) / sum(map(len, sequences))
+        seen = history.epochs[step - 1].train_nats_per_token
+        assert seen == pytest.approx(loss.item(), rel=1e-12)
+        gradients = torch.autograd.grad(loss, weights)
+        norm = sum((g**2).sum() for g in gradients).sqrt()
+        assert norm > 0.5, "premise: there is something to scale"
+        scale = max_grad_norm / (norm + 1e-6) if max_grad_norm else 1.0
+        for k, g in enumerate(gradients):
+            m[k] = 0.9 * m[k] + 0.1 * g * scale
+            v[k] = 0.999 * v[k] + 0.001 * (g * scale) ** 2
+            denominator = (v[k] / (1 - 0.999**step)).sqrt() + 1e-8
+            with torch.no_grad():
+                weights[k] -= rate * m[k] / (1 - 0.9**step) / denominator
+    # Adam divides by gradients: where one is as good as 0, rounding decides.
+    certain = [(u / (1 - 0.999**3)).sqrt() > 1e-7 for u in v]
+    assert sum(int(c.sum()) for c in certain) > 0.8 * sum(w.numel() for w in weights)
+    names = [name for name, _ in model.named_parameters()]
+    there = dict(found.named_parameters())
+    for name, expected, sure in zip(names, weights, certain, strict=True):
+        torch.testing.assert_close(
+            there[name][sure], expected[sure], rtol=1e-8, atol=1e-8
+        )
+
+
+@pytest.mark.parametrize("config", [GPT2, LSTM], ids=["gpt2", "lstm"])
+def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
+    options = TrainingOptions(epochs=4, learning_rate=0.05, batch_size=32)
+    history = train(
+        tmp_path,
+        Double(config),
+        *corpora.data(),
+        options,
+        test=corpora.test,
+        track=25,
+        device="cpu",
+        quiet=True,
+    )
+    epochs = history.epochs
+    assert epochs[-1].dev_nats_per_token < epochs[0].dev_nats_per_token - 0.02
+    assert [e.sequences_seen for e in epochs] == [300, 600, 900, 1200]
+    assert [e.updates for e in epochs] == [10, 20, 30, 40]
+    learner = CausalLearner.load(tmp_path, corpora.dev, dtype=torch.float64)
+    sequences = corpora.dev.reader()(corpora.dev.indices).ids
+    log_p = learner.score(corpora.dev.indices, sequences).log_p
+    loss = -log_p.sum().item() / sum(map(len, sequences))
+    assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-12)
+    for name, corpus in (("train", corpora.train), ("test", corpora.test)):
+        trajectory = Trajectory.open(tmp_path / "trajectories" / name)
+        assert trajectory.settings["sequences_an_epoch"] == 300
+        assert len(trajectory.epochs()) == 4
+        columns = trajectory.epochs()[history.best.epoch - 1]
+        read = corpus.reader()(corpus.indices[:25])
+        assert columns.index.tolist() == [*corpus.indices[:25]]
+        assert columns.num_tokens.tolist() == [*map(len, read.ids)]
+        assert torch.equal(columns.ended, read.ended)
+        assert torch.equal(columns.true_log_p, read.log_p)
+        expected = learner.score(range(25), read.ids).log_p
+        torch.testing.assert_close(
+            columns.model_log_p, expected, rtol=1e-12, atol=1e-12
+        )
+        assert columns.stderr.tolist() == [0.0] * 25
+    text = (tmp_path / "history.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["best"] for line in lines].index(True) == history.best.epoch - 1
+    assert lines[0]["dev_perplexity"] == pytest.approx(
+        np.exp(lines[0]["dev_nats_per_token"])
+    )
+    files = {path.name for path in tmp_path.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
+    assert not any(name.startswith("checkpoint") for name in files)
+    assert AutoTokenizer.from_pretrained(tmp_path).decode([2, 4, 1]) == "a never </s>"
+    drawn = CausalLanguage.load(tmp_path, device="cpu").sample(0, range(20), 9)
+    assert drawn.log_p.isfinite().all()
+
+
+def test_learning_rate_is_halved_unless_the_loss_is_a_new_lowest(
+    tmp_path, corpora, monkeypatch
+):
+    losses = [3.0, 2.0, 2.5, 2.25, 1.5, 1.5, 1.25, 1.2499, 1.2]
+    inject(monkeypatch, losses)
+    history = learn(tmp_path, corpora, epochs=9, learning_rate=0.01)
+    rates = [epoch.learning_rate / 0.01 for epoch in history.epochs]
+    assert rates == [1, 1, 1, 0.5, 0.25, 0.25, 0.125, 0.125, 0.125]
+    assert [e.dev_nats_per_token for e in history.epochs] == losses
+    assert history.best.epoch == 9
+
+
+def test_best_weights_are_kept(tmp_path, corpora, monkeypatch):
+    inject(monkeypatch, [3.0, 2.0, 2.0, 2.5, 2.25])
+    assert learn(tmp_path / "long", corpora, epochs=5).best.epoch == 2
+    inject(monkeypatch, [3.0, 2.0])
+    learn(tmp_path / "short", corpora, epochs=2)
+    inject(monkeypatch, [3.0, 2.0, 1.0])
+    learn(tmp_path / "other", corpora, epochs=3)
+    weights = [
+        (tmp_path / name / "model.safetensors").read_bytes()
+        for name in ("long", "short", "other")
+    ]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_patience_ends_a_training(tmp_path, corpora, monkeypatch):
+    inject(monkeypatch, [3.0, 2.0, 2.5, 2.25, 1.0])
+    history = learn(tmp_path / "out", corpora, epochs=5, patience=2)
+    assert [e.dev_nats_per_token for e in history.epochs] == [3.0, 2.0, 2.5, 2.25]
+    # Interrupted just before its end, it does not go on past it.
+    monkeypatch.setattr(training, "_finish", interrupt)
+    inject(monkeypatch, [3.0, 2.0, 2.5, 2.25])
+    with pytest.raises(KeyboardInterrupt):
+        learn(tmp_path / "again", corpora, epochs=5, patience=2)
+    monkeypatch.undo()
+    again = learn(tmp_path / "again", corpora, epochs=5, patience=2)
+    assert without_seconds(again) == without_seconds(history)
+    assert same_model(tmp_path / "out", tmp_path / "again")
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def same_model(one: Path, other: Path) -> bool:
+    files = [path / "model.safetensors" for path in (one, other)]
+    return files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("config", [GPT2, LSTM], ids=["gpt2", "lstm"])
+def test_interrupted_training_ends_as_one_that_was_not(
+    tmp_path, corpora, monkeypatch, config
+):
+    whole = learn(tmp_path / "whole", corpora, config, epochs=4)
+    assert len({e.dev_nats_per_token for e in whole.epochs}) == 4
+    score, calls = training.nats_per_token, []
+
+    def stop_in_third_epoch(*given: Any) -> float:
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return score(*given)
+
+    monkeypatch.setattr(training, "nats_per_token", stop_in_third_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        learn(tmp_path / "parts", corpora, config, epochs=4)
+    cut_short = tmp_path / "parts" / "checkpoints" / "checkpoint-30"
+    cut_short.mkdir()
+    (cut_short / "trainer_state.json").write_text('{"log_hist')
+    with pytest.raises(ValueError, match=r"another training .*epochs"):
+        learn(tmp_path / "parts", corpora, config, epochs=5)
+    torch.manual_seed(99)  # whatever happened to the global numbers meanwhile
+    parts = learn(tmp_path / "parts", corpora, config, epochs=4)
+    assert len(calls) == 5, "premise: two epochs were not repeated"
+    assert without_seconds(parts) == without_seconds(whole)
+    assert same_model(tmp_path / "whole", tmp_path / "parts")
+    for name in ("train", "test"):
+        trajectories = [
+            Trajectory.open(tmp_path / run / "trajectories" / name).epochs()
+            for run in ("whole", "parts")
+        ]
+        for one, other in zip(*trajectories, strict=True):
+            assert torch.equal(one.model_log_p, other.model_log_p)
+
+
+def test_complete_training_is_not_repeated(tmp_path, corpora, monkeypatch):
+    first = learn(tmp_path, corpora)
+    (tmp_path / "checkpoints.done").mkdir()
+    monkeypatch.setattr(training, "LearnerTrainer", interrupt)
+    assert learn(tmp_path, corpora) == first
+    assert not (tmp_path / "checkpoints.done").exists()
+    with pytest.raises(ValueError, match=r"another training .*seed"):
+        learn(tmp_path, corpora, seed=1)
+
+
+def test_global_random_numbers_stay_as_they_are(tmp_path, corpora):
+    def state() -> list[Any]:
+        numpy_state = np.random.get_state()[1].tolist()
+        return [random.getstate(), numpy_state, torch.get_rng_state().tolist()]
+
+    before = state()
+    learn(tmp_path, corpora, epochs=1)
+    assert state() == before
+
+
+def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch):
+    asked: list[int] = []
+    trained: list[tuple[int, ...]] = []
+
+    class Spied(FreshData):
+        def sequences(self, epoch: int) -> Any:
+            asked.append(epoch)
+            return super().sequences(epoch)
+
+    pad = sequences.padded
+
+    def spied_padded(rows: Any, begin_id: int) -> Any:
+        trained.extend(tuple(row.tolist()) for row in rows)
+        return pad(rows, begin_id)
+
+    monkeypatch.setattr(sequences, "padded", spied_padded)
+    origin = draw(tmp_path / "origin", 1, first=100, seed=4)
+
+    def run(output: Path, epochs: int) -> History:
+        return train(
+            output,
+            Configuration(GPT2),
+            Spied(origin, hmm(), 50, output / "fresh", quiet=True),
+            CorpusData(corpora.dev),
+            TrainingOptions(epochs=epochs, learning_rate=0.01, batch_size=16),
+            test=corpora.test,
+            device="cpu",
+            quiet=True,
+        )
+
+    run(tmp_path / "whole", 4)
+    assert asked == [0, 1, 2, 3]
+    drawn = hmm().sample(4, range(100, 300), MAX_LENGTH).sequences
+    for epoch in range(4):
+        some = slice(50 * epoch, 50 * (epoch + 1))
+        assert sorted(trained[some]) == sorted(map(tuple, drawn[some]))
+    assert not (tmp_path / "whole" / "fresh").exists()
+    tracked = {path.name for path in (tmp_path / "whole" / "trajectories").iterdir()}
+    assert tracked == {"test"}
+
+    asked.clear()
+    score, calls = training.nats_per_token, []
+
+    def stop_in_third_epoch(*given: Any) -> float:
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return score(*given)
+
+    monkeypatch.setattr(training, "nats_per_token", stop_in_third_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts", 4)
+    assert (tmp_path / "parts" / "fresh" / "00002").exists()
+    run(tmp_path / "parts", 4)
+    assert asked == [0, 1, 2, 2, 3]
+    assert same_model(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
+    learn(tmp_path / "first", corpora, epochs=1)
+    text = tmp_path / "text.txt"
+    text.write_text("a b b\nb a\n" * 40)
+    data = TextData(text, Vocabulary.read(tmp_path / "first"), MAX_LENGTH)
+    options = TrainingOptions(epochs=3, learning_rate=0.01, batch_size=16)
+    history = train(
+        tmp_path / "second",
+        Pretrained(tmp_path / "first"),
+        data,
+        data,
+        options,
+        device="cpu",
+        quiet=True,
+    )
+    before = CausalLearner.load(tmp_path / "first", corpora.dev, device="cpu")
+    after = CausalLearner.load(tmp_path / "second", corpora.dev, device="cpu")
+    rows = [[2, 3, 3, 1], [3, 2, 1]]
+    losses = [
+        -each.score([0, 1], rows).log_p.sum().item() / 7 for each in (before, after)
+    ]
+    assert history.best.dev_nats_per_token == pytest.approx(losses[1], abs=1e-5)
+    assert losses[1] < losses[0] - 0.1
+    assert not (tmp_path / "second" / "trajectories").exists()
+
+
+def test_divergence_is_named(tmp_path, corpora):
+    config = GPT2 | {"initializer_range": 1e20}
+    with pytest.raises(FloatingPointError, match=r"diverged in epoch 1 .* 0\.02"):
+        learn(tmp_path, corpora, config)
+
+
+def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
+    data, dev = corpora.data()
+    options = TrainingOptions(epochs=1, learning_rate=0.01)
+    with pytest.raises(ValueError, match=r"test sequences 0 \.\. 299 .* trained on"):
+        train(
+            tmp_path / "1", Configuration(GPT2), data, dev, options, test=corpora.train
+        )
+    with pytest.raises(ValueError, match="validation sequences"):
+        train(tmp_path / "2", Configuration(GPT2), data, data, options)
+    other = Corpus.draw(
+        load_language("weather"), tmp_path / "weather", 5, max_length=9, quiet=True
+    )
+    with pytest.raises(ValueError, match=r"has \d token ids"):
+        train(tmp_path / "3", Configuration(GPT2), data, CorpusData(other), options)
+    assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"micro_batch": 0},
+        {"patience": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": float("nan")},
+        {"max_grad_norm": -1.0},
+    ],
+)
+def test_impossible_options_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TrainingOptions(**{"epochs": 1, "learning_rate": 0.1} | wrong)
+
+
+def test_command_trains(tmp_path, corpora, capsys):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(GPT2))
+    shared = [
+        "distort",
+        "train",
+        "--dev",
+        str(corpora.dev.directory),
+        "--device",
+        "cpu",
+    ]
+    shared += ["--epochs", "2", "--batch-size", "32", "--output"]
+    fixed = [str(tmp_path / "out"), "--data", str(corpora.train.directory)]
+    given = ["--config", str(config), "--learning-rate", "0.02"]
+    test = ["--test", str(corpora.test.directory)]
+    assert main([*shared, *fixed, *given, *test]) == 0
+    out, err = capsys.readouterr()
+    best = History.read(tmp_path / "out").best
+    assert out == (
+        f"wrote {tmp_path / 'out'}: epoch {best.epoch} of 2, validation perplexity "
+        f"{best.dev_perplexity:.4g} per token\n"
+    )
+    assert "epoch 2: nats a token, train -> dev" in err
+    again = [str(tmp_path / "more"), "--data", str(corpora.train.directory)]
+    again += ["--init", str(tmp_path / "out"), "--learning-rate", "0.01"]
+    assert main([*shared, *again, "--fresh", "40"]) == 0
+    assert History.read(tmp_path / "more").epochs[1].sequences_seen == 80
+
+
+def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
+    history = learn(tmp_path / "mixed", corpora, bf16=True)
+    single = learn(tmp_path / "single", corpora)
+    first, other = (h.epochs[0].train_nats_per_token for h in (history, single))
+    # bfloat16 has 8 bits of mantissa.
+    assert first != other and first == pytest.approx(other, rel=2**-7)
+    learner = CausalLearner.load(
+        tmp_path / "mixed", corpora.dev, device="cpu", batch_size=32
+    )
+    weights = learner.language.model.state_dict().values()
+    assert {each.dtype for each in weights} == {torch.float32}
+    ids = corpora.dev.reader()(corpora.dev.indices).ids
+    loss = -learner.score(corpora.dev.indices, ids).log_p.sum().item()
+    loss /= sum(map(len, ids))
+    assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-6)
+
+
+def test_two_do_not_train_into_one_folder(corpora, tmp_path):
+    message = f"another run is writing into {tmp_path}: wait"
+    with only_writer(tmp_path, "all"), pytest.raises(ValueError, match=message):
+        learn(tmp_path, corpora, epochs=1)
+
+
+def test_what_a_killed_run_left_to_remove_goes(corpora, tmp_path):
+    """The model was there, and the checkpoints and fresh sequences not gone yet."""
+    learn(tmp_path, corpora, epochs=1)
+    left = tmp_path / training._COMPLETE
+    (left / "checkpoint-1").mkdir(parents=True)
+    learn(tmp_path, corpora, epochs=1)
+    assert not left.exists()

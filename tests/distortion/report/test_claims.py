@@ -1,0 +1,185 @@
+"""Verdicts on numbers that leave no doubt, and on some that do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.distortion.report import claims
+from lm_latent_eval.distortion.report.claims import ClaimVerdict
+from lm_latent_eval.distortion.report.reading import Comparison
+from lm_latent_eval.distortion.statistics import ErrorMap
+from lm_latent_eval.estimators import Bound
+from tests.distortion.report.saved import columns, language, noise
+
+TRUE = language(1000)
+NOISE = 0.5 * noise(1000)
+
+
+def comparison(error, true=TRUE, **changes):
+    return Comparison.of(columns(true, true + error, **changes))
+
+
+def verdicts(cases):
+    return [case.verdict for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NOISE - 1, ClaimVerdict.HOLDS),
+        (NOISE + 1, ClaimVerdict.FAILS),
+        (NOISE - NOISE.mean(), ClaimVerdict.UNDECIDED),
+        # Most are overestimated a little, and some underestimated a lot.
+        (torch.where(TRUE.median() - 10 > TRUE, -50.0, 0.1), ClaimVerdict.FAILS),
+        # The mean is below 0, and nobody can tell of the majority.
+        (torch.where(torch.arange(1000) % 2 == 0, -0.2, 0.1), ClaimVerdict.UNDECIDED),
+    ],
+)
+def test_underestimation(error, expected):
+    assert verdicts(claims.underestimation({"m": comparison(error)})) == [expected]
+
+
+def test_an_estimators_bias_is_not_the_models():
+    # Errors of -0.02 on average, and a bias that explains them (s^2 / 2 = 0.125).
+    error = torch.full_like(TRUE, -0.02)
+    stderr = torch.full_like(TRUE, 0.5)
+    plain = claims.underestimation({"m": comparison(error)})
+    latent = claims.underestimation({"m": comparison(error, stderr=stderr)})
+    assert verdicts(plain) == [ClaimVerdict.HOLDS]
+    assert verdicts(latent) == [ClaimVerdict.UNDECIDED]
+
+
+@pytest.mark.parametrize(
+    ("slope", "expected"),
+    [
+        (0.1, ClaimVerdict.HOLDS),
+        (-0.1, ClaimVerdict.FAILS),
+        (0.0, ClaimVerdict.UNDECIDED),
+    ],
+)
+def test_rarity(slope, expected):
+    found = {"m": comparison(slope * TRUE + NOISE)}
+    assert verdicts(claims.rarity(found)) == [expected]
+
+
+def test_overestimation():
+    error_map = ErrorMap(5.0)
+    for edits in range(4):
+        error_map.add(TRUE, TRUE + NOISE - 1.5 + edits, torch.full((1000,), edits))
+    random = {"m": comparison(NOISE - 1)}
+    perturbed, drawn = claims.overestimation({"m": error_map}, random)
+    assert perturbed.verdict is ClaimVerdict.HOLDS
+    assert "above 0 from 2 on" in perturbed.numbers
+    bins = len({int(x // 5) for x in TRUE.tolist() if (x // 5 == TRUE // 5).sum() > 10})
+    assert f"in {3 * bins} of {3 * bins} cells" in perturbed.numbers
+    assert drawn.verdict is ClaimVerdict.FAILS
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (-2, -1, ClaimVerdict.HOLDS),
+        (-1, -2, ClaimVerdict.FAILS),  # it remains, and was not lessened
+        (-2, 1, ClaimVerdict.FAILS),  # it was lessened, and does not remain
+        (1, 2, ClaimVerdict.FAILS),
+        (-1, -1, ClaimVerdict.UNDECIDED),
+        (2, 1, ClaimVerdict.FAILS),
+    ],
+)
+def test_amount(first, last, expected):
+    epochs = [columns(TRUE, TRUE + NOISE + mean) for mean in (first, last)]
+    assert verdicts(claims.amount({"m": epochs})) == [expected]
+
+
+def test_entropy():
+    colder, warmer = TRUE, 1.5 * language(1000, seed=5)
+    # Both underestimate by a tenth of a nat a nat: at equal probability, the same.
+    same = {
+        0.7: comparison(0.1 * colder + NOISE, colder),
+        1.0: comparison(0.1 * warmer + NOISE, warmer),
+    }
+    (case,) = claims.entropy(same)
+    assert case.verdict is ClaimVerdict.UNDECIDED
+    worse = {**same, 0.7: comparison(0.1 * colder + NOISE - 1, colder)}
+    (case,) = claims.entropy(worse)
+    assert case.verdict is ClaimVerdict.HOLDS
+    difference = float(case.numbers.split()[0])
+    assert difference == pytest.approx(-1, abs=0.2)
+    apart = {**same, 1.0: comparison(NOISE, warmer - 1000)}
+    (case,) = claims.entropy(apart)
+    assert case.verdict is ClaimVerdict.UNDECIDED
+    assert "no probability that both have" in case.numbers
+
+
+def test_all_of_them():
+    found = comparison(NOISE - 1)
+    error_map = ErrorMap(5.0)
+    error_map.add(TRUE, TRUE + 1, torch.zeros(1000, dtype=torch.int64))
+    epochs = [columns(TRUE, TRUE - 2), columns(TRUE, TRUE - 1)]
+    models = {"m": found}
+    said = claims.claims(
+        models, {"m": error_map}, models, {"m": epochs}, {0.7: found, 1.0: found}
+    )
+    assert [line[:5].strip() for line in said.splitlines() if line[:1] == "-"] == [
+        "- (i)",
+        "- (ii",
+        "- (ii",
+        "- (iv",
+        "- (v)",
+    ]
+    assert "Holds for 1 of 2:" in said
+
+
+def test_the_estimator_is_not_blamed_on_the_model():
+    # Rare sequences look worse, and a bias of two nats may be all of it.
+    error = 0.1 * TRUE + NOISE
+    rough = comparison(error, stderr=torch.full_like(TRUE, 2.0))
+    assert verdicts(claims.rarity({"m": rough})) == [ClaimVerdict.UNDECIDED]
+    assert verdicts(claims.underestimation({"m": rough})) == [ClaimVerdict.UNDECIDED]
+    found = columns(TRUE, TRUE + error)
+    beam = Comparison.of(found, Bound.STRICT_LOWER)
+    assert verdicts(claims.rarity({"m": beam})) == [ClaimVerdict.UNDECIDED]
+    assert verdicts(claims.underestimation({"m": beam})) == [ClaimVerdict.UNDECIDED]
+    exact = Comparison.of(found, Bound.EXACT)
+    assert verdicts(claims.rarity({"m": exact})) == [ClaimVerdict.HOLDS]
+
+
+def test_intervals_by_hand():
+    """Verdicts turn where 1.96 standard errors do."""
+    alternating = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(200)
+    true = torch.full((400,), -50.0, dtype=torch.float64)
+    stderr = alternating.std().item() / 20
+    for multiple, expected in (
+        (1.9, ClaimVerdict.UNDECIDED),
+        (2.05, ClaimVerdict.HOLDS),
+    ):
+        shift = multiple * stderr
+        # (iii): a mean above 0.
+        error_map = ErrorMap(5.0)
+        edits = torch.zeros(400, dtype=torch.int64)
+        error_map.add(true, true + alternating + shift, edits)
+        assert verdicts(claims.overestimation({"m": error_map}, {})) == [expected]
+        # (iv): the same change of every sequence, and what is left.
+        last = true + alternating - shift
+        epochs = [columns(true, last - 10), columns(true, last)]
+        assert verdicts(claims.amount({"m": epochs})) == [expected]
+        # (v): two means in one bin, with the errors of both.
+        pair = {
+            0.7: comparison(alternating - shift * 2**0.5, true),
+            1.0: comparison(alternating, true),
+        }
+        (case,) = claims.entropy(pair)
+        assert case.verdict is expected
+        assert f"± {1.96 * stderr * 2**0.5:.2f} nats over 1 bins" in case.numbers
+
+
+def test_where_most_have_no_error_their_share_decides():
+    error_map = ErrorMap(5.0)
+    true = torch.full((100,), -torch.inf, dtype=torch.float64)
+    true[:20] = -30.0
+    model = torch.full((100,), -31.0, dtype=torch.float64)
+    error_map.add(true, model, torch.zeros(100, dtype=torch.int64))
+    (case,) = claims.overestimation({"m": error_map}, {})
+    # Twenty are underestimated, and eighty are impossible and not ruled out.
+    assert case.verdict is ClaimVerdict.HOLDS

@@ -1,0 +1,201 @@
+"""Measures of saved columns: their numbers, their files, and what they leave out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import pytest
+import torch
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.report.measures import MEASURES
+from lm_latent_eval.distortion.report.reading import Comparison
+from lm_latent_eval.distortion.report.writing import plain
+from lm_latent_eval.distortion.statistics import (
+    ErrorCurve,
+    ErrorTrajectory,
+    JointHistogram,
+    LengthErrors,
+)
+from lm_latent_eval.report.tabular import rendered
+from tests.distortion.report.saved import columns, language, noise, save, save_epochs
+
+TRUE = language()
+MODEL = 1.1 * TRUE - 0.2 * noise().abs()
+
+
+@pytest.fixture
+def scores(tmp_path):
+    return save(tmp_path / "scores", columns(TRUE, MODEL))
+
+
+def measured(name, folders, tmp_path, num_bins=10):
+    stem = tmp_path / "out" / name
+    said = rendered(MEASURES[name](folders, stem, num_bins), "text")
+    found = json.loads(stem.with_name(f"{name}.json").read_text())
+    for ending in ("png", "svg", "pdf"):
+        assert stem.with_name(f"{name}.{ending}").stat().st_size > 1000
+    return said, found
+
+
+def test_errors(scores, tmp_path):
+    said, found = measured("errors", {"mine": scores, "same": scores}, tmp_path)
+    curve = ErrorCurve.of(TRUE, MODEL, num_bins=10)
+    assert found["mine"]["curve"] == found["same"]["curve"] == plain(curve)
+    assert found["mine"]["histogram"] == plain(
+        JointHistogram.of(TRUE, MODEL, num_bins=10)
+    )
+    tenths = ErrorCurve.of(TRUE, MODEL, bins="count", num_bins=10).bins
+    row = next(line for line in said.splitlines() if line.startswith("| mine"))
+    for number in (
+        curve.mean_error,
+        tenths[0].mean_error,
+        tenths[0].lower,
+        tenths[-1].mean_error,
+        100 * curve.share_underestimated,
+    ):
+        assert f"{number:.4g}" in row
+
+
+def test_training_and_amount(tmp_path):
+    epochs = [columns(TRUE, TRUE + noise(seed=e) / e) for e in (1, 2, 3)]
+    folder = save_epochs(tmp_path / "learner" / "trajectories" / "test", epochs)
+    trajectory = ErrorTrajectory.of(
+        TRUE, torch.stack([each.model_log_p for each in epochs]), num_bins=10
+    )
+    _, found = measured("training", {"test": folder}, tmp_path)
+    assert found["test"] == plain(trajectory)
+    said, found = measured("amount", {"mine": folder}, tmp_path)
+    assert found["mine"]["relative_change"] == [
+        [*row] for row in trajectory.relative_change
+    ]
+    assert "| mine | 300 |" in said
+
+
+def test_perturbed(tmp_path):
+    edits = torch.arange(3, dtype=torch.int16).repeat(100)
+    index = torch.arange(100).repeat_interleave(3)
+    true = (language(100).repeat_interleave(3) - 2.0 * edits).double()
+    model = true - 1.0 + edits
+    true[4] = -torch.inf  # impossible after one perturbation
+    model[8] = -torch.inf  # ruled out after two
+    folder = save(tmp_path / "scores", columns(true, model, edits=edits, index=index))
+    _, found = measured("perturbed", {"mine": folder}, tmp_path)
+    rows = found["rows"]
+    assert [row["edits"] for row in rows] == [0, 1, 2]
+    assert [row["mean_error"] for row in rows] == pytest.approx([-1, 0, 1], abs=1e-12)
+    assert [row["impossible"] for row in rows] == [0, 1, 0]
+    assert [row["ruled_out"] for row in rows] == [0, 0, 1]
+    assert sum(cell["count"] for cell in found["cells"]) == 298
+    with pytest.raises(ValueError, match="a map is of one model; got a, b"):
+        MEASURES["perturbed"]({"a": folder, "b": folder}, tmp_path / "x", 10)
+
+
+def test_language_and_random(scores, tmp_path):
+    other = save(tmp_path / "random", columns(TRUE, TRUE + 1.0))
+    _, found = measured("language", {"test": scores, "random": other}, tmp_path)
+    assert found["test"] == plain(ErrorCurve.of(TRUE, MODEL, num_bins=10))
+    expected = plain(ErrorCurve.of(TRUE, TRUE + 1.0, num_bins=10))
+    assert found["random"] == expected
+    _, found = measured("random", {"mine": other}, tmp_path)
+    assert found["mine"] == expected
+    with pytest.raises(ValueError, match="this measure needs random=DIR; got test"):
+        MEASURES["language"]({"test": scores}, tmp_path / "x", 10)
+
+
+def test_temperatures(scores, tmp_path):
+    said, found = measured("temperatures", {"0.7": scores, "1": scores}, tmp_path)
+    assert list(found) == ["0.7", "1"]
+    assert found["1"] == plain(ErrorCurve.of(TRUE, MODEL, num_bins=10))
+    assert "| T = 0.7 |" in said
+    with pytest.raises(ValueError, match="'warm' is no temperature"):
+        MEASURES["temperatures"]({"warm": scores}, tmp_path / "x", 10)
+
+
+def test_lengths(scores, tmp_path):
+    said, found = measured("lengths", {"mine": scores}, tmp_path)
+    num_tokens = columns(TRUE, MODEL).num_tokens.long()
+    expected = LengthErrors.of(TRUE, MODEL, num_tokens)
+    assert found["mine"] == plain(expected)
+    assert said.count("| mine |") == len(expected.lengths) > 2
+
+
+def test_perplexities(tmp_path):
+    true = -torch.tensor([4.0, 2.0]).double()
+    found = columns(true, 2 * true, num_tokens=torch.tensor([2, 1], dtype=torch.int32))
+    folder = save(tmp_path / "scores", found)
+    stem = tmp_path / "out"
+    said = rendered(MEASURES["perplexities"]({"mine": folder}, stem, 10), "text")
+    (row,) = json.loads((tmp_path / "out.json").read_text()).values()
+    e = torch.e
+    assert row["corpus"] == pytest.approx(e**4)
+    assert row["mean_of_sentences"] == pytest.approx(e**4)
+    assert row["language"] == pytest.approx(e**2)
+    assert "| mine | 54.6 |" in said
+
+
+def test_what_has_no_error_is_counted(tmp_path):
+    true, model = TRUE.clone(), MODEL.clone()
+    true[:3] = -torch.inf
+    model[2:7] = -torch.inf
+    ended = torch.ones(400, dtype=torch.bool)
+    ended[100:102] = False
+    folder = save(tmp_path / "scores", columns(true, model, ended=ended))
+    found = Comparison.open(folder)
+    assert (found.impossible, found.ruled_out, len(found.columns)) == (3, 4, 393)
+    said = rendered(MEASURES["errors"]({"mine": folder}, tmp_path / "out", 10), "text")
+    assert (
+        "mine: 3 impossible under the language (in no mean), 4 ruled out by the model "
+        "(in no mean), 2 cut at the maximum length (compared as beginnings)." in said
+    )
+    curve = ErrorCurve.of(TRUE[7:], MODEL[7:], num_bins=10)
+    assert found.curve(num_bins=10).mean_error == pytest.approx(curve.mean_error)
+    nothing = columns(true[:2], model[:2])
+    with pytest.raises(ValueError, match="none of 2 sequences is possible under both"):
+        Comparison.of(nothing)
+
+
+def test_the_command(scores, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    main(["distort", "measure", "errors", f"A={scores}", "--output", out])
+    assert "| A | 400 |" in capsys.readouterr().out
+    command = ["distort", "measure", "errors", f"A={scores}", "--output", out]
+    for kind, ending in (("csv", "csv"), ("latex", "tex")):
+        assert main([*command, "--format", kind]) == 0
+        kept = (tmp_path / "out" / f"errors.{ending}").read_text("utf-8")
+        assert kept == capsys.readouterr().out
+    head, row = csv.reader(
+        (tmp_path / "out" / "errors.csv").read_text("utf-8").splitlines()
+    )
+    assert head[:4] == [
+        "name",
+        "sequences",
+        "mean error (95 %)",
+        "mean error (95 %), lower",
+    ]
+    assert float(row[3]) < float(row[2]) < float(row[4]), "numbers, not words"
+    assert main([*command, "--format", "word"]) == 2
+    assert "--format" in capsys.readouterr().err
+    for folders, message in (
+        ([str(scores)], "expected NAME=DIR"),
+        ([f"A={scores}", f"A={scores}"], "A names two folders"),
+        ([f"A={tmp_path}"], "is not the settings of a scores"),
+    ):
+        assert main(["distort", "measure", "errors", *folders, "--output", out]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_command_knows_every_measure(capsys):
+    with pytest.raises(SystemExit):
+        main(["distort", "measure", "none", "A=B", "--output", "C"])
+    said = capsys.readouterr().err
+    choices = said[said.index("(choose from") :]
+    assert re.findall(r"\w+", choices)[2:] == list(MEASURES)
+
+
+def test_fewer_sequences_than_bins(scores, tmp_path):
+    folder = save_epochs(tmp_path / "few", [columns(TRUE[:5], MODEL[:5])])
+    with pytest.raises(ValueError, match="5 sequences cannot fill 10 bins"):
+        MEASURES["amount"]({"mine": folder}, tmp_path / "x", 10)

@@ -1,0 +1,181 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.distortion.statistics import ErrorMap
+
+WIDTH = 4.0
+
+
+def perturbed(size=400, seed=0):
+    """Return columns with every kind of zero probability among them."""
+    generator = torch.Generator().manual_seed(seed)
+    true_log_p = -60 * torch.rand(size, generator=generator, dtype=torch.float64)
+    noise = 5 * torch.randn(size, generator=generator, dtype=torch.float64)
+    model_log_p = (true_log_p + noise).clamp(max=0)
+    edits = torch.randint(0, 4, (size,), generator=generator, dtype=torch.int16)
+    zero = torch.randint(0, 8, (2, size), generator=generator) == 0
+    return (
+        true_log_p.masked_fill(zero[0], -math.inf),
+        model_log_p.masked_fill(zero[1], -math.inf),
+        edits,
+    )
+
+
+def filled(columns, sizes=None):
+    errors = ErrorMap(WIDTH)
+    for part in zip(*(c.split(sizes or [len(c)]) for c in columns), strict=True):
+        errors.add(*part)
+    return errors
+
+
+def numbers(records):
+    return np.array([list(vars(record).values()) for record in records])
+
+
+def test_cells_by_brute_force():
+    columns = perturbed()
+    inside = {}
+    for t, m, e in zip(*(c.tolist() for c in columns), strict=True):
+        if math.isfinite(t) and math.isfinite(m):
+            inside.setdefault((e, math.floor(t / WIDTH)), []).append(m - t)
+
+    cells = filled(columns).cells()
+
+    assert len(cells) > 30, "premise"
+    assert [(c.edits, c.lowest, c.highest, c.count) for c in cells] == [
+        (e, k * WIDTH, (k + 1) * WIDTH, len(inside[e, k])) for e, k in sorted(inside)
+    ]
+    assert [c.mean_error for c in cells] == pytest.approx(
+        [np.mean(inside[cell]) for cell in sorted(inside)]
+    )
+
+
+def test_rows_by_brute_force():
+    true_log_p, model_log_p, edits = columns = perturbed()
+
+    rows = filled(columns).rows()
+
+    assert [row.edits for row in rows] == [0, 1, 2, 3]
+    for row in rows:
+        t, m = (c[edits == row.edits].numpy() for c in (true_log_p, model_log_p))
+        never, out = np.isinf(t), np.isinf(m)
+        error = m[~never & ~out] - t[~never & ~out]
+        assert row.count == len(t)
+        assert row.impossible == never.sum() > 0
+        assert row.both_impossible == (never & out).sum() > 0
+        assert row.ruled_out == (out & ~never).sum() > 0
+        assert row.mean_error == pytest.approx(error.mean())
+        assert row.stderr == pytest.approx(error.std(ddof=1) / math.sqrt(len(error)))
+        over = (never & ~out).sum() + (error > 0).sum()
+        assert row.share_overestimated == over / len(t)
+
+
+def test_edges_are_multiples_of_the_width():
+    columns = torch.tensor([0.0, -4.0, -4.5, -8.0]), torch.zeros(4), torch.zeros(4)
+    cells = filled((*columns[:2], columns[2].long())).cells()
+    assert [(c.lowest, c.highest, c.count) for c in cells] == [
+        (-8, -4, 2),
+        (-4, 0, 1),
+        (0, 4, 1),
+    ]
+
+
+@given(st.lists(st.integers(0, 30), max_size=8), st.integers(0, 3))
+def test_batches_move_nothing_but_rounding(sizes, seed):
+    columns = perturbed(100, seed)
+    sizes = [s for i, s in enumerate(sizes) if sum(sizes[: i + 1]) <= 100]
+    sizes.append(100 - sum(sizes))
+
+    whole, parts = filled(columns), filled(columns, sizes)
+
+    for one, other in (
+        (whole.cells(), parts.cells()),
+        (whole.rows(), parts.rows()),
+    ):
+        expected = pytest.approx(numbers(one), rel=1e-12, abs=1e-12, nan_ok=True)
+        assert numbers(other) == expected
+
+
+def test_merging_is_adding():
+    columns = perturbed()
+    expected = filled(columns)
+    one = filled([c[:150] for c in columns])
+    other = filled([c[150:] for c in columns])
+    before = other.cells(), other.rows()
+
+    one.merge(other)
+
+    assert numbers(one.cells()) == pytest.approx(numbers(expected.cells()))
+    assert numbers(one.rows()) == pytest.approx(numbers(expected.rows()))
+    assert (other.cells(), other.rows()) == before
+    with pytest.raises(ValueError, match=r"widths 4.0 and 2.0 have no common bins"):
+        one.merge(ErrorMap(2.0))
+
+
+def test_spread_survives_means_that_are_far_from_zero():
+    """A sum of squares less a squared sum would keep no digit of it."""
+    generator = torch.Generator().manual_seed(0)
+    true_log_p = -1e9 - torch.rand(3000, generator=generator, dtype=torch.float64)
+    columns = true_log_p, -torch.rand(3000, generator=generator, dtype=torch.float64)
+    errors = ErrorMap(width=10.0)
+    for t, m in zip(*(c.split(7) for c in columns), strict=True):
+        errors.add(t, m, torch.zeros(len(t), dtype=torch.int64))
+    (row,) = errors.rows()
+    expected = (columns[1] - true_log_p).std() / math.sqrt(3000)
+    assert row.stderr == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_rows_without_a_finite_error():
+    zero = torch.tensor([-math.inf])
+    errors = ErrorMap(WIDTH)
+    errors.add(zero, torch.tensor([-2.0]), torch.tensor([0]))
+    errors.add(zero, zero, torch.tensor([1]))
+    errors.add(torch.tensor([-2.0]), zero, torch.tensor([2]))
+    errors.add(torch.tensor([-2.0]), torch.tensor([-3.0]), torch.tensor([3]))
+
+    over, neither, under, one = errors.rows()
+
+    assert [c.edits for c in errors.cells()] == [3]
+    for row in (over, neither, under):
+        assert math.isnan(row.mean_error) and row.stderr == math.inf
+    assert (over.impossible, over.both_impossible, over.ruled_out) == (1, 0, 0)
+    assert (neither.impossible, neither.both_impossible, neither.ruled_out) == (1, 1, 0)
+    assert (under.impossible, under.both_impossible, under.ruled_out) == (0, 0, 1)
+    shares = [row.share_overestimated for row in (over, neither, under, one)]
+    assert shares == [1, 0, 0, 0]
+    assert (one.mean_error, one.stderr) == (-1, math.inf)
+
+
+def test_no_sequences():
+    errors = ErrorMap(WIDTH)
+    errors.add(torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int16))
+    assert errors.cells() == errors.rows() == ()
+
+
+def test_refusals_count_nothing():
+    ok, edits = torch.tensor([-1.0, -2.0]), torch.tensor([0, 1])
+    errors = ErrorMap(WIDTH)
+    for columns, error, message in [
+        ((torch.tensor([0.5, -1]), ok, edits), ValueError, r"true_log_p\[0\] is 0.5"),
+        ((ok, torch.tensor([-1, math.nan]), edits), ValueError, r"model_log_p\[1\] is"),
+        ((ok, torch.tensor([-1, math.inf]), edits), ValueError, r"model_log_p\[1\] is"),
+        ((ok, ok[:1], edits), ValueError, "2 sequences and model_log_p 1"),
+        ((ok, ok, edits[:1]), ValueError, r"edits must have shape \(2,\).* \(1,\)"),
+        ((ok[None], ok, edits), ValueError, r"true_log_p must have shape \(N,\)"),
+        ((ok, ok, edits - 1), ValueError, r"edits\[0\] is -1; expected at least 0"),
+        ((ok, ok, edits.double()), TypeError, "edits must be a tensor of integers"),
+        ((ok, ok, edits.bool()), TypeError, "edits must be a tensor of integers"),
+        ((ok, ok, [0, 1]), TypeError, "edits must be a tensor; got list"),
+        ((ok.long(), ok, edits), TypeError, "true_log_p must be a floating-point"),
+    ]:
+        with pytest.raises(error, match=message):
+            errors.add(*columns)
+    assert errors.cells() == errors.rows() == ()
+    for width in (0, -1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="width must be above 0"):
+            ErrorMap(width)

@@ -1,0 +1,81 @@
+"""Plans: what they must have, and which models they name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lm_latent_eval.distortion.learners.architectures import ARCHITECTURES
+from lm_latent_eval.distortion.study.layout import Learners
+from lm_latent_eval.distortion.study.plan import DistortionPlan, plans
+
+MINI = Path(__file__).with_name("mini.json")
+
+
+def changed(tmp_path, **changes):
+    found = json.loads(MINI.read_text()) | changes
+    path = tmp_path / "plan.json"
+    kept = {name: value for name, value in found.items() if value is not None}
+    path.write_text(json.dumps(kept))
+    return path
+
+
+def test_built_in_plans():
+    assert plans() == ["gpt2", "small"]
+    for name in plans():
+        plan = DistortionPlan.read(name)
+        assert DistortionPlan.of(plan.settings()) == plan
+        for size in plan.sizes.values():
+            if "architecture" in size:
+                assert size["architecture"] in ARCHITECTURES
+            else:
+                assert {"model_type", "learning_rate"} <= set(size)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_test": None}, "missing: num_test"),
+        ({"num_tests": 3}, "unknown: num_tests"),
+        ({"latent": {}}, "latent: missing: epochs, estimates, hidden_size"),
+        ({"sizes": {"small": {}}}, "sizes: lstm, medium, large missing"),
+        ({"temperatures": [0.85]}, "figures use 1.0, which is missing"),
+        ({"temperatures": [1.0]}, "figures use 0.85, which is missing"),
+        ({"num_tracked": 65}, "num_tracked=65: there are 64 training and 120 test"),
+        ({"num_bins": 41}, "num_bins=41: 40 sequences are tracked"),
+        ({"num_perturbed": 121}, "num_perturbed=121: there are 120 test"),
+    ],
+)
+def test_a_wrong_plan(changes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        DistortionPlan.read(changed(tmp_path, **changes))
+
+
+def test_no_plan(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"tiny is no plan .* built in are gpt2, small"
+    ):
+        DistortionPlan.read("tiny")
+    path = tmp_path / "plan.json"
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="is no plan of a study"):
+        DistortionPlan.read(path)
+
+
+def test_models_have_names_of_their_own():
+    learners = Learners(DistortionPlan.read(MINI))
+    names = [each.name for each in learners.all]
+    assert len(names) == len(set(names))
+    named = [
+        *learners.fixed,
+        *learners.online,
+        *learners.mapped,
+        *learners.by_temperature,
+        learners.of_finetuned,
+        *learners.untempered,
+        *learners.pretrained,
+        learners.pretrained_online,
+    ]
+    assert set(named) == set(learners.all)

@@ -1,0 +1,184 @@
+import math
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+import lm_latent_eval
+from lm_latent_eval.contrastive.copies import score_copies
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.scoring.score_functions import score_function
+from lm_latent_eval.text.noise import NoiseChannel
+
+WORDS = ["<s>", "a", "plum", "river", "runs", "ripe"]
+TEXTS = ["a river runs", "a ripe plum", "plum", "a a a a a a a a", "runs ripe"]
+
+
+@pytest.fixture(scope="module")
+def causal_lm():
+    """Return a small causal LM of six words and its tokenizer."""
+    words = Tokenizer(WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<s>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=6, n_positions=12, n_embd=16, n_layer=2, n_head=2,
+        initializer_range=1.0, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval(), tokenizer
+
+
+def by_chain_rule(model, tokenizer, text):
+    """Return log p(text), one forward pass a token."""
+    ids = [0, *tokenizer.encode(text)]
+    total = 0.0
+    for t in range(1, len(ids)):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids[:t]])).logits[0, -1]
+        total += logits.double().log_softmax(-1)[ids[t]].item()
+    return total
+
+
+# Causal LMs
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_causal_lm_agrees_with_the_chain_rule(causal_lm, batch_size):
+    model, tokenizer = causal_lm
+
+    found = score_function(model, tokenizer=tokenizer, batch_size=batch_size)(TEXTS)
+
+    expected = [by_chain_rule(model, tokenizer, text) for text in TEXTS]
+    assert max(expected) - min(expected) > 5, "premise: texts differ"
+    assert found == pytest.approx(expected, abs=1e-4)  # float32
+
+
+def test_causal_lm_is_a_distribution_over_words(causal_lm):
+    model, tokenizer = causal_lm
+    found = score_function(model, tokenizer=tokenizer)(WORDS)
+    assert sum(map(math.exp, found)) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_empty_text_is_certain(causal_lm):
+    model, tokenizer = causal_lm
+    assert score_function(model, tokenizer=tokenizer)(["", "plum"])[0] == 0
+
+
+def test_causal_lm_from_its_directory(causal_lm, tmp_path):
+    model, tokenizer = causal_lm
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    expected = score_function(model, tokenizer=tokenizer)(TEXTS)
+
+    assert score_function(str(tmp_path))(TEXTS) == expected
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
+    assert score_function(loaded)(TEXTS) == expected, "its tokenizer is found beside it"
+
+
+def test_causal_lm_refuses_what_it_cannot_score(causal_lm):
+    model, tokenizer = causal_lm
+    with pytest.raises(ValueError, match=r"texts\[1\] has 12 tokens.*window is 12"):
+        score_function(model, tokenizer=tokenizer)(["a", "a " * 12])
+    no_start = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    with pytest.raises(ValueError, match="neither a BOS nor an EOS"):
+        score_function(model, tokenizer=no_start)(["a"])
+    training = GPT2LMHeadModel(model.config).train()
+    with pytest.raises(ValueError, match="training mode"):
+        score_function(training, tokenizer=tokenizer)(["a"])
+
+
+# Others
+
+
+def test_latent_lm_by_directory_and_as_an_object():
+    texts = ["She studied in the town.", "The book was published in 1969."]
+    model = lm_latent_eval.load(CHECKPOINT)
+    expected = model.log_likelihood(texts, num_samples=20)
+
+    assert score_function(CHECKPOINT, num_samples=20)(texts) == expected
+    assert score_function(model, num_samples=20)(texts) == expected
+
+
+def test_functions_stay_as_they_are():
+    def scorer(texts):
+        return [0.0] * len(texts)
+
+    assert score_function(scorer) is scorer
+    with pytest.raises(TypeError, match="no settings; got num_samples"):
+        score_function(scorer, num_samples=3)
+
+
+def test_what_is_no_scorer(tmp_path):
+    with pytest.raises(TypeError, match="scorer must be a function"):
+        score_function(3)
+    with pytest.raises(ValueError, match="holds no model"):
+        score_function(tmp_path)
+    with pytest.raises(ValueError, match="no/such: no such directory"):
+        score_function("no/such")
+
+
+# Copies
+
+
+def test_one_call_scores_texts_and_copies():
+    texts = ["a plum is ripe", "the river runs", "one"]
+    calls = []
+
+    def scorer(batch):
+        calls.append(batch)
+        return [float(n) for n in range(len(batch))]
+
+    found = score_copies(texts, scorer, levels=[0.5, 0.1], replicates=2, seed=7)
+
+    (batch,) = calls
+    assert batch[:3] == texts and len(batch) == 3 * (1 + 2 * 2)
+    assert found.log_scores == [0, 1, 2]
+    assert found.distorted == {
+        0.5: [[3, 4, 5], [6, 7, 8]],
+        0.1: [[9, 10, 11], [12, 13, 14]],
+    }
+    assert found.num_words == [4, 3, 1]
+    words = sorted(set(" ".join(texts).split()))
+    assert found.vocabulary_size == len(words) == 8
+    for level, first in ((0.5, 3), (0.1, 9)):
+        channel = NoiseChannel.preset(level, words)
+        for replicate, n in ((r, n) for r in range(2) for n in range(3)):
+            expected = channel.distort(
+                texts[n].split(), seed=7, name=n, replicate=replicate
+            )
+            assert batch[first + 3 * replicate + n].split() == expected
+
+
+def test_a_vocabulary_of_ones_own():
+    found = []
+    score_copies(
+        ["a b c d e f g h"], lambda batch: found.extend(batch) or [0.0] * len(batch),
+        levels=[0.5], replicates=1, vocabulary=["X"],
+    )  # fmt: skip
+    assert "X" in found[1].split()
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [([1.0], "1 scores of 2 texts"), ([1.0, math.nan], "gave nan for 'b a'")],
+)
+def test_scorers_that_fail(scores, message):
+    with pytest.raises(ValueError, match=message):
+        score_copies(["b a"], lambda _: scores, levels=[0.0], replicates=1)
+
+
+def test_nothing_to_score():
+    for texts, levels, replicates in (
+        ([], [0.1], 1),
+        (["a"], [], 1),
+        (["a"], [0.1], 0),
+    ):
+        with pytest.raises(ValueError, match="there must be texts"):
+            score_copies(texts, list, levels=levels, replicates=replicates)
+    with pytest.raises(TypeError, match="not one string"):
+        score_copies("a", list, levels=[0.1], replicates=1)
+    with pytest.raises(ValueError, match="level"):
+        score_copies(["a"], list, levels=[0.6], replicates=1)

@@ -1,0 +1,383 @@
+"""The whole study in small, by its command; tables, claims and figures of rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.study.report.claims import claims
+from lm_latent_eval.study.report.columns import Column, read_columns
+from lm_latent_eval.study.report.figures import _all_near, _looks
+from lm_latent_eval.study.report.ridges import kernel_density, ridges
+from lm_latent_eval.study.report.tables import told
+from lm_latent_eval.study.rows import read, write
+from tests import tiny_checkpoint
+
+TEXTS = (
+    "She studied in the town.",
+    "It is known for its plums and its gardeners.",
+    "The town has a bridge.",
+)
+TABLES = {"tables.md"} | {
+    f"{name}.{kind}"
+    for name in ("table_1", "table_1_spread", "table_2")
+    for kind in ("csv", "tex")
+}
+FIGURES = [f"figure_{n}.{kind}" for n in (2, 3, 4) for kind in ("png", "svg", "pdf")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A study of the embedded model, by command."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    command = ["study", "--pretrained", str(CHECKPOINT)]
+    command += ["--data", str(folder / "texts.txt"), "--output", str(folder / "out")]
+    command += ["--temper", "smoothing", "peeking", "--temperatures", "0.9", "1", "2"]
+    command += ["--num-samples", "50", "--replicate", "10", "--beam-widths", "1", "10"]
+    assert main(command) == 0
+    return folder
+
+
+def test_the_command_leaves_rows_tables_and_figures(folder):
+    out = folder / "out"
+    assert {p.name for p in out.iterdir()} == {
+        *FIGURES,
+        ".lock",
+        "draws",
+        "rows.jsonl",
+        "settings.json",
+        *TABLES,
+    }
+    found = read(out / "rows.jsonl")
+    # (2 x 3 temperatures + 3 others) x 2 levels x 6 sizes, and 2 x 2 beams.
+    assert len(found) == 9 * 2 * 6 + 4
+    assert 1 < min(row["perplexity"] for row in found) < 100
+
+
+def test_tables_hold_the_rows_numbers(folder):
+    text = (folder / "out" / "tables.md").read_text(encoding="utf-8")
+    found = read(folder / "out" / "rows.jsonl")
+    [row] = [
+        row
+        for row in found
+        if (row["estimator"], row["proposal"]) == ("is", "peeking")
+        and (row["level"], row["num_samples"]) == ("corpus", 50)
+        and row["temperature"] == 2
+    ]
+    shown = f"{row['perplexity']:.2f}"
+    assert len(shown) == 5, "premise: below 100"
+    lines = [line for line in text.splitlines() if "| τ = 2 |" in line]
+    assert lines[0].split("|")[4].strip() == shown
+    assert len(lines) == 3, "corpus level, instance level, spread"
+    head, *rows = csv.reader(
+        (folder / "out" / "table_1.csv").read_text("utf-8").splitlines()
+    )
+    assert head == ["level", "draws", "kglm, smoothing", "kglm, peeking"]
+    [cells] = [cells for cells in rows if cells[:2] == ["corpus", "τ = 2"]]
+    assert float(cells[3]) == row["perplexity"], "in full"
+    spread = (folder / "out" / "table_1_spread.tex").read_text(encoding="utf-8")
+    assert r"\toprule" in spread and r"$\tau$ = 2" in spread and " to " in spread
+    assert re.findall(r"^\| k = (\d+) ", text, re.M) == ["1", "10"]
+    assert re.findall(r"^- \((.)\)", text, re.M) == list("abcde")
+
+
+def test_figures_show_something_and_name_their_axes(folder):
+    from matplotlib.image import imread
+
+    for name in FIGURES:
+        path = folder / "out" / name
+        if path.suffix == ".png":
+            picture = imread(path)[..., :3]
+            drawn = (picture < 0.99).any(-1).mean()
+            assert 0.01 < drawn < 0.6, name
+        elif path.suffix == ".pdf":
+            content = path.read_bytes()
+            assert b"/FontFile2" in content, "fonts are embedded"
+            assert b"/Type3" not in content, "and whole"
+        else:
+            text = path.read_text(encoding="utf-8")
+            assert "token perplexity" in text
+            assert "kglm, smoothing" in text and "kglm, peeking" in text
+            assert all(f"τ = {t}" in text for t in ("0.9", "1", "2")), name
+            assert "nonpeeking, τ = 1" in text
+
+
+def test_no_two_curves_look_alike():
+    """As many proposals as any model has, and all temperatures by default."""
+    others = ["lookahead", "nonpeeking", "prior", "smoothing"]
+    temperatures = [0.5, 0.9, 1.0, 1.1, 2.0, 5.0]
+    settings = {**SETTINGS, "others": others, "temperatures": temperatures}
+    curves = [("peeking", t) for t in temperatures] + [(o, 1.0) for o in others]
+    made = [
+        {"estimator": "is", "proposal": p, "temperature": t, "num_samples": 1}
+        for p, t in curves
+    ]
+    [looks] = _looks([Column(settings, made, "peeking")])
+    styles = [
+        (look["color"], look.get("marker"), look.get("linestyle"))
+        for look in looks.values()
+    ]
+    assert len(set(styles)) == len(curves) == len({x["label"] for x in looks.values()})
+    # Another model with fewer proposals: a name looks the same beside this one.
+    fewer = Column({**settings, "others": ["prior"]}, made, "peeking")
+    both = _looks([Column(settings, made, "peeking"), fewer])
+    assert both[1]["prior", 1.0] == both[0]["prior", 1.0]
+
+
+def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
+    """Whose axis neither the fewest samples nor far temperatures decide."""
+    values = {0.5: [90, 30, 30], 0.9: [50, 10.1, 10.02], 1.0: [99, 10, 10]}
+    curves = {("peeking", t): v for t, v in (values | {1.1: [20, 9.9, 9.99]}).items()}
+    made = Column(
+        {**SETTINGS, "temperatures": [0.5, 0.9, 1.0, 1.1]}, rows(curves, {}), "peeking"
+    )
+    ax, [looks] = Figure().subplots(), _looks([made])
+    _all_near(ax, made, looks)
+    shown = {line.get_label(): line.get_ydata() for line in ax.lines}
+    assert shown["τ = 0.9"][1:] == pytest.approx([1, 0.2])
+    assert shown["τ = 1.1"][1:] == pytest.approx([-1, -0.1])
+    assert ax.get_ylim() == pytest.approx((-0.22, 0.22)), "of the later half, 1.1 times"
+    alone = Column(SETTINGS, rows({("peeking", 1.0): [9, 8, 7]}, {}), "peeking")
+    empty = Figure().subplots()
+    _all_near(empty, alone, *_looks([alone]))
+    assert not empty.has_data()
+
+
+@pytest.mark.parametrize(("spread", "scale"), [(0.02, "linear"), (0.5, "asinh")])
+def test_narrow_densities_are_no_spikes_beside_wide_ones(spread, scale):
+    narrow = np.random.default_rng(0).normal(0, 0.01, 200)
+    made = rows({("peeking", 1.0): [9, 8, 7], ("peeking", 2.0): [9, 8, 7]}, {})
+    for row in made:
+        wide = spread / 0.01 if row["temperature"] == 2 else 1.0
+        row["predicted"] = list(8 * np.exp(wide * narrow))
+        row["replicates"] = row["predicted"][:3]
+    column = Column(SETTINGS, made, "peeking")
+    ax = Figure().subplots()
+    ridges(ax, column, *_looks([column]))
+    assert ax.get_xscale() == scale
+    across = [np.ptp(ax.transData.transform(p.get_xy())[:, 0]) for p in ax.patches[:2]]
+    assert min(across) > 0.1 * ax.bbox.width
+
+
+def test_legends_and_labels_are_inside_the_figure(folder):
+    """What is drawn reaches no edge: nothing is cut off."""
+    from matplotlib.image import imread
+
+    for name in FIGURES:
+        if name.endswith("png"):
+            picture = imread(folder / "out" / name)[..., :3] < 0.99
+            edges = (picture[0], picture[-1], picture[:, 0], picture[:, -1])
+            assert not any(edge.any() for edge in edges), name
+
+
+def test_a_report_runs_no_model(folder, tmp_path, capsys):
+    out = str(folder / "out")
+    command = ["study", "--report", out, out, "--output", str(tmp_path)]
+    assert main(command) == 0
+    twice = "| kglm, smoothing (1) | kglm, peeking (1) | kglm, smoothing (2) |"
+    assert capsys.readouterr().out.count(twice) == 3
+    assert {p.name for p in tmp_path.iterdir()} == {*FIGURES, *TABLES}
+    assert main([*command, "--format", "latex"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^% (\w+)$", shown, re.M) == [
+        "table_1",
+        "table_1_spread",
+        "table_2",
+    ]
+
+
+def test_the_same_rows_give_the_same_files(folder, tmp_path):
+    out = folder / "out"
+    for name in ("a", "b"):
+        main(["study", "--report", str(out), "--output", str(tmp_path / name)])
+    for name in (*FIGURES, *TABLES):
+        assert (tmp_path / "a" / name).read_bytes() == (out / name).read_bytes(), name
+        assert (tmp_path / "a" / name).read_bytes() == (
+            tmp_path / "b" / name
+        ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["--output", "x"], "needs --pretrained and --data"),
+        (["--output", "x", "--report", "nowhere"], "not the settings of a study"),
+    ],
+)
+def test_mistakes_are_one_line(command, message, capsys):
+    assert main(["study", *command]) == 2
+    assert message in capsys.readouterr().err
+
+
+# -- claims on made-up rows ----------------------------------------------------------
+
+
+def rows(curves: dict[tuple[str, float], list[float]], beams: dict[int, float]):
+    """Perplexities of 1, 10 and 100 samples; the corpus level is twice as large."""
+    found = []
+    for (proposal, temperature), values in curves.items():
+        for size, value in zip((1, 10, 100), values, strict=True):
+            for level, factor in (("instance", 1), ("corpus", 2)):
+                found.append(
+                    {
+                        "estimator": "is",
+                        "proposal": proposal,
+                        "temperature": temperature,
+                        "level": level,
+                        "num_samples": size,
+                        "texts": 4,
+                        "tokens": 40,
+                        "perplexity": factor * value,
+                        "log_likelihood": -40 * math.log(factor * value),
+                        "perplexity_of_mean_log_likelihood": factor * value,
+                    }
+                )
+    for width, value in beams.items():
+        found.append(
+            {
+                "estimator": "beam",
+                "proposal": "peeking",
+                "temperature": 1.0,
+                "level": "instance",
+                "num_samples": width,
+                "texts": 4,
+                "tokens": 40,
+                "perplexity": value,
+                "log_likelihood": -40 * math.log(value),
+            }
+        )
+    return found
+
+
+SETTINGS = {
+    "model": "m",
+    "checkpoint": "abc",
+    "texts": "def",
+    "unk": None,
+    "seed": 0,
+    "lm_latent_eval": "0",
+    "num_samples": 100,
+    "replicate": 10,
+    "temperatures": [1.0, 2.0],
+    "others": ["nonpeeking"],
+}
+
+
+def column(curves, beams) -> Column:
+    return Column(SETTINGS, rows(curves, beams), "peeking")
+
+
+def test_claims_that_hold():
+    falling = {
+        ("peeking", 1.0): [90, 60, 50],
+        ("peeking", 2.0): [95, 61, 45],
+        ("nonpeeking", 1.0): [99, 80, 70],
+    }
+    a, b, c, d, e = claims([column(falling, {1: 80.0, 100: 55.0})])
+    assert "all 3 curves of the first k samples do" in a
+    assert "3 of 3 times; the corpus level is 2 to 2 times" in b
+    assert "τ = 2 is best (45), τ = 1 gives 50" in c
+    assert "yes (50; nonpeeking 70)" in d
+    nats = 10 * math.log(55 / 50)
+    assert f"k = 100 gives 55, 100 samples 50 (the beam loses {nats:.3g} nats" in e
+
+
+def test_curves_that_two_columns_share_count_once(folder):
+    [smoothing, peeking] = read_columns(folder / "out")
+    assert len(smoothing.curves) == len(peeking.curves) == 6, (
+        "premise: three are shared"
+    )
+    _, b, *_ = claims([smoothing, peeking])
+    assert " of 9 times" in b
+
+
+def test_claims_that_fail():
+    rising = {
+        ("peeking", 1.0): [90, 60, 66],
+        ("peeking", 2.0): [95, 61, math.inf],
+        ("nonpeeking", 1.0): [99, 80, 40],
+    }
+    a, _, c, d, e = claims([column(rising, {100: 33.0})])
+    assert "2 of 3 curves" in a and "the largest rise: 10 %, m, peeking" in a
+    assert "τ = 1 is best (66)" in c
+    assert "no (66; nonpeeking 40)" in d
+    assert "the beam gains" in e
+    assert "∞" in told([column(rising, {})])
+
+
+def test_claims_without_numbers_are_not_tested():
+    assert all("not tested" in claim for claim in claims([]))
+    one = {("peeking", 1.0): [90, 60, 50]}
+    a, b, c, d, e = claims([column(one, {})])
+    assert "all 1 curves" in a and "1 of 1 times" in b
+    assert all(claim.endswith("m, peeking: not tested.") for claim in (c, d, e))
+
+
+def test_claims_of_nothing_but_infinities(tmp_path):
+    """As rows come back from their file."""
+    endless = dict.fromkeys([("peeking", 1.0), ("nonpeeking", 1.0)], [math.inf] * 3)
+    made = rows(endless, {10: math.inf})
+    written = [{k: v if v != math.inf else "inf" for k, v in r.items()} for r in made]
+    written = [
+        {k: v if v != -math.inf else "-inf" for k, v in r.items()} for r in written
+    ]
+    write(tmp_path / "rows.jsonl", written)
+    found = read(tmp_path / "rows.jsonl")
+    assert found == made
+    text = told([Column(SETTINGS, found, "peeking")])
+    assert "∞" in text
+    assert text.count("not tested") == 3, "levels, monotonicity and temperatures"
+
+
+def test_density_is_a_density():
+    values = np.random.default_rng(0).normal(3, 0.5, 400)
+    grid = np.linspace(-2, 8, 2000)
+    density = kernel_density(values, grid)
+    assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=1e-9)
+    peak = grid[density.argmax()]
+    assert abs(peak - 3) < 5 * 0.5 / math.sqrt(400) * 2
+
+
+def test_rows_of_something_else_are_refused(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps([1]), encoding="utf-8")
+    with pytest.raises(ValueError, match="not a file of a study's rows"):
+        read(tmp_path / "rows.jsonl")
+
+
+def test_models_without_latents_are_refused_at_once(tmp_path, capsys):
+    lstm = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
+    data = tmp_path / "texts.txt"
+    data.write_text("the fox .\n", encoding="utf-8")
+    command = ["study", "--pretrained", str(lstm), "--data", str(data)]
+    assert main([*command, "--output", str(tmp_path / "out")]) == 2
+    assert "lstm has no latents" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([*command, "--output", str(tmp_path / "out"), "--limit", "0"]) == 2
+    assert "limit=0: expected a whole number" in capsys.readouterr().err
+
+
+def test_studies_under_way_are_reported_as_far_as_they_are(folder, tmp_path, capsys):
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / "settings.json").write_bytes(
+        (folder / "out" / "settings.json").read_bytes()
+    )
+    lines = (folder / "out" / "rows.jsonl").read_text("utf-8").splitlines(True)
+    (part / "rows.jsonl").write_text("".join(lines[:12]), encoding="utf-8")
+    assert main(["study", "--report", str(part), "--output", str(part)]) == 0
+    assert "| τ = 0.9 |" in capsys.readouterr().out
+    (part / "rows.jsonl").unlink()
+    assert main(["study", "--report", str(part), "--output", str(part)]) == 2
+    assert "no setting of these studies is done" in capsys.readouterr().err

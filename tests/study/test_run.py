@@ -1,0 +1,272 @@
+"""A study of a tiny checkpoint against single runs of the scorer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from filelock import FileLock
+
+from lm_latent_eval.durable import LOCK_FILE
+from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
+from lm_latent_eval.models.checkpoint import load, save
+from lm_latent_eval.scoring.model import LatentModel
+from lm_latent_eval.scoring.whole_texts import WholeTexts
+from lm_latent_eval.study.draws import DrawsFile
+from lm_latent_eval.study.plan import Setting, StudyPlan
+from lm_latent_eval.study.rows import read
+from lm_latent_eval.study.run import ROWS_FILE, Study
+from tests import tiny_checkpoint
+from tests.models.rnng import reference
+from tests.rounding import agree
+
+TEXTS = ("the fox saw Ada .", "Bo saw the fox .", "the fox .", "Ada saw Bo .", "fox")
+PLAN = {"num_samples": 20, "replicate": 4, "beam_widths": (1, 3)}
+TEMPERATURES = (1.0, 2.0)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(kglm_directory):
+    return load(kglm_directory)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def study(checkpoint, data, output, **changes) -> Study:
+    names = checkpoint.model.proposal_names
+    choices = PLAN | {"temperatures": TEMPERATURES} | changes
+    tempered = choices.pop("tempered", None)
+    limit = choices.pop("limit", None)
+    plan = StudyPlan.of(names, tempered, **choices)
+    return Study(checkpoint, data, plan, output, limit=limit, quiet=True)
+
+
+def estimates(checkpoint, texts=TEXTS, **options):
+    return LatentModel(checkpoint).log_likelihood(texts, **options)
+
+
+def test_every_row_is_what_a_run_of_its_own_says(checkpoint, data, tmp_path):
+    found = study(checkpoint, data, tmp_path / "study").run()
+    num_proposals = len(checkpoint.model.proposal_names)
+    sizes = (1, 2, 4, 5, 10, 20)
+    assert len(found) == (num_proposals + 1) * 2 * len(sizes) + 2
+    for row in found:
+        how = {"num_samples": row["num_samples"], "proposal": row["proposal"]}
+        how |= {"temperature": row["temperature"], "estimator": row["estimator"]}
+        single = estimates(checkpoint, **how)
+        tokens = sum(estimate.num_tokens for estimate in single)
+        log_p = torch.tensor([e.log_evidence for e in single], dtype=torch.float64)
+        expected = instance_perplexity(log_p, tokens)
+        if row["level"] == "corpus":
+            log_w = [torch.tensor(e.log_weights, dtype=torch.float64) for e in single]
+            expected = corpus_perplexity(log_w, tokens)
+        assert row["perplexity"] == pytest.approx(expected, rel=1e-8), row
+        assert row["tokens"] == tokens
+
+
+def file(path) -> DrawsFile:
+    return DrawsFile(path, 1 if "beam" in path.name else PLAN["num_samples"])
+
+
+def draws(path) -> list[object]:
+    """The weight of every draw, text by text."""
+    return [
+        (some.keys, some.num_tokens.tolist(), some.log_w.tolist())
+        for some in file(path).read()
+    ]
+
+
+@pytest.mark.parametrize("after", [0, 3, 7, 23])
+def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, after):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    study(checkpoint, data, whole).run()
+    left, plain = [after], WholeTexts.weigh
+
+    def stopping(self, texts):
+        """Stop after some texts, like a machine that is switched off."""
+        for found in plain(self, texts):
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            yield found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WholeTexts, "weigh", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            study(checkpoint, data, cut).run()
+    kept = sum(len(file(path).keys()) for path in (cut / "draws").glob("*.f64"))
+    assert kept == after
+    weighed = []
+
+    def counting(self, texts):
+        weighed.extend(texts)
+        return plain(self, texts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WholeTexts, "weigh", counting)
+        study(checkpoint, data, cut).run()
+    settings = len(study(checkpoint, data, cut).plan.settings())
+    assert len(weighed) == len(TEXTS) * settings - after
+    assert agree(read(cut / ROWS_FILE), read(whole / ROWS_FILE))
+    for path in (whole / "draws").glob("*.f64"):
+        assert agree(draws(cut / "draws" / path.name), draws(path))
+
+
+def test_a_record_cut_short_is_drawn_again(checkpoint, data, tmp_path):
+    output = tmp_path / "study"
+    study(checkpoint, data, output).run()
+    before = read(output / ROWS_FILE)
+    draws = output / "draws" / "is-nonpeeking-1.f64"
+    draws.write_bytes(draws.read_bytes()[:-5])
+    assert len(DrawsFile(draws, 20).keys()) == len(TEXTS) - 1
+    study(checkpoint, data, output).run()
+    assert agree(read(output / ROWS_FILE), before)
+
+
+def test_records_of_zeros_are_drawn_again(checkpoint, data, tmp_path):
+    """What a power cut leaves: text 0 would weigh one, and be there twice."""
+    output = tmp_path / "study"
+    study(checkpoint, data, output).run()
+    file = DrawsFile(output / "draws" / "is-nonpeeking-1.f64", 20)
+    (before,) = file.read()
+    content = file.path.read_bytes()[: -2 * file.dtype.itemsize + 9]
+    file.path.write_bytes(content + bytes(2 * file.dtype.itemsize))
+    assert len(file.keys()) == len(TEXTS) - 2
+    study(checkpoint, data, output).run()
+    (after,) = file.read()
+    assert after.keys == before.keys
+    torch.testing.assert_close(after.log_w, before.log_w, rtol=1e-12, atol=0)
+
+
+def test_damaged_and_repeated_records_are_refused(checkpoint, data, tmp_path):
+    output = tmp_path / "study"
+    study(checkpoint, data, output).run()
+    draws = output / "draws" / "is-nonpeeking-1.f64"
+    size, content = DrawsFile(draws, 20).dtype.itemsize, draws.read_bytes()
+    for place in (0, size, size + 30, 2 * size - 1):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        draws.write_bytes(flipped)
+        with pytest.raises(
+            ValueError,
+            match=rf"is-nonpeeking-1\.f64, record {1 + place // size}: .* drawn",
+        ):
+            study(checkpoint, data, output).run()
+    draws.write_bytes(content + content[size : 2 * size])
+    with pytest.raises(ValueError, match=rf"record {len(TEXTS) + 1}: .*there twice"):
+        study(checkpoint, data, output).run()
+
+
+def test_other_settings_are_refused(checkpoint, data, tmp_path):
+    output = tmp_path / "study"
+    study(checkpoint, data, output, limit=2).run()
+    with pytest.raises(
+        ValueError, match=r"another study .*num_samples is 20 there and 30"
+    ):
+        study(checkpoint, data, output, limit=2, num_samples=30).run()
+    with pytest.raises(ValueError, match=r"another study .*texts is "):
+        study(checkpoint, data, output, limit=3).run()
+    (output / "settings.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="not the settings of a study"):
+        study(checkpoint, data, output, limit=2).run()
+
+
+def test_two_runs_do_not_write_at_once(checkpoint, data, tmp_path):
+    running = study(checkpoint, data, tmp_path / "study")
+    running.run()
+    with (
+        FileLock(tmp_path / "study" / LOCK_FILE),
+        pytest.raises(ValueError, match="another run is writing into"),
+    ):
+        study(checkpoint, data, tmp_path / "study").run()
+
+
+@pytest.mark.parametrize("text", ["the fox .\nthe <unk> fox .\n"])
+def test_what_cannot_be_scored_claims_no_folder(tmp_path, text):
+    folder = tiny_checkpoint.write(
+        tmp_path / "kglm", tiny_checkpoint.kglm(), tiny_checkpoint.orthography()
+    )
+    checkpoint, data = load(folder), tmp_path / "texts.txt"
+    data.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"text/1 .*literal <unk>"):
+        study(checkpoint, data, tmp_path / "study").run()
+    with pytest.raises(ValueError, match="unk='nonsense'"):
+        study(checkpoint, data, tmp_path / "study", unk="nonsense").run()
+    assert not (tmp_path / "study").exists()
+    study(checkpoint, data, tmp_path / "study", unk="closed").run()
+
+
+def test_sentences_are_estimated_one_by_one(tmp_path):
+    rnng = reference.tiny(vocab_size=tiny_checkpoint.tokenizer().vocab_size)
+    folder = tmp_path / "rnng"
+    save(rnng, tiny_checkpoint.tokenizer(), folder, rnng.state_dict())
+    checkpoint = load(folder)
+    data = tmp_path / "texts.txt"
+    texts = ["The fox saw the fox. The fox saw.", "The fox."]
+    data.write_text("\n".join(texts), encoding="utf-8")
+    found = study(checkpoint, data, tmp_path / "study").run()
+    last = next(r for r in found if r["level"] == "instance" and r["num_samples"] == 20)
+    single = estimates(checkpoint, texts, estimator="is", num_samples=20)
+    assert last["texts"] == 3
+    total = math.fsum(estimate.log_evidence for estimate in single)
+    assert last["log_likelihood"] == pytest.approx(total, rel=1e-8)
+
+
+def test_models_without_latents_have_nothing_to_study(data, tmp_path):
+    folder = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
+    checkpoint = load(folder)
+    plan = StudyPlan(("none",), ())
+    with pytest.raises(ValueError, match="no latents"):
+        Study(checkpoint, data, plan, tmp_path / "study", quiet=True).run()
+
+
+def test_corpora_are_read_a_part_at_a_time(checkpoint, data, tmp_path, monkeypatch):
+    study(checkpoint, data, tmp_path / "whole").run()
+    monkeypatch.setattr("lm_latent_eval.study.run.TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr("lm_latent_eval.study.draws.ROWS_AT_ONCE", 50)
+    study(checkpoint, data, tmp_path / "parts").run()
+    whole, parts = (read(tmp_path / name / ROWS_FILE) for name in ("whole", "parts"))
+    for a, b in zip(whole, parts, strict=True):
+        assert a["perplexity"] == pytest.approx(b["perplexity"], rel=1e-8)
+
+
+# -- plans ---------------------------------------------------------------------------
+
+
+def test_a_plan_covers_the_paper():
+    plan = StudyPlan.of(["smoothing", "peeking", "nonpeeking", "prior"], None)
+    drawn = [s for s in plan.settings() if s.estimator == "is"]
+    assert [s.temperature for s in drawn[:6]] == [0.5, 0.9, 1.0, 1.1, 2.0, 5.0]
+    assert [s.proposal for s in drawn[6:]] == ["peeking", "nonpeeking", "prior"]
+    beams = [s for s in plan.settings() if s.estimator == "beam"]
+    assert [s.num_samples for s in beams] == [1, 10, 100]
+    assert len({s.name for s in plan.settings()}) == len(plan.settings())
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"tempered": ["peking"]}, "did you mean peeking"),
+        ({"replicate": 2000}, "a replicate of 2000 samples: expected 1 to 1000"),
+        ({"temperatures": (0.5, 2.0)}, "must include 1"),
+        ({"temperatures": (1.0, -1.0)}, "temperature=-1.0"),
+        ({"num_samples": 0}, "num_samples=0: expected a whole number"),
+        ({"temperatures": (1.0, 1.0000001)}, "is-peeking-1 twice"),
+        ({"beam_widths": (0,)}, "num_samples=0"),
+    ],
+)
+def test_impossible_plans_are_refused(choices, message):
+    tempered = choices.pop("tempered", None)
+    with pytest.raises(ValueError, match=message):
+        StudyPlan.of(["peeking", "prior"], tempered, **choices)
+
+
+def test_settings_have_names_of_their_own():
+    assert Setting("is", "prior", 1.0, 5).name == "is-prior-1"
+    assert Setting("beam", "crf", 1.0, 5).name == "beam-crf-5"

@@ -1,0 +1,180 @@
+"""Streamed sums against the estimators on everything at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import (
+    corpus_effective_sample_size,
+    corpus_log_evidence,
+    effective_sample_size,
+    instance_perplexity,
+    log_evidence,
+    stderr,
+)
+from lm_latent_eval.study import rows, totals
+from lm_latent_eval.study.draws import Rows
+from lm_latent_eval.study.plan import Setting
+from lm_latent_eval.study.totals import (
+    FEWEST_REPLICATES,
+    RECOMBINED,
+    Totals,
+)
+
+TEXTS, SAMPLES = 9, 60
+SETTING = Setting("is", "prior", 1.0, SAMPLES)
+
+
+@pytest.fixture
+def log_w():
+    """The log-weights of nine texts, with some weights of zero."""
+    generator = torch.Generator().manual_seed(0)
+    log_w = torch.randn(TEXTS, SAMPLES, generator=generator, dtype=torch.float64)
+    log_w[2, 7:20] = -torch.inf
+    return 2 * log_w - 30
+
+
+@pytest.fixture
+def some(log_w):
+    return Rows([(n, 0) for n in range(TEXTS)], torch.arange(1, TEXTS + 1), log_w)
+
+
+def summed(parts, sizes=(1, 5, 7, SAMPLES), seed=0) -> Totals:
+    found = Totals(SAMPLES, sizes, seed)
+    for part in parts:
+        found.add(part)
+    return found
+
+
+def test_levels_are_sums_of_estimates(some, log_w):
+    found = summed([some])
+    assert (found.num_texts, found.num_tokens) == (9, 45)
+    for size, level in found.instance.items():
+        count = SAMPLES // size
+        assert len(level.replicates) == count
+        for r in range(count):
+            block = log_w[:, r * size : (r + 1) * size]
+            expected = log_evidence(block).sum().item()
+            assert level.replicates[r].item() == pytest.approx(expected, rel=1e-12)
+            corpus = corpus_log_evidence(block).item()
+            assert found.corpus_level(size)[r].item() == pytest.approx(corpus, 1e-12)
+    everything = found.instance[SAMPLES].replicates[0].item()
+    assert found.perplexity(everything) == pytest.approx(
+        instance_perplexity(log_evidence(log_w), 45), rel=1e-12
+    )
+
+
+def test_pieces_and_their_order_do_not_matter(some, log_w):
+    pieces = [
+        Rows(some.keys[a:b], some.num_tokens[a:b], log_w[a:b])
+        for a, b in ((5, 9), (0, 2), (2, 5))
+    ]
+    whole, pieced = summed([some]), summed(pieces)
+    assert whole.num_tokens == pieced.num_tokens
+    torch.testing.assert_close(whole.corpus, pieced.corpus, rtol=1e-13, atol=0)
+    for size in whole.sizes:
+        for name in ("replicates", "recombined"):
+            a, b = (getattr(t.instance[size], name) for t in (whole, pieced))
+            torch.testing.assert_close(a, b, rtol=1e-13, atol=0)
+
+
+def test_a_recombination_takes_one_replicate_of_each_text(log_w):
+    two = Rows([(0, 0), (1, 0)], torch.tensor([1, 1]), log_w[:2])
+    level = summed([two], sizes=(10,)).instance[10]
+    parts = log_evidence(log_w[:2].unflatten(1, (6, 10)))
+    possible = torch.stack([a + b for a, b in itertools.product(*parts)])
+    gap = (level.recombined[:, None] - possible).abs()
+    assert gap.min(1).values.max() < 1e-12
+    # All 36, about as often as each other: 500 draws, chi-square of 35 degrees.
+    counts = gap.argmin(1).bincount(minlength=36).double()
+    chi_square = ((counts - RECOMBINED / 36).square() / (RECOMBINED / 36)).sum()
+    assert counts.min() > 0
+    assert chi_square < 35 + 5 * math.sqrt(70)
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_fresh_estimates_are_where_they_are_predicted(count):
+    """Of 400 corpora each, 95 % have a fresh estimate inside the interval."""
+    generator = torch.Generator().manual_seed(count)
+    trials, texts, size = 400, 15, 4
+    inside = 0
+    for _ in range(trials):
+        shape = (texts, (count + 1) * size)
+        log_w = torch.randn(shape, generator=generator, dtype=torch.float64)
+        fresh = log_evidence(log_w[:, -size:]).sum()
+        found = Totals(count * size, (size,), seed=0)
+        keys = [(n, 0) for n in range(texts)]
+        tokens = torch.ones(texts, dtype=torch.long)
+        found.add(Rows(keys, tokens, log_w[:, :-size]))
+        predicted = found.instance[size].predicted()
+        low, high = predicted.quantile(torch.tensor([0.025, 0.975]).double())
+        inside += int(low <= fresh <= high)
+    error = math.sqrt(0.95 * 0.05 / trials)
+    assert abs(inside / trials - 0.95) < 4 * error
+
+
+def test_the_mean_over_nested_replicates_cannot_rise(some, log_w):
+    """The log of a mean is at least the mean of logs, whatever was drawn."""
+    log_w[2, 7:20] = -90
+    found = summed([some], sizes=(1, 5, 10, 30, 60))
+    means = [level.replicates.mean() for level in found.instance.values()]
+    assert all(a < b for a, b in itertools.pairwise(means))
+
+
+def test_too_few_replicates_are_not_recombined(some):
+    found = summed([some], sizes=(10, 20))
+    assert SAMPLES // 20 < FEWEST_REPLICATES <= SAMPLES // 10, "premise"
+    assert len(found.instance[10].recombined) == RECOMBINED
+    assert len(found.instance[20].recombined) == 0
+
+
+def test_rows_say_what_the_estimators_say(some, log_w):
+    log_w[2, 10:20] = -33  # no replicate of 5 without a weight
+    found = summed([some])
+    made = list(rows.drawn_rows(SETTING, found, 5, num_configurations=3))
+    assert len(made) == 2 * 4
+    last = next(r for r in made if r["num_samples"] == 60 and r["level"] == "instance")
+    log_p = log_evidence(log_w).sum().item()
+    assert last["log_likelihood"] == pytest.approx(log_p, rel=1e-8)
+    assert last["perplexity"] == pytest.approx(math.exp(-log_p / 45), rel=1e-8)
+    # 95 %, and the best of 3 settings x 4 sizes x 2 levels.
+    certified = math.exp(-(log_p - math.log(24 / 0.05)) / 45)
+    assert last["certified_perplexity"] == pytest.approx(certified, rel=1e-8)
+    error = stderr(log_w).square().sum().sqrt().item()
+    assert last["log_likelihood_draws_stderr"] == pytest.approx(error, rel=1e-8)
+    sizes = effective_sample_size(log_w)
+    assert last["effective_sample_size_minimum"] == pytest.approx(sizes.min().item())
+    assert last["effective_sample_size_median"] == pytest.approx(sizes.median().item())
+    corpus = next(r for r in made if r["num_samples"] == 60 and r["level"] == "corpus")
+    assert corpus["perplexity"] == pytest.approx(
+        math.exp(-corpus_log_evidence(log_w).item() / 45), rel=1e-8
+    )
+    assert corpus["effective_sample_size"] == pytest.approx(
+        corpus_effective_sample_size(log_w).item(), rel=1e-8
+    )
+    five = next(r for r in made if r["num_samples"] == 5 and r["level"] == "instance")
+    assert len(five["replicates"]) == 12
+    inside = [five["low"] <= p <= five["high"] for p in five["predicted"]]
+    assert 0.94 < sum(inside) / RECOMBINED < 0.96
+
+
+def test_what_was_missed_is_infinite_and_is_written(some, log_w, tmp_path):
+    log_w[4] = -torch.inf
+    found = summed([some])
+    made = list(rows.drawn_rows(SETTING, found, 5, num_configurations=1))
+    assert {row["perplexity"] for row in made} == {"inf"}
+    rows.write(tmp_path / "rows.jsonl", made)
+    assert rows.read(tmp_path / "rows.jsonl")[0]["perplexity"] == math.inf
+
+
+def test_no_tokens_no_perplexity():
+    with pytest.raises(ValueError, match="no token is predicted"):
+        Totals(3, (3,), 0).perplexity(-1.0)
+
+
+def test_the_grid_holds_the_replicate():
+    assert totals.Totals.of_samples(60, 30, 0).sizes == (1, 2, 5, 10, 20, 30, 50, 60)

@@ -1,0 +1,213 @@
+"""The noise channel: exact distributions, laws, and what its noise depends on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, chisquare
+
+from lm_latent_eval.text.noise import NoiseChannel
+
+SENTENCE = ("a", "b", "c")
+VOCABULARY = ("v", "w", "a")
+"""A substitute may be the word itself, or one that the sentence has elsewhere."""
+
+SETTINGS = [(0.2, 0.3), (0.35, 0.0), (0.0, 0.4), (0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]
+
+WORDS = st.lists(st.sampled_from("abcdefg"), max_size=12)
+SHARES = st.floats(0, 1).flatmap(
+    lambda x_s: st.tuples(st.just(x_s), st.floats(0, 1 - x_s))
+)
+
+
+def exact(words, x_s, x_t, vocabulary) -> dict[tuple[str, ...], float]:
+    """Probability of every sentence that may leave the channel: each path in turn."""
+    states = Counter({tuple(words): 1.0})
+    for i in range(len(words)):
+        after: Counter = Counter()
+        for state, p in states.items():
+            after[state] += p * (1 - x_s - x_t)
+            for word in vocabulary:
+                substituted = (*state[:i], word, *state[i + 1 :])
+                after[substituted] += p * x_s / len(vocabulary)
+            for j in range(len(words)):
+                swapped = list(state)
+                swapped[i], swapped[j] = state[j], state[i]
+                after[tuple(swapped)] += p * x_t / len(words)
+        states = after
+    return {state: p for state, p in states.items() if p > 0}
+
+
+def distort(words, channel, name, **more):
+    return channel.distort(words, seed=5, name=name, **more)
+
+
+@pytest.mark.parametrize("x_s, x_t", SETTINGS)
+def test_outcomes_have_their_exact_probabilities(x_s, x_t):
+    probabilities = exact(SENTENCE, x_s, x_t, VOCABULARY)
+    assert abs(sum(probabilities.values()) - 1) < 1e-12, "premise"
+    channel = NoiseChannel(x_s, x_t, VOCABULARY)
+    draws = 30_000
+    counts = Counter(tuple(distort(SENTENCE, channel, n)) for n in range(draws))
+    assert counts.keys() <= probabilities.keys()
+    expected = {state: draws * p for state, p in probabilities.items()}
+    often = [state for state, n in expected.items() if n >= 10]
+    rest = set(expected) - set(often)
+    observed = [counts[state] for state in often] + [sum(counts[s] for s in rest)]
+    wanted = [expected[state] for state in often] + [sum(expected[s] for s in rest)]
+    if not rest:
+        observed, wanted = observed[:-1], wanted[:-1]
+    assert len(often) > 5, "premise: many cells"
+    assert chisquare(observed, wanted).pvalue > 1e-4
+
+
+def test_a_word_may_be_transposed_with_itself():
+    """That is what the paper's ratios need: of two words half the swaps do nothing."""
+    channel = NoiseChannel(0.0, 1.0, VOCABULARY)
+    assert exact("ab", 0.0, 1.0, VOCABULARY)["a", "b"] == 0.5
+    same = sum(distort(["a", "b"], channel, n) == ["a", "b"] for n in range(4000))
+    assert abs(same - 2000) < 5 * 4000**0.5 / 2
+
+
+@given(WORDS, SHARES, st.integers(0, 2**32), st.text(max_size=5), st.integers(0, 99))
+def test_as_many_words_leave_as_enter(words, shares, seed, name, replicate):
+    before = list(words)
+    channel = NoiseChannel(*shares, VOCABULARY)
+    noisy = channel.distort(words, seed=seed, name=name, replicate=replicate)
+    assert len(noisy) == len(words)
+    assert set(noisy) <= {*words, *VOCABULARY}
+    assert words == before
+    again = channel.distort(tuple(words), seed=seed, name=name, replicate=replicate)
+    assert noisy == again
+
+
+@given(WORDS, st.floats(0, 1), st.integers(0, 2**32))
+def test_transpositions_keep_the_words(words, x_t, name):
+    channel = NoiseChannel(0.0, x_t, VOCABULARY)
+    assert sorted(distort(words, channel, name)) == sorted(words)
+
+
+@given(WORDS, st.floats(0, 1), st.integers(0, 2**32))
+def test_substitutions_keep_the_places_of_the_others(words, x_s, name):
+    noisy = distort(words, NoiseChannel(x_s, 0.0, ["XY", "Z"]), name)
+    assert all(new in (old, "XY", "Z") for old, new in zip(words, noisy, strict=True))
+
+
+@given(WORDS, st.integers())
+def test_no_noise_changes_nothing(words, name):
+    assert distort(words, NoiseChannel.preset(0, VOCABULARY), name) == words
+
+
+def test_sentences_of_no_words_and_of_one():
+    assert distort([], NoiseChannel.preset(0.5, VOCABULARY), 0) == []
+    assert distort(["a"], NoiseChannel(0.0, 1.0, VOCABULARY), 0) == ["a"]
+    assert distort(["a"], NoiseChannel(1.0, 0.0, ["v"]), 0) == ["v"]
+
+
+def test_levels_substitute_the_same_words_by_the_same():
+    words, vocabulary = list(range(0, -500, -1)), list(range(1, 1001))
+    little, more = (
+        distort(words, NoiseChannel(x_s, 0.0, vocabulary), "text") for x_s in (0.1, 0.3)
+    )
+    changed = [(a, b) for a, b in zip(little, more, strict=True) if a > 0]
+    assert len(changed) > 20, "premise"
+    assert all(a == b for a, b in changed)
+
+
+def test_words_may_be_token_ids():
+    channel = NoiseChannel.preset(0.5, range(100, 200))
+    noisy = distort(list(range(50)), channel, 0)
+    assert all(isinstance(i, int) and 0 <= i < 200 for i in noisy)
+    assert any(i >= 100 for i in noisy)
+
+
+def outcomes(**what) -> list[str]:
+    """One of two equally likely results for each of many sentences."""
+    channel = NoiseChannel(1.0, 0.0, ["v", "w"])
+    return [
+        channel.distort(["a"], **{"seed": 0, "name": n, **what})[0] for n in range(4000)
+    ]
+
+
+OTHERS = {
+    "replicate": lambda: outcomes(replicate=1),
+    "a later replicate": lambda: outcomes(replicate=10**6),
+    "seed": lambda: outcomes(seed=1),
+    "the sentence after": lambda: outcomes()[1:] + outcomes()[:1],
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_copies_are_independent(other):
+    table = np.zeros((2, 2))
+    for a, b in zip(outcomes(), OTHERS[other](), strict=True):
+        table[a == "v", b == "v"] += 1
+    assert table.min() > 800, "premise: both results, in both"
+    assert chi2_contingency(table, correction=False).pvalue > 1e-4
+
+
+def test_places_are_independent():
+    channel = NoiseChannel(1.0, 0.0, ["v", "w"])
+    table = np.zeros((2, 2))
+    for n in range(4000):
+        first, second = distort(["a", "b"], channel, n)
+        table[first == "v", second == "v"] += 1
+    assert chi2_contingency(table, correction=False).pvalue > 1e-4
+
+
+CODE = """
+from lm_latent_eval.text.noise import NoiseChannel
+channel = NoiseChannel.preset(0.3, ["v", "w", "x"])
+sentence = "a b c d e f g h".split()
+for name, replicate in (("text/7", 0), ("text/7", 1), (7, 0)):
+    noisy = channel.distort(sentence, seed=3, name=name, replicate=replicate)
+    print("".join(noisy))
+"""
+
+
+@pytest.mark.parametrize("hashing", ["0", "1"])
+def test_the_noise_is_this_in_every_process(hashing):
+    """A seed means the same noise next year."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={**os.environ, "PYTHONHASHSEED": hashing},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["acxdvvgv", "vecdbwgx", "cbgdefah"]
+
+
+IMPOSSIBLE = {
+    "total more than 1": lambda: NoiseChannel(0.6, 0.5, VOCABULARY),
+    "substitution=-0.1": lambda: NoiseChannel(-0.1, 0.5, VOCABULARY),
+    "transposition=1.5": lambda: NoiseChannel(0.0, 1.5, VOCABULARY),
+    "substitution=nan": lambda: NoiseChannel(float("nan"), 0.0, VOCABULARY),
+    "substitution=True": lambda: NoiseChannel(True, 0.0, VOCABULARY),
+    "vocabulary is empty": lambda: NoiseChannel(0.1, 0.1, []),
+    "a list of words, whose order": lambda: NoiseChannel(0.1, 0.1, {"a", "b"}),
+    "got a str": lambda: NoiseChannel(0.1, 0.1, "plum river"),
+    "level=30.*0.3 for 30 %": lambda: NoiseChannel.preset(30, VOCABULARY),
+    "level=0.6": lambda: NoiseChannel.preset(0.6, VOCABULARY),
+    "level=-0.1": lambda: NoiseChannel.preset(-0.1, VOCABULARY),
+    "level='30%'": lambda: NoiseChannel.preset("30%", VOCABULARY),
+    "got the string 'a b'": lambda: distort(
+        "a b", NoiseChannel.preset(0.1, VOCABULARY), 0
+    ),
+    "replicate=-1": lambda: distort(
+        ["a"], NoiseChannel.preset(0.1, VOCABULARY), 0, replicate=-1
+    ),
+}
+
+
+@pytest.mark.parametrize("message", IMPOSSIBLE)
+def test_impossible_settings_are_refused(message):
+    with pytest.raises(ValueError, match=message):
+        IMPOSSIBLE[message]()
