@@ -132,11 +132,11 @@ def _row(each: Field[Any], said: str) -> Option:
     types = [name for name in str(each.type).split(" | ") if name != "None"]
     return Option(
         each.name,
-        " or ".join(_KINDS[name] for name in types),
+        " or ".join(_KINDS.get(name, name) for name in types),
         each.default,
         each.metadata.get("unset"),
         said,
-        each.metadata.get("read") or _READERS[types[0]],
+        each.metadata.get("read") or _READERS.get(types[0], _READERS["str"]),
         each.metadata.get("choices"),
     )
 

@@ -122,7 +122,7 @@ def tests_of(path: Path) -> list[list[str]]:
     folder = PROJECT / "tests" / room
     nearest = folder / f"test_{path.stem}.py"
     stages = [[str(nearest)]] if nearest.exists() else []
-    return [*stages, [str(folder)], *([test] for test in WIDER[room])]
+    return [*stages, [str(folder)], *([test] for test in WIDER.get(room, ()))]
 
 
 def passes(tests: list[str], mutant: Mutant | None, seconds: int) -> tuple[bool, float]:

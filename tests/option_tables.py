@@ -102,9 +102,9 @@ def page() -> str:
 def _table(*kinds: type) -> Iterator[str]:
     yield "| option | value | default | |\n|---|---|---|---|"
     for row in (row for kind in kinds for row in table(kind)):
-        default = f"`{row.default}`" if row.unset is None else row.unset
+        default = row.unset or f"`{row.default}`".replace("\n", "\\n")
         cells = (f"`{row.name}`", row.kind, default, row.sentences)
-        yield f"| {' | '.join(cells)} |".replace("``", "`")
+        yield f"| {' | '.join(c.replace('|', '/') for c in cells)} |".replace("``", "`")
 
 
 def _first_line(kind: type) -> str:
