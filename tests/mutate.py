@@ -5,7 +5,7 @@ python -m tests.mutate --number 20 --seed 0 estimators inference scoring
 A mutant has one operator, comparison, number or condition changed; what is said in
 errors and annotations is left alone. Each is tried in a fork of a process that has
 imported what others wrote, so that it costs no more than its tests, and no file is
-changed. First come the tests of its module, then those of its folder, then the laws.
+changed. First come the examples and tests of its module, then those of its folder, then the laws.
 A mutant that takes ten times as long as the code, in processor time, is noticed, too.
 """
 
@@ -50,6 +50,8 @@ SWAPPED: dict[type, type] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
+NO_TESTS = 5
+"""What pytest ends with where a module has no examples."""
 SLOWER, ALLOWED = 10, 60
 """A mutant may take so many times the code's processor time, and seconds beside."""
 
@@ -120,8 +122,8 @@ def tests_of(path: Path) -> list[list[str]]:
     room = path.relative_to(PROJECT / "lm_latent_eval").parts[0]
     folder = PROJECT / "tests" / room
     nearest = folder / f"test_{path.stem}.py"
-    stages = [[str(nearest)]] if nearest.exists() else []
-    return [*stages, [str(folder)], *([test] for test in WIDER.get(room, ()))]
+    own = [str(path), *([str(nearest)] if nearest.exists() else [])]
+    return [own, [str(folder)], *([test] for test in WIDER.get(room, ()))]
 
 
 def passes(tests: list[str], mutant: Mutant | None, seconds: int) -> tuple[bool, float]:
@@ -139,7 +141,8 @@ def passes(tests: list[str], mutant: Mutant | None, seconds: int) -> tuple[bool,
 
         os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
     _, status = os.waitpid(child, 0)
-    return status == 0, _children() - before
+    code = os.waitstatus_to_exitcode(status)
+    return code in (0, NO_TESTS), _children() - before
 
 
 def _children() -> float:
