@@ -5,7 +5,8 @@ python -m tests.mutate --number 20 --seed 0 estimators inference scoring
 A mutant has one operator, comparison, number or condition changed; what is said in
 errors and annotations is left alone. Each is tried in a fork of a process that has
 imported what others wrote, so that it costs no more than its tests, and no file is
-changed. First come the examples and tests of its module, then those of its folder, then the laws.
+changed. First come the examples and tests of its module, then those of its folder,
+then the laws.
 A mutant that takes ten times as long as the code, in processor time, is noticed, too.
 """
 
