@@ -42,6 +42,7 @@ TRAINED = {
     "lstm": (training.LSTMSize,),
     "rnn": (training.RNNSize,),
     "srnn": (training.SRNNSize, training.Margin),
+    "mdm": (training.MDMSize,),
 }
 
 HEAD = """\
@@ -142,6 +143,8 @@ def entry(row: Option, indent: int) -> list[str]:
     said = row.sentences
     if row.unset is not None:
         said = f"{said} None: {row.unset}."
+    elif row.default is not None:
+        said = f"{said} Default: {row.default}."
     lines = textwrap.wrap(
         f"{row.name}: {said}",
         WIDTH - indent,

@@ -44,7 +44,7 @@ def _compare(args: argparse.Namespace) -> None:
     kind = read_format(args)
     if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
         scored = (field.name for field in fields(ScoringOptions))
-        idle = ("data", "option", "batch_size", "device", "dtype", *scored)
+        idle = ("data", "option", "model", "batch_size", "device", "dtype", *scored)
         say_idle(args, idle, "no side is a checkpoint that is scored now")
     names = dict(zip(ascii_uppercase, args.sides, strict=False))
     sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
@@ -84,6 +84,7 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     given = scoring(args)
     opened = open_model(
         directory,
+        model=args.model,
         options=given,
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),

@@ -49,7 +49,7 @@ def add_scoring(parser: argparse.ArgumentParser) -> None:
         help="one of the model's own options; may be given again",
     )
     computing = parser.add_argument_group("computing")
-    add_options(computing, OpeningOptions, ("batch_size", "device", "dtype"))
+    add_options(computing, OpeningOptions, ("model", "batch_size", "device", "dtype"))
 
 
 def scoring(args: argparse.Namespace) -> dict[str, str]:
@@ -77,6 +77,7 @@ def _estimate(args: argparse.Namespace) -> None:
     texts = read_texts(args.data)
     opened = open_model(
         args.checkpoint,
+        model=args.model,
         options=options,
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),

@@ -14,6 +14,7 @@ from lm_latent_eval.training.options import (
     LRLMSize,
     LSTMSize,
     Margin,
+    MDMSize,
     NKLMSize,
     Options,
     RNNGSize,
@@ -121,6 +122,16 @@ def add_to(commands: Commands) -> None:
     add_fields(rnng, "training", Options)
     rnng.set_defaults(run=_rnng)
 
+    mdm = models.add_parser(
+        "mdm",
+        help="a masked diffusion transformer",
+        example=_example("mdm", "jsonl"),
+    )
+    _add_data(mdm, _TEXTS, min_count=False)
+    add_fields(mdm, "size", MDMSize)
+    add_fields(mdm, "training", Options)
+    mdm.set_defaults(run=_mdm)
+
     spelling = models.add_parser(
         "spelling",
         help="spelling and spacing for a checkpoint that lacks them",
@@ -157,15 +168,21 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_data(parser: argparse.ArgumentParser, what: str) -> None:
+def _add_data(
+    parser: argparse.ArgumentParser, what: str, *, min_count: bool = True
+) -> None:
     parser.add_argument("--data", type=Path, required=True, help=f"training {what}")
     parser.add_argument("--dev", type=Path, required=True, help="development text")
     parser.add_argument(
         "--output", type=Path, required=True, help="checkpoint directory"
     )
-    parser.add_argument(
-        "--min-count", type=int, default=2, help="rarer words are unknown (default: 2)"
-    )
+    if min_count:
+        parser.add_argument(
+            "--min-count",
+            type=int,
+            default=2,
+            help="rarer words are unknown (default: 2)",
+        )
 
 
 def _add_annotated(parser: argparse.ArgumentParser) -> None:
@@ -292,6 +309,20 @@ def _rnng(args: argparse.Namespace) -> None:
         min_count=args.min_count,
         num_samples=args.num_samples,
         size=fields(RNNGSize, args),
+        options=fields(Options, args),
+    )
+    print(f"wrote {args.output}")
+
+
+def _mdm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.texts import read_texts
+    from lm_latent_eval.wrappers.mdm.training import train
+
+    train(
+        read_texts(args.data),
+        read_texts(args.dev),
+        args.output,
+        size=fields(MDMSize, args),
         options=fields(Options, args),
     )
     print(f"wrote {args.output}")

@@ -30,29 +30,30 @@ class Latent(Backend):
             ``mixed``, ``is``, ``beam``, ``smc``, ``exact``. None: the first that the
             model has.
         num_samples: K, the samples a text or the width of a beam; with
-            ``target_stderr`` the size of the pilot.
+            ``target_stderr`` the size of the pilot. Default: 100.
         proposal: What latents are drawn from, one that the checkpoint has. None: the
             first that the model has.
         temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
-            1000: beyond, rounding would decide.
-        seed: Of all random numbers.
+            1000: beyond, rounding would decide. Default: 1.0.
+        seed: Of all random numbers. Default: 0.
         unk: What an unknown word costs beside p(unknown): its spelling (``spelled``), 1
             / number of unknown types (``penalized``) or nothing (``closed``). None: the
             first of them that the checkpoint has what it takes for.
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
             None: K is given.
-        max_samples: The most that ``target_stderr`` may choose.
+        max_samples: The most that ``target_stderr`` may choose. Default: 100000.
         bounds: ``lower``, or ``both`` for an upper bound of whole texts as well, which
-            takes as many draws again.
+            takes as many draws again. Default: lower.
         batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
-            no number but by rounding.
+            no number but by rounding. Default: auto.
         max_batch_size: The most that ``auto`` takes. None: 64.
         device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
             if there is one.
         dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
-            ``auto``, ``float32``, ``float64``.
-        log_weights: Whether records beside the results keep log-weights.
+            ``auto``, ``float32``, ``float64``. Default: auto.
+        log_weights: Whether records beside the results keep log-weights. Default:
+            False.
 
     A model that scores strings its own way has other options than those from
     ``estimator`` to ``bounds``.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from lm_eval.models.huggingface import HFLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
@@ -96,3 +97,38 @@ class Wrapper(Backend):
         """Return the template itself, for the results."""
         template: str | None = self._loaded.chat_template(chat_template)
         return template
+
+
+class MaskedLM(HFLM):
+    """lm-eval's loader, for networks that predict masked tokens."""
+
+    def _get_backend(self, config: Any, **_: Any) -> None:
+        """Choose a class of transformers: a masked LM, or what own code is for."""
+        self.backend = "causal"  # of lm-eval's two; nothing here asks for it
+        own = getattr(config, "auto_map", None) or {}
+        found: Any
+        if type(config) in AutoModelForMaskedLM._model_mapping or (
+            "AutoModelForMaskedLM" in own
+        ):
+            found = AutoModelForMaskedLM
+        elif "AutoModelForCausalLM" in own:  # LLaDA calls itself that, and is none
+            found = AutoModelForCausalLM
+        elif "AutoModel" in own:
+            found = AutoModel
+        else:
+            raise ValueError(
+                f"a {config.model_type} is a causal model, or another that predicts "
+                "no masked tokens: latent_mdm takes AutoModelForMaskedLM networks and "
+                "diffusion models with code of their own (trust_remote_code=True)"
+            )
+        self.AUTO_MODEL_CLASS = found
+
+
+class LatentMDM(Wrapper):
+    """``latent_mdm``: a masked diffusion model, whose latent is its order."""
+
+    model_name = "mdm"
+    loader = MaskedLM
+
+
+__all__ = ["LatentMDM", "Wrapper"]

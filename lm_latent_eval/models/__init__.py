@@ -11,6 +11,7 @@ MODELS = {
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
     "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
+    "mdm": "lm_latent_eval.wrappers.mdm.model:MaskedDiffusion",
     "nklm": "lm_latent_eval.models.nklm.modeling:NKLM",
     "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",

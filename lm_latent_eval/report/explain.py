@@ -53,6 +53,9 @@ BOUNDS = {
     "smc": _DRAWN,
     "beam": " An upper bound of the true perplexity: wider beams lower it, as a rule.",
     "exact": " It is exact: nothing is drawn.",
+    "path": " It is exact for this order: nothing is drawn.",
+    "elbo": " An estimate of an upper bound of the true perplexity: more samples make "
+    "it surer, not lower.",
 }
 """Estimator -> on which side of the truth its token perplexity is."""
 ASKED_FOR = ("token_perplexity_at_least",)
@@ -172,6 +175,10 @@ def _how(config: dict[str, Any]) -> str:
         "smc": f"particle filters with {samples} particles a text in all, from "
         f"{drawn_from} (effective samples count filters, at most ten)",
         "exact": "nothing is drawn: log-likelihoods are exact",
+        "elbo": f"a bound of log-likelihoods by {samples} random masks a text, seed "
+        f"{ours['seed']}",
+        "path": f"tokens are revealed by {ours.get('order')}, one order a text: "
+        "log-likelihoods are exact for that model",
     }.get(ours["estimator"], f"estimator {ours['estimator']}")
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
@@ -201,7 +208,7 @@ def _how(config: dict[str, Any]) -> str:
 
 
 def _task(values: dict[str, Any], estimator: str) -> str:
-    drawn = BOUNDS.get(estimator, _DRAWN) is _DRAWN
+    drawn = estimator not in ("beam", "exact", "path")
     meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
     for name, meaning in meanings.items():

@@ -39,6 +39,9 @@ class Answer:
     """Whether a continuation is the argmax of the estimated next-token marginals."""
     evaluations: int = 1
     """Of p(x, z), those of pilots included."""
+    replicates: tuple[float, ...] = ()
+    """Independent estimates whose mean it is, nats; one where nothing was drawn, none
+    where they are not known. Those of answers with one stream used the same draws."""
 
     @classmethod
     def of(cls, parts: Sequence[Part], stream: str) -> Answer:

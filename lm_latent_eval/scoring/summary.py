@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
+from lm_latent_eval.estimators.undecided import is_undecided
 from lm_latent_eval.scoring.answer import Answer
 
 UNRELIABLE_PARETO_K = 0.7
@@ -52,4 +53,17 @@ class Summary:
         if shapes:
             bad = sum(k > UNRELIABLE_PARETO_K for k in shapes)
             summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
+        if questions := self._questions():
+            undecided = sum(map(is_undecided, questions))
+            summary["questions"] = len(questions)
+            summary["share_of_questions_within_monte_carlo_error"] = undecided / len(
+                questions
+            )
         return summary
+
+    def _questions(self) -> list[list[tuple[float, ...]]]:
+        """Collect the options of each question: what shares its draws, if several."""
+        asked = defaultdict(list)
+        for answer in self.answers:
+            asked[answer.stream].append(answer.replicates)
+        return [rows for rows in asked.values() if len(rows) > 1 and all(rows)]

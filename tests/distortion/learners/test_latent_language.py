@@ -197,7 +197,7 @@ def test_models_that_are_no_languages():
         LatentLanguage(rnng(never_uttered=[PADDING]))
     with pytest.raises(ValueError, match="never utters the end of a text"):
         LatentLanguage(rnng(never_uttered=[PADDING, START, END]))
-    others = {"srnn", "kglm", "entitynlm", "lrlm", "nklm"}
+    others = {"srnn", "kglm", "entitynlm", "lrlm", "mdm", "nklm"}
     assert others == MODELS.keys() - LATENTS.keys()
 
 
