@@ -90,6 +90,11 @@ class MaskedDiffusion:
             Network.open(AutoModelForMaskedLM, directory, dtype=dtype, device=device)
         )
 
+    @classmethod
+    def options(cls) -> type[MDMOptions]:
+        """Return the table of its options."""
+        return MDMOptions
+
     def scorer(
         self,
         options: Mapping[str, Any],
