@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     """Add the command."""
     thoughts = commands.add_parser(
-        "thoughts", help="diagnostics of latent_cot, or other answers from its thoughts"
+        "thoughts",
+        help="diagnostics of latent_cot, or other answers from its thoughts",
+        example="lm-latent-eval thoughts results/cot",
     )
     thoughts.add_argument(
         "results", type=Path, help="the folder of --output_path, or a thoughts_ file"

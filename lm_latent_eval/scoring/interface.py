@@ -125,7 +125,7 @@ class TextModel(Protocol):
 
 @runtime_checkable
 class OffersOptions(Protocol):
-    """A model of the high door that says which options its ``scorer`` takes.
+    """A model that says which options its ``scorer`` takes.
 
     The documents and ``lm-latent-eval estimate --option`` list what it says.
     """

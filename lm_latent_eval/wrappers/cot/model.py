@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.wrappers.cot.marks import Marks
-from lm_latent_eval.wrappers.cot.options import NAMES, ThoughtOptions
+from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.reading import check_causal
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
 from lm_latent_eval.wrappers.network import Network
@@ -42,7 +42,6 @@ class ThinkingLM:
     """
 
     network: Network
-    option_names: ClassVar[tuple[str, ...]] = NAMES
 
     def __post_init__(self) -> None:
         """Refuse what cannot go on with a text."""
@@ -56,6 +55,11 @@ class ThinkingLM:
         return cls(
             Network.open(AutoModelForCausalLM, directory, dtype=dtype, device=device)
         )
+
+    @classmethod
+    def options(cls) -> type[ThoughtOptions]:
+        """Return the table of its options."""
+        return ThoughtOptions
 
     def scorer(
         self,

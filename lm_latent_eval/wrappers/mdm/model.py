@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.wrappers.mdm.denoiser import MOST_TEXTS, Denoiser, Logits, probe
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
-from lm_latent_eval.wrappers.mdm.options import NAMES, MDMOptions
+from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.scorer import MDMScorer
 from lm_latent_eval.wrappers.mdm.source import Source
 from lm_latent_eval.wrappers.network import Network
@@ -20,8 +20,6 @@ from lm_latent_eval.wrappers.network import Network
 
 class MaskedDiffusion:
     """Scores strings by a network that predicts masked tokens."""
-
-    option_names: ClassVar[tuple[str, ...]] = NAMES
 
     def __init__(self, network: Network | Source) -> None:
         """Take a network with its tokenizer.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -19,8 +18,6 @@ from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
 
 class Tokens:
     """A causal LM that scores strings by all of their segmentations."""
-
-    option_names: ClassVar[list[str]] = [field.name for field in fields(TokensOptions)]
 
     def __init__(self, network: Network) -> None:
         """Take a network.
@@ -41,6 +38,11 @@ class Tokens:
         return cls(
             Network.open(AutoModelForCausalLM, directory, dtype=dtype, device=device)
         )
+
+    @classmethod
+    def options(cls) -> type[TokensOptions]:
+        """Return the table of its options."""
+        return TokensOptions
 
     def scorer(
         self,
