@@ -32,6 +32,7 @@ from lm_latent_eval.scoring.texts import Query
 __all__ = [
     "Answer",
     "GenerationOptions",
+    "OffersOptions",
     "Query",
     "TextModel",
     "TextScorer",
