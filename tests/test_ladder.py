@@ -81,3 +81,32 @@ def test_only_the_harness_knows_lm_eval():
         if name.split(".")[0] in ("lm_eval", "evaluate") and room != "harness"
     ]
     assert not wrong
+
+
+def modules() -> dict[str, set[str]]:
+    """Every module of ours -> those of ours that it imports, for types as well."""
+    paths = {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in ROOT.rglob("*.py")
+    }
+    found = {}
+    for name, path in paths.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[name] = {
+            full if (full := f"{node.module}.{alias.name}") in paths else node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module in paths
+            for alias in node.names
+        } - {name, ROOT.name}
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """The package itself is left out: it imports its public names late."""
+    waiting = {name: used for name, used in modules().items() if name != ROOT.name}
+    assert len(waiting) > 300, "premise: they were found"
+    while free := {name for name, used in waiting.items() if not used & waiting.keys()}:
+        waiting = {name: used for name, used in waiting.items() if name not in free}
+    assert not waiting, f"in circles, or above one: {', '.join(sorted(waiting))}"

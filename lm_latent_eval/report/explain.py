@@ -83,7 +83,7 @@ UNSAID = {
     "temperature": 1.0,
     "seed": 0,
     "unk": None,
-    "vocabulary": "Strings are scored its own way",
+    "vocabulary": "Strings are scored in the model's own way",
     "scored_as": "documents",
     "mass": None,
 }

@@ -1,75 +1,23 @@
-"""KGLM: a language model that walks through a knowledge graph while it writes.
-
-    p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_t, x_<t),  z_t = (mention type, node)
-
-Symbols: h^t, h^h, h^r -> ``text``, ``head``, ``relation`` parts of the hidden state;
-E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``cutoff``
-tokens. The factor of z_t is in ``walk.py``, the factor of x_t in ``words.py``.
-Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
-(``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``, which
-is also tilted towards nodes whose names stand in the text: ``matching.py``); or p's own
-conditional, tilted by what p will pay for the text ahead (``adapted``:
-``look_ahead.py``), for which nothing is trained.
-Departures: parents and relations are summed out; newly trained models exclude what
-cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
-Source: Logan et al. (2019), sections 3 and 4; Logan et al. (2020), whose proposals are
-the first two.
-"""
+"""KGLM with its proposals; ``joint.py`` has p(x, z)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lm_latent_eval.latent import Mass
-from lm_latent_eval.models.kglm.alias_memo import AliasMemo
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
-from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
-from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
-from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.joint import KGLMJoint
 from lm_latent_eval.models.kglm.matching import AliasMatching
 from lm_latent_eval.models.kglm.proposal import KGLMProposal
-from lm_latent_eval.models.kglm.trunk import Trunk
-from lm_latent_eval.models.kglm.unfolding import (
-    log_prob_walks,
-)
-from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
-from lm_latent_eval.models.kglm.words import TABLE, Words, log_add
-from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.proposals import (
-    Strengths,
-    check_temperature,
-    chosen,
-)
-from lm_latent_eval.models.recurrent import initialise
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START
+from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
 
 READING_MOST = ("smoothing", "peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
 
-NEGLIGIBLE = 1e-6
-"""Probability of nodes that a next-token distribution may leave out."""
 
-
-class GenerativeModel(nn.Module):
-    """p(x, z): the trunk's walk and the words that it utters."""
-
-    def __init__(self, config: KGLMConfig) -> None:
-        """Build the layers."""
-        super().__init__()
-        self.config = config
-        self.trunk = Trunk(config)
-        self.words = Words(config, self.trunk.token_embeddings)
-
-
-class KGLM(Pretrained):
+class KGLM(KGLMJoint):
     """A knowledge graph language model with its proposals and its graph.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -81,213 +29,11 @@ class KGLM(Pretrained):
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
-    config: KGLMConfig
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
         """Build p and the trained q's; ``graph`` comes from the checkpoint if None."""
-        super().__init__(config)
-        self.generative = GenerativeModel(config)
-        self.proposals = nn.ModuleDict(
-            {
-                name: Trunk(config, both_ways=name == "smoothing")
-                for name in config.proposals
-            }
-        )
-        self.graph = graph
-        self._alias_keys: AliasMemo | None = None
+        super().__init__(config, graph)
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
-        initialise(module)
-        if isinstance(module, Trunk) and hasattr(module, "new_weight"):
-            nn.init.uniform_(module.new_weight, -0.1, 0.1)
-        if isinstance(module, Words) and hasattr(module, "weight"):
-            nn.init.uniform_(module.weight, -0.1, 0.1)
-
-    # -- files ----------------------------------------------------------------------
-
-    def save_extras(self, directory: Path) -> None:
-        """Write the graph."""
-        self.knowledge.save(directory)
-
-    def load_extras(self, directory: Path) -> None:
-        """Read the graph.
-
-        Raises:
-            GraphError: If it is missing, damaged or of another model.
-        """
-        graph, config = KnowledgeGraph.load(directory), self.config
-        relations, words = len(graph.relation_names), graph.lookups.num_words - 1
-        if (graph.num_entities, relations) != (
-            config.num_entities,
-            config.num_relations,
-        ) or words >= config.num_words:
-            raise GraphError(
-                f"{directory / GRAPH_FILE} has {graph.num_entities} entities, "
-                f"{relations} relations and alias words up to {words}; the model has "
-                f"{config.num_entities}, {config.num_relations} and {config.num_words} "
-                "words: it belongs to another checkpoint"
-            )
-        self.graph = graph.map(lambda column: column.to(self.device))
-        self._forget()
-
-    def check_extras(self) -> None:
-        """Check the graph in whole.
-
-        Raises:
-            GraphError: If it contradicts itself.
-        """
-        self.knowledge.check()
-
-    @property
-    def mass(self) -> Mass:
-        """What its probabilities of all texts total."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if self.config.only_possible and excluded else Mass.LESS
-
-    # -- p(x, z) --------------------------------------------------------------------
-
-    def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
-        """Read the tokens before each target and score every decision of a walk."""
-        return self._encode(
-            self.generative.trunk,
-            batch.inputs,
-            batch,
-            after,
-            only_possible=self.config.only_possible,
-        )
-
-    def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64."""
-        log_z = log_prob_walks(
-            encoded.walk, encoded.before(walks), walks, encoded.batch.length
-        )
-        return (log_z.double() + self.log_words(encoded, walks)).sum(-1)
-
-    def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
-        """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
-
-        Each (position, node) of a text is scored once, however many walks share it.
-        """
-        batch, num_nodes = encoded.batch, self.knowledge.num_nodes
-        inside = batch.inside[:, None].expand_as(walks.node)
-        place = torch.arange(batch.targets.numel(), device=walks.node.device)
-        place = place.view_as(batch.targets)[:, None].expand_as(walks.node)
-        pair, shared = torch.unique(
-            place[inside] * num_nodes + walks.node[inside], return_inverse=True
-        )
-        log_p = self._log_words(
-            encoded.text, batch, pair // num_nodes, pair % num_nodes
-        )
-        return log_p.new_zeros(walks.node.shape).masked_scatter(inside, log_p[shared])
-
-    def _log_words(
-        self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
-    ) -> Tensor:
-        """Return log p(x_t | node, x_<t) of places and nodes, nats, (U,) float64.
-
-        Some texts at a time, and of those some nodes, since each has a row of V words.
-
-        Args:
-            text: h^t, (B, T, token_embedding_dim).
-            batch: B texts of T tokens.
-            position: Places in the flattened (B * T), non-decreasing, (U,).
-            node: A node for each, (U,).
-        """
-        num_texts, size = len(batch.length), max(1, batch.targets.shape[1])
-        at_once = max(1, TABLE // (size * self.config.vocab_size))
-        texts = torch.arange(num_texts, device=node.device).split(at_once)
-        group = position // (size * at_once)
-        counts = group.bincount(minlength=len(texts)).tolist()
-        columns = zip(texts, position.split(counts), node.split(counts), strict=True)
-        return torch.cat(
-            [
-                self._log_words_at_once(
-                    text[some], batch.select(some), places - some[0] * size, nodes
-                )
-                for some, places, nodes in columns
-            ]
-        )
-
-    def _log_words_at_once(
-        self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
-    ) -> Tensor:
-        distinct, column = torch.unique(node, return_inverse=True)
-        at_once = self._nodes_at_once(batch.targets.shape[1])
-        groups, group = distinct.split(at_once), column // at_once
-        # Group after group, the pairs of each in their order.
-        order = group.argsort(stable=True)
-        sizes = group.bincount(minlength=len(groups)).tolist()
-        log_p = []
-        for some, mine in zip(groups, order.split(sizes), strict=True):
-            keys, aliases = self._aliases(some)
-            paths = self.generative.words.log_paths(
-                text,
-                batch.targets,
-                batch.unknown_log_prob,
-                self._entity_vectors(some),
-                keys,
-                aliases,
-                position[mine],
-                column[mine] % at_once,
-                spelled=batch.spelled,
-            )
-            log_p.append(log_add(*paths))
-        return torch.cat(log_p)[order.argsort()]
-
-    def _nodes_at_once(self, num_tokens: int) -> int:
-        """How many nodes' words, aliases and products with tokens fit into a table."""
-        words = self.generative.words
-        slots = math.prod(self.knowledge.aliases.shape[1:])
-        largest = max(
-            self.config.vocab_size, num_tokens, words.copy.out_features * slots
-        )
-        return max(1, TABLE // largest)
-
-    def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
-        """Return the state after the encoded piece."""
-        return encoded.after(walks)
-
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
-        """Predict the first token of an encoded piece from K weighted histories.
-
-        Every choice of the walk at this token is summed over, but for nodes that
-        together have a probability below ``NEGLIGIBLE``.
-
-        Args:
-            encoded: B pieces of one token, whose targets are not looked at.
-            log_w: Log-weights of the K histories in nats, (B, K).
-
-        Returns:
-            Log-probabilities in nats, (B, num_words).
-        """
-        batch, samples, _ = encoded.history.shape
-        log_weight = log_w.log_softmax(-1).to(encoded.text.dtype)
-        rows = []
-        for b in range(batch):
-            position = torch.full((samples,), b, device=log_w.device)
-            here = Rows(position, encoded.history[b])
-            mass = encoded.walk.node_probs(here, log_weight[b])
-            node = self._not_negligible(mass)
-            mixed = mass.new_zeros(self.config.num_words)
-            for some in node.split(self._nodes_at_once(1)):
-                mixed = mixed + self.generative.words.next_word(
-                    encoded.text[b, 0],
-                    mass[some],
-                    self._entity_vectors(some),
-                    *self._aliases(some),
-                )
-            rows.append(mixed.log())
-        return torch.stack(rows)
-
-    @staticmethod
-    def _not_negligible(mass: Tensor) -> Tensor:
-        sorted_mass, order = mass.sort(descending=True)
-        rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
-        return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
-
-    # -- q(z | x) -------------------------------------------------------------------
 
     @property
     def proposal_names(self) -> list[str]:
@@ -336,73 +82,3 @@ class KGLM(Pretrained):
             weight = trunk.matching.weight
             own |= dict(zip(AliasMatching.WEIGHTS, weight.unbind(), strict=True))
         return own
-
-    # -- shared by p and q ----------------------------------------------------------
-
-    @property
-    def knowledge(self) -> KnowledgeGraph:
-        """The graph; an error if the model has none yet."""
-        if self.graph is None:
-            raise ValueError("this KGLM has no knowledge graph: pass graph=")
-        return self.graph
-
-    def _encode(
-        self,
-        trunk: Trunk,
-        tokens: Tensor,
-        batch: TokenBatch,
-        after: KGLMState | None,
-        *,
-        only_possible: bool,
-    ) -> Encoded:
-        text, head, relation, carry = trunk.read(
-            tokens, batch.length, after.carry if after else None
-        )
-        walk = Walk(
-            trunk.scores(text, head, relation),
-            self.knowledge,
-            self._introducible
-            if only_possible
-            else torch.ones_like(self._introducible),
-            only_possible,
-        )
-        none = batch.inputs.new_zeros(len(batch.inputs), 1, self.config.cutoff)
-        return Encoded(batch, text, walk, after.history if after else none, carry)
-
-    @cached_property
-    def _introducible(self) -> Tensor:
-        mask = self.knowledge.node_of_entity != 0
-        mask[: self.config.special_entities] = False
-        return mask
-
-    def _entity_vectors(self, node: Tensor) -> Tensor:
-        table: nn.Embedding = self.generative.trunk.entity_embeddings
-        vectors: Tensor = table(self.knowledge.entity(node))
-        return vectors
-
-    def _aliases(self, node: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoded and plain alias words of nodes, (n, dim, slots) and (n, slots)."""
-        if self.training or self.generative.words.copy.weight.requires_grad:
-            words = self.knowledge.alias_words(node)
-            return self.generative.words.encode_aliases(words), words.flatten(1)
-        if self._alias_keys is None or self._alias_keys.outdated:
-            self._alias_keys = AliasMemo(self.knowledge, self.generative.words)
-        return self._alias_keys(node)
-
-    def train(self, mode: bool = True) -> KGLM:
-        """Switch between training and evaluation; forget what weights may change."""
-        self._forget()
-        return super().train(mode)  # type: ignore[no-any-return]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KGLM:
-        """Move the graph with the weights."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.graph is not None:
-            self.graph = self.graph.map(fn)
-        self._forget()
-        return self
-
-    def _forget(self) -> None:
-        """Drop what was derived from weights and graph."""
-        self._alias_keys = None
-        self.__dict__.pop("_introducible", None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
+from lm_latent_eval.models.kglm.joint import KGLMJoint
 from lm_latent_eval.models.kglm.look_ahead import look_ahead
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
@@ -22,9 +22,6 @@ from lm_latent_eval.models.kglm.walk import Walks
 from lm_latent_eval.models.proposals import Strengths, factors
 from lm_latent_eval.text.batch import TokenBatch
 
-if TYPE_CHECKING:
-    from lm_latent_eval.models.kglm.modeling import KGLM
-
 
 @dataclass(frozen=True)
 class KGLMProposal:
@@ -34,7 +31,7 @@ class KGLMProposal:
     token more than p; a smoothing one reads to the end of the piece of text at hand.
     """
 
-    model: KGLM
+    model: KGLMJoint
     name: str
     trunk: Trunk
     reads_target: bool

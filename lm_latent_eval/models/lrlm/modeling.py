@@ -1,56 +1,15 @@
-r"""LRLM: a language model that names the relations of what a text is about.
-
-    p(x, z) = prod over segments of  p(word) p(x_t)  or  p(relation) p(r) p(alias of r)
-
-A text is cut into words and names of facts' objects; everything that a segment costs is
-paid at its first word. Only the text is read, never z, so that the sum over all z is a
-semi-Markov sum (``lattice.py``) and p(x) is exact.
-
-Symbols: h -> ``value``; the source variable -> ``selector``; a segment's relation and
-surface form are one *naming* (``topics.py``).
-Departures: what a text is about is latent too. The original is given each text's
-relations. Here the topic has a prior, is decided with the first name, and is summed out
-with the rest, so that p(x) is of the string alone and compares with that of models that
-are told nothing; ``about`` conditions on a topic, and then p is the original's. New
-models exclude padding and start, and encode names by their letters (``facts.py``).
-Source: Hayashi et al. (2020), section 3.
-"""
+"""LRLM with its proposals; ``joint.py`` has p(x, z)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor, nn
-
-from lm_latent_eval.latent import Mass
-from lm_latent_eval.models.kglm.ragged import expand_ranges
-from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
-from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
-from lm_latent_eval.models.lrlm.choices import log_choice
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
-from lm_latent_eval.models.lrlm.encoding import Encoded, after_readings, log_readings
-from lm_latent_eval.models.lrlm.facts import Facts
-from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice
+from lm_latent_eval.models.lrlm.joint import LRLMJoint
 from lm_latent_eval.models.lrlm.proposals import Adapted, Posterior, Summation
-from lm_latent_eval.models.lrlm.state import (
-    Everything,
-    Readings,
-    RelationState,
-)
 from lm_latent_eval.models.lrlm.topics import Topics
-from lm_latent_eval.models.lrlm.transformer_xl import TransformerXL
-from lm_latent_eval.models.lrlm.words import Words
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.recurrent import RecurrentStack
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
-
-TABLE = 1 << 24
-"""Scores (tokens x words, or places x facts) held at a time."""
 
 
-class LRLM(RelationModel):
+class LRLM(LRLMJoint):
     """A latent relation language model with its proposals and its topics.
 
     Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``Summable`` for p;
@@ -64,206 +23,11 @@ class LRLM(RelationModel):
     """What estimates its likelihoods, the default first."""
     proposal_names = ("posterior", "adapted")
     """What ``proposal`` can return, the default first."""
-    config: LRLMConfig
 
     def __init__(self, config: LRLMConfig, topics: Topics | None = None) -> None:
         """Build p; ``topics`` come from the checkpoint if None."""
-        super().__init__(config)
-        inner = [config.hidden_size] * config.num_layers
-        self.trunk = (
-            RecurrentStack([config.embedding_dim, *inner], config.dropout)
-            if config.trunk == "lstm"
-            else TransformerXL(config)
-        )
-        size = config.hidden_size
-        if config.knowledge_vector:
-            size += config.full_fact_dim
-        self.words = Words(config, size)
-        self.facts = Facts(config)
-        self.selector = nn.Linear(size, 2)
-        self.to_fact = to_facts(size, config.fact_hidden, config.full_fact_dim)
-        if not config.oracle:
-            self.to_alias = nn.Linear(size, config.alias_dim)
-        self.topics = topics
+        super().__init__(config, topics)
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @property
-    def mass(self) -> Mass:
-        """What its probabilities of all texts total."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        if self.config.oracle:  # every alias of a fact has all of its probability
-            return Mass.UNNORMALISED
-        return Mass.ONE if excluded else Mass.LESS
-
-    # -- p(x, z) --------------------------------------------------------------------
-
-    def about(self, names: Sequence[str]) -> RelationState:
-        """Return the state of texts whose topics are given, to ``encode`` after."""
-        numbers = [self.knowledge.number(name) for name in names]
-        return RelationState.begin(torch.tensor(numbers, device=self.device))
-
-    def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
-        """Read the tokens before each target and score all that a reading can do."""
-        state = after or RelationState.begin(torch.zeros_like(batch.length))
-        embedded = self.words.embed(batch.inputs)
-        hidden, carry = self.trunk(embedded, batch.length, state.carry)
-        value = self._informed(hidden, state)
-        # By place: the first word of every text, then the second, ...
-        by_place = value.transpose(0, 1).flatten(0, 1)
-        log_source = self.selector(by_place).log_softmax(-1).double()
-        word = log_source[:, 0].view(value.shape[1], -1).t()
-        word = word + self._log_words(value, batch)
-        arcs = self._arcs(batch, state)
-        score = log_source[arcs.place, 1] + self._log_namings(by_place, arcs)
-        lattice = Lattice(
-            batch.length,
-            word.masked_fill(~batch.inside, 0.0).clamp_min(FLOOR),
-            arcs,
-            score,
-            self.knowledge.log_prior[arcs.topic - 1].double(),
-            _keys(state, self.knowledge.num_topics),
-            self.knowledge.num_topics,
-        )
-        return Encoded(batch, value, lattice, state, carry, self.knowledge)
-
-    def log_joint(self, encoded: Encoded, latents: Readings | Everything) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64; of everything, log p(x)."""
-        if isinstance(latents, Everything):
-            log_p, _ = encoded.summed
-            return log_p[:, None].expand(-1, latents.choice.shape[1])
-        return log_readings(encoded, latents)
-
-    def advance(
-        self, encoded: Encoded, latents: Readings | Everything
-    ) -> RelationState:
-        """Return the state after the encoded piece."""
-        if isinstance(latents, Everything):
-            _, state = encoded.summed
-            copies = torch.zeros(
-                len(state.topic),
-                latents.choice.shape[1],
-                dtype=torch.long,
-                device=self.device,
-            )
-            return state.resample(copies)
-        return after_readings(encoded, latents)
-
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
-        """Predict the first token of an encoded piece, (B, num_words) nats."""
-        state, value = encoded.state, encoded.value[:, 0]
-        log_w = log_w.log_softmax(-1)[..., None] + state.log_share
-        log_source = self.selector(value).log_softmax(-1).double()
-        log_words = self.words.log_probs(value).double()
-        rows = []
-        for b, weight in enumerate(log_w.exp()):
-            topic, naming = state.topic[b].flatten(), state.naming[b].flatten()
-            share, offset = weight.flatten(), state.offset[b].flatten()
-            between = naming < 0
-            free = share.masked_fill(~between, 0.0)
-            by_topic = free.new_zeros(self.config.num_topics + 1)
-            by_topic = by_topic.index_add(0, topic, free)
-            named = self._first_words(value[b], by_topic) * log_source[b, 1].exp()
-            mixed = named.new_zeros(self.config.num_words)
-            going = self.knowledge.word(naming[~between], offset[~between])
-            mixed = mixed.index_add(0, going, share[~between])
-            uttered = log_words[b].exp() * free.sum() * log_source[b, 0].exp()
-            mixed[: len(uttered)] += uttered
-            rows.append((mixed + named).log())
-        return torch.stack(rows)
-
-    def _first_words(self, value: Tensor, by_topic: Tensor) -> Tensor:
-        """Return what a name begins with, given how probable topics are.
-
-        Args:
-            value: What it is predicted from, (inner,).
-            by_topic: Probability of no topic yet, and of each, (num_topics + 1,).
-        """
-        topics = self.knowledge
-        prob = by_topic[1:] + by_topic[0] * topics.log_prior.double().exp()
-        (some,) = prob.nonzero(as_tuple=True)
-        naming = expand_ranges(*topics.facts_of(some + 1))[0]
-        naming, _ = expand_ranges(*topics.namings_of(naming))
-        nothing = torch.zeros_like(naming)
-        arcs = Arcs(
-            nothing, nothing, nothing, nothing, naming, topics.naming_topic[naming]
-        )
-        log_p = self._log_namings(value[None], arcs)
-        mass = prob[arcs.topic - 1] * log_p.exp()
-        first = topics.word(naming, nothing)
-        return mass.new_zeros(self.config.num_words).index_add(0, first, mass)
-
-    # -- what a reading is made of ----------------------------------------------------
-
-    def _informed(self, hidden: Tensor, state: RelationState) -> Tensor:
-        """Add the knowledge vector, if the model predicts from it."""
-        if not self.config.knowledge_vector:
-            return hidden
-        topic = state.topic[:, 0, 0]
-        if self.config.num_topics == 1:
-            topic = torch.ones_like(topic)
-        if bool((topic == 0).any()):
-            raise ValueError(
-                "this model predicts every word from what the text is about "
-                "(knowledge_vector), so it cannot be left open: encode the text after "
-                "about([topic])"
-            )
-        fact, row = expand_ranges(*self.knowledge.facts_of(topic))
-        vectors = self.facts.vectors(self.knowledge, fact)
-        total = hidden.new_zeros(len(topic), vectors.shape[-1])
-        mean = total.index_add(0, row, vectors) / row.bincount()[:, None]
-        return torch.cat([hidden, mean[:, None].expand(*hidden.shape[:2], -1)], -1)
-
-    def _log_words(self, value: Tensor, batch: TokenBatch) -> Tensor:
-        """Return log p(x_t | a word), its spelling included, (B, T) float64."""
-        inside = batch.inside
-        at_once = max(1, TABLE // self.config.vocab_size)
-        known = self.words.known(batch.targets)
-        parts = [
-            self.words.log_prob(some, words).double()
-            for some, words in zip(
-                value[inside].split(at_once),
-                known[inside].split(at_once),
-                strict=True,
-            )
-        ]
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        log_p = torch.zeros_like(cost).masked_scatter(inside, torch.cat(parts))
-        return log_p + cost
-
-    def _arcs(self, batch: TokenBatch, state: RelationState) -> Arcs:
-        """Find the names in texts, of topics that they may be about."""
-        arcs, num_topics = find_arcs(self.knowledge, batch), self.knowledge.num_topics
-        open_still = ((state.topic == 0) & state.used).any(-1).any(-1)
-        key = arcs.text * (num_topics + 1) + arcs.topic
-        return arcs.select(
-            open_still[arcs.text] | torch.isin(key, _keys(state, num_topics))
-        )
-
-    def _log_namings(self, by_place: Tensor, arcs: Arcs) -> Tensor:
-        """Return log p(fact, alias | a name, the topic) of arcs, (N,) float64."""
-        topics = self.knowledge
-        fact = topics.naming_fact[arcs.naming]
-        log_p = log_choice(
-            self.to_fact(by_place),
-            arcs.place,
-            arcs.topic,
-            fact,
-            topics.facts_of,
-            lambda some: self.facts.vectors(topics, some),
-        ).double()
-        if self.config.oracle:
-            return log_p
-        log_alias = log_choice(
-            self.to_alias(by_place),
-            arcs.place,
-            fact,
-            arcs.naming,
-            topics.namings_of,
-            lambda some: self.facts.aliases(topics, topics.naming_alias[some]),
-        )
-        return log_p + log_alias.double()
-
-    # -- q(z | x) -------------------------------------------------------------------
 
     @property
     def summation(self) -> Summation:
@@ -288,11 +52,3 @@ class LRLM(RelationModel):
         name = chosen(name, self.proposal_names)
         adapted = Adapted(self, temperature)
         return Posterior(adapted) if name == "posterior" else adapted
-
-
-def _keys(state: RelationState, num_topics: int) -> Tensor:
-    """Return the texts and topics that readings have got to, as lattices need them."""
-    known = state.used & (state.topic != 0)
-    text, _, _ = known.nonzero(as_tuple=True)
-    keys: Tensor = (text * (num_topics + 1) + state.topic[known]).unique()
-    return keys

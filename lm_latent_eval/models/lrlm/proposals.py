@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from lm_latent_eval.models.lrlm.encoding import (
     goes_on,
     tempered,
 )
+from lm_latent_eval.models.lrlm.joint import LRLMJoint
 from lm_latent_eval.models.lrlm.reading import (
     Plan,
     beam_readings,
@@ -22,9 +22,6 @@ from lm_latent_eval.models.lrlm.reading import (
 )
 from lm_latent_eval.models.lrlm.state import Everything, Readings, RelationState
 from lm_latent_eval.text.batch import TokenBatch
-
-if TYPE_CHECKING:
-    from lm_latent_eval.models.lrlm.modeling import LRLM
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ class Planned:
 class Adapted:
     """q(z | x) from left to right: p's costs, and what follows as if it were words."""
 
-    model: LRLM
+    model: LRLMJoint
     temperature: float
     name = "adapted"
 

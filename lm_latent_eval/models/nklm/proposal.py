@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +30,9 @@ from lm_latent_eval.models.kglm.ragged import (
     ranked_within,
     segment_logsumexp,
 )
+from lm_latent_eval.models.nklm.joint import NKLMJoint
 from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
 from lm_latent_eval.text.batch import TokenBatch
-
-if TYPE_CHECKING:
-    from lm_latent_eval.models.nklm.modeling import NKLM
 
 TOPIC_LANE = 1
 """Which of a decision's random numbers draws the topic."""
@@ -58,7 +56,7 @@ class Options:
 class NKLMProposal:
     """q(z | x), from left to right; ``adapted`` reads the piece for its topic."""
 
-    model: NKLM
+    model: NKLMJoint
     name: str
     temperature: float
 

@@ -20,7 +20,6 @@ A sentence ends once one tree stands, so z_t of an end is the one choice that le
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,14 +28,12 @@ from torch.nn import functional as F
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng.generative import GenerativeModel
+from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.stacks import Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.models.ties import ranks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
-
-if TYPE_CHECKING:
-    from lm_latent_eval.models.rnng.modeling import RNNG, Encoded
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Choices:
 class WordByWord:
     """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
 
-    model: RNNG
+    model: RNNGJoint
     name: str
     temperature: float
     strengths: Strengths

@@ -10,8 +10,8 @@ from scipy.stats import chisquare
 
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import chart
-from lm_latent_eval.models.rnng.crf import SpanScores
 from lm_latent_eval.models.rnng.generative import GenerativeModel
+from lm_latent_eval.models.rnng.spans import SpanScores
 from lm_latent_eval.models.rnng.trees import Trees
 from tests.models.rnng import reference
 
@@ -239,7 +239,7 @@ def test_cutting_the_work_changes_nothing(monkeypatch):
     largest.clear()
     monkeypatch.setattr("lm_latent_eval.models.rnng.sequences.STACKS_AT_ONCE", 50)
     monkeypatch.setattr("lm_latent_eval.models.rnng.generative.TABLE", 50)
-    monkeypatch.setattr("lm_latent_eval.models.rnng.crf.SPANS_AT_ONCE", 3)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.spans.SPANS_AT_ONCE", 3)
     _, _, parts, _ = everything(rnng, 7, "eos")
     same(parts, whole)
     assert largest["log_words"] <= 50
