@@ -119,6 +119,12 @@ class LatentEntityNLM(Latent):
     model_name = "entitynlm"
 
 
+class LatentLDA(Latent):
+    """``latent_lda``: a topic model, which scores whole texts by their known words."""
+
+    model_name = "lda"
+
+
 class LatentLRLM(Latent):
     """``latent_lrlm``: a latent relation LM, whose log-likelihoods are exact sums."""
 
@@ -159,6 +165,7 @@ __all__ = [
     "Latent",
     "LatentEntityNLM",
     "LatentKGLM",
+    "LatentLDA",
     "LatentLRLM",
     "LatentLSTM",
     "LatentNKLM",
