@@ -248,10 +248,10 @@ class Redraws(Protocol[GivenEncodedT, GivenLatentsT]):
 
 @runtime_checkable
 class Moves(Protocol[GivenEncodedT, LatentsT]):
-    """What a model offers whose latents allow a local move, of one decision or two."""
+    """What a proposal offers whose latents allow a local move, of a decision or two."""
 
     def moved(
-        self, encoded: GivenEncodedT, latents: LatentsT, uniforms: Tensor, /
+        self, encoded: GivenEncodedT, latents: LatentsT, uniforms: Uniforms, /
     ) -> tuple[LatentsT, Tensor]:
         r"""Draw z' from a kernel R that changes little of z.
 
@@ -260,7 +260,8 @@ class Moves(Protocol[GivenEncodedT, LatentsT]):
         Args:
             encoded: Whole texts.
             latents: z, K a text.
-            uniforms: Random numbers, (B, K, 3).
+            uniforms: Random numbers of as many steps as it takes; the last of the four
+                is left to inference.
 
         Returns:
             z', and log R(z | z') - log R(z' | z) in nats, (B, K) float64.

@@ -10,7 +10,7 @@ leave the distributions between q and p as they are:
 w is unbiased for p(x), however few the steps and however poor the transitions: with one
 step it is importance sampling. A transition redraws every decision in turn, where p and
 q say what each is given the others (``Redraws``); elsewhere it tries one local move of
-the model's (``Moves``) and accepts it by the rule of Metropolis and Hastings.
+the proposal's (``Moves``) and accepts it by the rule of Metropolis and Hastings.
 
 Run backwards from a draw of the posterior, a chain has weights w' with
 E[1 / w'] = 1 / p(x). Of a text that the model itself wrote, the latent that it wrote it
@@ -205,12 +205,12 @@ def transitions(
     """
     if isinstance(model, Redraws) and isinstance(proposal, Redraws):
         return Sweeps(model, proposal, p, q, SweepNumbers(streams))
-    if isinstance(model, Moves):
+    if isinstance(proposal, Moves):
         return Metropolis(model, proposal, p, q, streams)
     raise ValueError(
-        f"estimator=ais: a {type(model).__name__} has no local moves from one latent "
-        "to another (`Moves` or `Redraws` of lm_latent_eval.latent); use mixed, is or "
-        "smc"
+        f"estimator=ais: a {type(model).__name__} and its proposal have no local moves "
+        "from one latent to another (`Moves` or `Redraws` of lm_latent_eval.latent); "
+        "use mixed, is or smc"
     )
 
 
@@ -245,7 +245,7 @@ class Sweeps:
 
 @dataclass(frozen=True)
 class Metropolis:
-    """Tries one move of the model's, and takes it or stays; its own reversal."""
+    """Tries one move of the proposal's, and takes it or stays; its own reversal."""
 
     model: Any
     proposal: Any
@@ -257,14 +257,16 @@ class Metropolis:
         self, latents: Any, b: float, step: int, *, backwards: bool
     ) -> tuple[Any, Tensor, Tensor]:
         """Try once."""
-        uniforms = self.streams(step * SWEEP)
-        tried, log_ratio = self.model.moved(
-            self.p, latents, uniforms[..., :ACCEPTANCE_LANE]
-        )
+
+        def uniforms(n: int) -> Tensor:
+            return self.streams(step * SWEEP + n)
+
+        tried, log_ratio = self.proposal.moved(self.q, latents, uniforms)
         (log_p, log_q), (new_p, new_q) = self._scores(latents), self._scores(tried)
         log_f = (1 - b) * log_q + b * log_p
         new_f = (1 - b) * new_q + b * new_p
-        accepted = uniforms[..., ACCEPTANCE_LANE].log() < new_f - log_f + log_ratio
+        u = uniforms(0)[..., ACCEPTANCE_LANE]
+        accepted = u.log() < new_f - log_f + log_ratio
         return (
             _chosen(accepted, tried, latents),
             torch.where(accepted, new_p, log_p),

@@ -216,7 +216,7 @@ def test_what_cannot_be_divided_is_refused():
 
 
 def test_models_without_moves_are_refused():
-    with pytest.raises(ValueError, match="has no local moves"):
+    with pytest.raises(ValueError, match="have no local moves"):
         transitions(object(), object(), None, None, Streams([0], 1))
     with pytest.raises(ValueError, match="no closed form"):
         LeftToRightEstimator(1).log_weights(object(), None, batch([TEXT]), [0])

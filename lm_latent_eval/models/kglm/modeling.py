@@ -79,7 +79,7 @@ class KGLM(Pretrained):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "is", "beam", "smc")
+    estimators = ("auto", "mixed", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
     config: KGLMConfig
 

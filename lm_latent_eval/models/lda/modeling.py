@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.inference.sweeps import invert_cdf
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.lda.configuration import LDAConfig
 from lm_latent_eval.models.lda.proposals import (
@@ -58,7 +57,7 @@ PROPOSALS: dict[str, Callable[[LDA, float], Document | LeftToRightTopics]] = {
 class LDA(Pretrained):
     """A topic model with its proposals.
 
-    Implements ``LatentLM``, ``LeftToRight``, ``NextToken``, ``Redraws`` and ``Moves``
+    Implements ``LatentLM``, ``LeftToRight``, ``NextToken``, and ``Redraws``
     for p; ``proposal`` gives a matching q.
     """
 
@@ -146,23 +145,6 @@ class LDA(Pretrained):
         """Redraw topics, each given all others: the steps of a Gibbs sampler."""
         inside = encoded.batch.inside
         return TopicConditionals.begin(encoded.log_words, inside, self.alpha, latents)
-
-    def moved(
-        self, encoded: Encoded, topics: Tensor, uniforms: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Give one word of each latent another topic, or the same: ``Moves``.
-
-        Topics are drawn in proportion to what they say of the word, which does not
-        depend on the topic that it had.
-        """
-        length = encoded.batch.length[:, None]
-        t = (uniforms[..., 0] * length).long()[..., None]
-        size = len(encoded.log_words), topics.shape[1], self.config.num_topics
-        log_r = encoded.log_words.gather(1, t.expand(size)).log_softmax(-1)
-        old = topics.gather(2, t)
-        new = invert_cdf(log_r, uniforms[..., 1])[..., None]
-        moved = topics.scatter(2, t, new)
-        return moved, (log_r.gather(2, old) - log_r.gather(2, new))[..., 0]
 
     # -- q(z | x) -------------------------------------------------------------------
 

@@ -101,6 +101,19 @@ class LeftToRightTopics(ABC):
         """Return the topics after the piece."""
         return self.model.advance(encoded, topics)
 
+    def moved(
+        self, encoded: Encoded, topics: Tensor, uniforms: Uniforms
+    ) -> tuple[Tensor, Tensor]:
+        """Draw the topic of one word anew, by what topics say of the word alone."""
+        u = uniforms(0)
+        t = (u[..., 0] * encoded.batch.length[:, None]).long()[..., None]
+        scores = _possible(encoded.log_words)
+        size = len(scores), topics.shape[1], scores.shape[-1]
+        log_r = scores.gather(1, t.expand(size)).log_softmax(-1)
+        old, new = topics.gather(2, t), invert_cdf(log_r, u[..., 1])[..., None]
+        log_ratio = log_r.gather(2, old) - log_r.gather(2, new)
+        return topics.scatter(2, t, new), log_ratio[..., 0]
+
 
 @dataclass(frozen=True)
 class Adapted(LeftToRightTopics):

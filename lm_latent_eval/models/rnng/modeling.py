@@ -67,7 +67,7 @@ class RNNG(Pretrained):
     config_class = RNNGConfig
     base_model_prefix = "rnng"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "is", "beam", "smc")
+    estimators = ("auto", "mixed", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
     config: RNNGConfig
 
