@@ -30,7 +30,8 @@ class Latent(Backend):
             ``peeking``, ``nonpeeking``, ``prior``); None is the model's own choice.
         estimator: ``auto`` (what a text asks for, the default), ``mixed`` (search and
             draws), ``is`` (importance sampling), ``beam`` (beam marginalization),
-            ``smc`` (particle filters), or ``exact`` for a model without latents; of
+            ``smc`` (particle filters), ``ais`` (annealed importance sampling), ``l2r``
+            or ``chib`` for a topic model, or ``exact`` for one without latents; of
             another package by its name or ``package.module:Class``.
         num_samples: K, latents of a text that are found or drawn; with
             ``target_stderr`` the size of the pilot.

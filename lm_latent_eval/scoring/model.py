@@ -83,8 +83,8 @@ class LatentModel:
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
             num_samples: K, latents of a text that are found or drawn.
-            estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc`` or ``exact``; None
-                is the model's own.
+            estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc``, ``ais``, ``l2r``,
+                ``chib`` or ``exact``; None is the model's own.
             proposal: What latents are drawn from; None reads most of the text.
             temperature: Divides the proposal's scores.
             seed: Of the random numbers, which follow from it and a text's index.

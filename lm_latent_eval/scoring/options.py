@@ -27,8 +27,9 @@ class ScoringOptions:
     Attributes:
         estimator: ``auto`` (what a text asks for), ``mixed`` (search and draws),
             ``is`` (importance sampling), ``beam`` (beam marginalization), ``smc``
-            (particle filters) or ``exact`` (models without latents); None is the
-            model's first.
+            (particle filters), ``ais`` (annealed importance sampling), ``l2r`` and
+            ``chib`` (of topic models) or ``exact`` (models without latents); None is
+            the model's first.
         num_samples: K, samples a text, or the width of the beam; with
             ``target_stderr`` the size of the pilot.
         proposal: One that the checkpoint has; None is the one that reads most.
