@@ -64,7 +64,7 @@ class LDA(Pretrained):
     config_class = LDAConfig
     base_model_prefix = "lda"
     main_input_name = "inputs"
-    estimators = ("l2r", "ais", "chib", "auto", "mixed", "is", "beam", "smc")
+    estimators = ("ais", "l2r", "chib", "auto", "mixed", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
     proposal_names = tuple(PROPOSALS)
     """What ``proposal`` can return."""
