@@ -8,7 +8,8 @@ from pathlib import Path
 from lm_latent_eval.cli.arguments import Commands
 
 OPTIONS = {
-    "estimator": "auto, mixed, is, beam, smc or exact (default: the model's own)",
+    "estimator": "auto, mixed, is, beam, smc, ais, l2r, chib or exact (default: the "
+    "model's own)",
     "num_samples": "samples a text, or width of the beam (default: 100)",
     "proposal": "what latents are drawn from (default: what reads most)",
     "temperature": "divides the proposal's scores (default: 1)",
