@@ -3,10 +3,10 @@
     python -m lm_latent_eval.demo --out results/world
     python benchmarks/errors.py --data results/world/test.jsonl --every 5
 
-A text's reference is the sum over a wide beam and the mean of many draws outside it,
-from a seed of their own; its own error is added to that which is judged. Texts of which
-no error is printed are counted. An interval is 1.96 standard errors to either side. Of
-what draws alone tell, ``draws_stderr``, the same share stands beside it.
+Every text has a reference (``references.py``), whose own error is added to that which
+is judged. Texts of which no error is printed are counted. An interval is 1.96 standard
+errors to either side. Of what draws alone tell, ``draws_stderr``, the same share stands
+beside it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,16 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from estimators import REACH, ROUNDING, estimates
+from references import Reference, of_texts, texts_of
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.estimators import CorpusRate, Estimate, log_evidence, stderr
-from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling
-from lm_latent_eval.inference.mixed import Population
-from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.scoring.texts import Query, Text
-from lm_latent_eval.text.corpora import read_texts
+from lm_latent_eval.estimators import CorpusRate, Estimate
 
 SETTINGS = (
     "auto,adapted,100",
@@ -42,55 +34,6 @@ SETTINGS = (
     "is,smoothing,100",
     "smc,adapted,100",
 )
-ELSEWHERE = 10_000
-"""The seed of references, which no setting draws from."""
-REACH = 1.96
-ROUNDING = 1e-4
-"""Nats by which float32 scores of a text differ in other batches."""
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What a text's log p is taken to be, nats, and how surely."""
-
-    log_p: float
-    stderr: float
-
-
-def references(
-    checkpoint: Checkpoint, texts: Sequence[Text], width: int, draws: int
-) -> list[Reference]:
-    """Sum what a beam of the model's first proposal finds, and draw the rest."""
-    scorer = Scorer(checkpoint, ScoringOptions.parse(seed=ELSEWHERE), quiet=True)
-    search, sampling = BeamMarginalization(width), ImportanceSampling(draws)
-    found = []
-    for text in texts:
-        batch, keys = scorer.setting.collate([text]), scorer.setting.keys([text])
-        encoded = scorer.model.encode(batch), scorer.proposal.encode(batch)
-        beam, _ = search.search(scorer.model, scorer.proposal, *encoded)
-        log_w, path = sampling.draw(scorer.model, scorer.proposal, batch, keys, encoded)
-        drawn = Particles(None, None, log_w, log_w, path)
-        outside, log_p, _ = (
-            Population(beam, drawn).log_w[0].split([draws, *[beam.log_w.shape[1]] * 2])
-        )
-        unbiased = outside.logaddexp(log_p.logsumexp(-1)) + text.log_spacing
-        found.append(Reference(log_evidence(unbiased).item(), stderr(unbiased).item()))
-        print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return found
-
-
-def estimates(
-    checkpoint: Checkpoint, texts: Sequence[Text], setting: str, seed: int
-) -> list[Estimate]:
-    """Estimate texts by ``estimator,proposal,samples``."""
-    names = ("estimator", "proposal", "num_samples")
-    options = dict(zip(names, setting.split(","), strict=True))
-    parsed = ScoringOptions.parse(seed=seed, **options)
-    scorer = Scorer(checkpoint, parsed, quiet=True)
-    parts = scorer.whole_texts.estimate([*texts])
-    found = {part.text.name: part.estimate for part in parts}
-    return [found[text.name] for text in texts]
 
 
 def covered(
@@ -143,22 +86,20 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=40, help="texts")
     parser.add_argument("--words", type=int, default=64, help="of a text, at most")
     parser.add_argument("--width", type=int, default=400, help="of reference beams")
-    parser.add_argument("--draws", type=int, default=5000, help="of references")
+    parser.add_argument("--draws", type=int, default=20_000, help="of references")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("settings", nargs="*", default=SETTINGS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     checkpoint = lm_latent_eval.load(arguments.model).checkpoint
-    cutter = Scorer(checkpoint, ScoringOptions(), quiet=True).cut
-    strings = read_texts(arguments.data)[:: arguments.every]
-    texts = [
-        text
-        for number, string in enumerate(strings)
-        for text in cutter.whole(Query(number, f"text/{number}", string))
-        if 0 < len(text.words) <= arguments.words
-    ][: arguments.most]
-    with torch.no_grad():
-        truth = references(checkpoint, texts, arguments.width, arguments.draws)
+    texts = texts_of(
+        checkpoint,
+        arguments.data,
+        every=arguments.every,
+        most=arguments.most,
+        words=arguments.words,
+    )
+    truth = of_texts(checkpoint, texts, width=arguments.width, most=arguments.draws)
     tokens = sum(len(text.words) for text in texts)
     nats = -math.fsum(t.log_p for t in truth) / tokens
     loose = sum(t.stderr > 0.02 for t in truth)

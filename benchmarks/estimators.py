@@ -3,14 +3,12 @@
     python -m lm_latent_eval.demo --out results/world
     python benchmarks/estimators.py --data results/world/test.jsonl --every 5
 
-Every text has a reference: the sum over a wide beam of the adapted proposal, and the
-mean over many of its draws from a seed of their own. Both are below log p(x), strictly
-or on average; the larger one is taken. Texts on which the two differ by more than
-``--converged`` nats are counted, and never dropped.
-
-The error of a setting is its estimate less the reference, in nats a text, over all
-texts and seeds. Costs are CPU seconds of one thread, encoding and search included;
-compare them within a run.
+Every text has a reference (``references.py``). Texts that have not converged are
+counted, and never dropped. The error of a setting is its estimate less the reference,
+in nats a text, over all texts and seeds. Intervals are 1.96 printed errors to either
+side; the reference's own error is added. Cost is what p was asked for, in latents
+scored a text, and CPU seconds of one thread with searches and encoding; compare them
+within a run.
 """
 
 from __future__ import annotations
@@ -24,48 +22,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from references import Reference, of_texts, texts_of
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.scoring.model import LatentModel
-from lm_latent_eval.text.corpora import read_texts
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Text
 
-SETTINGS = (
-    "is,adapted,100",
-    "is,smoothing,100",
-    "is,smoothing,1000",
-    "is,peeking,100",
-    "is,prior,100",
-    "beam,adapted,50",
-    "beam,smoothing,50",
-    "beam,smoothing,100",
-)
-ELSEWHERE = 10_000
-"""The first seed of references, which no setting draws from."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """An estimator, a proposal and a number of samples (or a width)."""
-
-    estimator: str
-    proposal: str
-    num_samples: int
-
-    @classmethod
-    def parse(cls, text: str) -> Setting:
-        """Read ``estimator,proposal,number``."""
-        estimator, proposal, number = text.split(",")
-        return cls(estimator, proposal, int(number))
-
-    def estimates(
-        self, model: LatentModel, texts: Sequence[str], seed: int
-    ) -> list[Estimate]:
-        """Score texts."""
-        return model.log_likelihood(texts, seed=seed, **vars(self))
+ESTIMATORS = ("auto", "mixed", "is", "smc", "beam")
+REACH = 1.96
+ROUNDING = 1e-4
+"""Nats by which float32 scores of a text differ in other batches."""
 
 
 @dataclass(frozen=True)
@@ -75,71 +48,113 @@ class Row:
     setting: str
     perplexities: list[float]
     """Of all texts, one a seed."""
-    printed: float
-    """Relative standard error of the perplexity as printed, 0 for a beam."""
     median: float
     """Of the errors' absolute values, nats a text."""
     beyond: int
     """Texts whose root mean square error over seeds is above one nat."""
     worst: float
     """The largest root mean square error of a text."""
+    held: int
+    """Texts, of all seeds, whose interval has the reference."""
+    printed: int
+    """Texts, of all seeds, with an interval."""
+    asked: int
+    """Texts, of all seeds."""
+    evaluations: float
+    """Latents scored by p a text, a seed."""
     seconds: float
     """CPU seconds a seed."""
 
     def __str__(self) -> str:
         """Return a row of Markdown."""
-        perplexities = ", ".join(f"{p:.3f}" for p in self.perplexities)
-        printed = f"{self.printed:.2%}" if self.printed else "strict"
+        perplexities = ", ".join(f"{p:.5g}" for p in self.perplexities)
+        held = f"{self.held / self.printed:.0%}" if self.printed else ""
         return (
-            f"| {self.setting} | {perplexities} | {printed} | {self.median:.3f} | "
-            f"{self.beyond} | {self.worst:.1f} | {self.seconds:.1f} |"
+            f"| {self.setting} | {perplexities} | {self.median:.3f} | {self.beyond} | "
+            f"{self.worst:.1f} | {held} | {1 - self.printed / self.asked:.0%} | "
+            f"{self.evaluations:,.0f} | {self.seconds:.1f} |"
         )
 
 
-def references(
-    model: LatentModel, texts: Sequence[str], width: int, draws: int
-) -> tuple[list[float], list[float]]:
-    """Return the reference of each text, and by how much two ways to it differ."""
-    beam = Setting("beam", "adapted", width).estimates(model, texts, 0)
-    drawn = Setting("is", "adapted", draws).estimates(model, texts, ELSEWHERE)
-    pairs = [(b.log_evidence, d.log_evidence) for b, d in zip(beam, drawn, strict=True)]
-    return [max(pair) for pair in pairs], [abs(b - d) for b, d in pairs]
+class Meter:
+    """Counts what p is asked for."""
+
+    def __init__(self, model: Any) -> None:
+        """Listen to a model."""
+        self.scored, self.log_joint = 0, model.log_joint
+        model.log_joint = self
+
+    def __call__(self, encoded: Any, latents: Any) -> torch.Tensor:
+        """Score latents, and count their words."""
+        log_p: torch.Tensor = self.log_joint(encoded, latents)
+        self.scored += log_p.shape[1] * int(encoded.batch.length.sum())
+        return log_p
+
+
+def estimates(
+    checkpoint: Checkpoint, texts: Sequence[Text], setting: str, seed: int
+) -> list[Estimate]:
+    """Estimate texts by ``estimator,proposal,samples``."""
+    names = ("estimator", "proposal", "num_samples")
+    options = dict(zip(names, setting.split(","), strict=True))
+    parsed = ScoringOptions.parse(seed=seed, **options)
+    scorer = Scorer(checkpoint, parsed, quiet=True)
+    parts = scorer.whole_texts.estimate([*texts])
+    found = {part.text.name: part.estimate for part in parts}
+    return [found[text.name] for text in texts]
 
 
 def measure(
-    model: LatentModel,
-    texts: Sequence[str],
-    reference: Sequence[float],
-    text: str,
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    truth: Sequence[Reference],
+    setting: str,
     seeds: int,
+    meter: Meter,
 ) -> Row:
     """Score texts by one setting, from several seeds if it draws."""
-    setting = Setting.parse(text)
+    seeds = 1 if setting.startswith("beam") else seeds
     squares = [0.0] * len(texts)
-    errors, perplexities, printed, seconds = [], [], [], 0.0
-    seeds = 1 if setting.estimator == "beam" else seeds
-    for seed in range(seeds):
-        start = time.process_time()
-        found = setting.estimates(model, texts, seed)
-        seconds += time.process_time() - start
-        tokens = sum(e.num_tokens for e in found)
+    errors, perplexities, held, printed = [], [], 0, 0
+    meter.scored, start = 0, time.process_time()
+    runs = [estimates(checkpoint, texts, setting, seed) for seed in range(seeds)]
+    seconds = time.process_time() - start
+    tokens = sum(len(text.words) for text in texts)
+    for found in runs:
         total = math.fsum(e.log_evidence for e in found)
         perplexities.append(math.exp(-total / tokens))
-        printed.append(math.hypot(*(e.draws_stderr for e in found)) / tokens)
-        for n, estimate in enumerate(found):
-            error = estimate.log_evidence - reference[n]
+        for n, (estimate, reference) in enumerate(zip(found, truth, strict=True)):
+            error = estimate.log_evidence - reference.log_p
             errors.append(abs(error))
             squares[n] += error**2 / seeds
+            if estimate.stderr is not None:
+                reach = math.hypot(estimate.stderr, reference.stderr, ROUNDING)
+                printed += 1
+                held += abs(error) <= REACH * reach
     rms = [math.sqrt(square) for square in squares]
     return Row(
-        text,
+        setting,
         perplexities,
-        statistics.fmean(printed),
         statistics.median(errors),
         sum(error > 1 for error in rms),
         max(rms),
+        held,
+        printed,
+        seeds * len(texts),
+        meter.scored / tokens / seeds,
         seconds / seeds,
     )
+
+
+def every_setting(checkpoint: Checkpoint, number: int) -> list[str]:
+    """List every estimator with every proposal that it can take."""
+    proposals = checkpoint.model.proposal_names
+    return [
+        f"{estimator},{proposal},{number}"
+        for estimator in ESTIMATORS
+        for proposal in proposals
+        if not (estimator == "smc" and proposal == "crf")
+    ]
 
 
 def main() -> None:
@@ -147,45 +162,59 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Errors and costs of estimators.")
     parser.add_argument("--pretrained", type=Path, default=CHECKPOINT)
     parser.add_argument("--data", type=Path, required=True, help="texts")
-    parser.add_argument("--every", type=int, default=1, help="every N-th text")
-    parser.add_argument("--limit", type=int, help="texts")
-    parser.add_argument("--longest", type=int, help="words of a text")
-    parser.add_argument("--join", type=int, default=1, help="texts joined into one")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--settings", nargs="+", default=SETTINGS)
-    parser.add_argument("--width", type=int, default=400, help="of references' beams")
+    parser.add_argument("--every", type=int, default=1, help="score one text of these")
+    parser.add_argument("--most", type=int, default=40, help="texts")
+    parser.add_argument("--words", type=int, default=64, help="of a text, at most")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--settings", nargs="+", help="estimator,proposal,samples")
+    parser.add_argument("--width", type=int, default=200, help="of references' beams")
     parser.add_argument("--draws", type=int, default=20_000, help="of references")
     parser.add_argument("--converged", type=float, default=0.01, help="nats")
+    parser.add_argument("--references", type=Path, help="where they are kept")
     parser.add_argument("--output", type=Path, help="JSON of the rows")
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    model = lm_latent_eval.load(args.pretrained)
-    texts = list(read_texts(args.data))[:: args.every]
-    if args.longest:
-        texts = [text for text in texts if len(text.split()) <= args.longest]
-    texts = texts[: args.limit]
-    number = max(1, len(texts) // args.join)
-    texts = [" ".join(texts[n::number]) for n in range(number)]
-    reference, apart = references(model, texts, args.width, args.draws)
-    open_texts = sum(difference > args.converged for difference in apart)
+    checkpoint = lm_latent_eval.load(args.pretrained).checkpoint
+    texts = texts_of(
+        checkpoint, args.data, every=args.every, most=args.most, words=args.words
+    )
+    truth = of_texts(
+        checkpoint,
+        texts,
+        width=args.width,
+        most=args.draws,
+        within=args.converged,
+        kept=args.references,
+    )
+    tokens = sum(len(text.words) for text in texts)
+    perplexity = math.exp(-math.fsum(t.log_p for t in truth) / tokens)
+    loose = [t for t in truth if not t.has_converged(args.converged)]
+    apart = max((t.apart for t in loose), default=0.0)
     print(
-        f"checkpoint {model.checkpoint.digest}, {len(texts)} texts; references: beam "
-        f"{args.width} and {args.draws:,} draws, more than {args.converged:g} nats "
-        f"apart on {open_texts} (at most {max(apart):.2f}); torch {torch.__version__}, "
-        f"Python {sys.version.split()[0]}, one thread\n"
+        f"checkpoint {checkpoint.digest}, {len(texts)} texts, {tokens:,} tokens; "
+        f"reference perplexity {perplexity:.5g}, from beams of {args.width} and at "
+        f"most {args.draws:,} draws; {len(loose)} texts have not converged to "
+        f"{args.converged:g} nats (at most {apart:.2f} apart); torch "
+        f"{torch.__version__}, Python {sys.version.split()[0]}, one thread\n"
     )
     print(
-        "| setting | perplexity by seed | printed error | median error, nats "
-        "| texts > 1 nat off | worst | CPU s |\n|---|---|---|---|---|---|---|"
+        "| setting | perplexity by seed | median error, nats | texts > 1 nat off "
+        "| worst | intervals that hold | no error printed | evaluations of p a text "
+        "| CPU s |\n|---|---|---|---|---|---|---|---|---|"
     )
-    rows = []
-    for setting in args.settings:
-        rows.append(measure(model, texts, reference, setting, args.seeds))
-        print(rows[-1], flush=True)
+    meter, rows = Meter(checkpoint.model), []
+    with torch.no_grad():
+        for setting in args.settings or every_setting(checkpoint, 100):
+            row = measure(checkpoint, texts, truth, setting, args.seeds, meter)
+            rows.append(row)
+            print(row, flush=True)
     if args.output:
-        content = {"digest": model.checkpoint.digest, "reference": reference}
-        content |= {"apart": apart, "rows": [vars(row) for row in rows]}
+        content = {
+            "digest": checkpoint.digest,
+            "references": [vars(t) for t in truth],
+            "rows": [vars(row) for row in rows],
+        }
         args.output.write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -30,12 +30,15 @@ class NoRoomError(OSError):
 
 
 @contextmanager
-def only_writer(output: Path, kept: str, *, lock: Path | None = None) -> Iterator[None]:
+def only_writer(
+    output: Path, kept: str | None, *, lock: Path | None = None
+) -> Iterator[None]:
     """Let no other run write into an output; say what is kept if this one is stopped.
 
     Args:
         output: A folder, made if it is not there, or a file.
-        kept: What an interrupted run leaves behind: "the finished epochs", say.
+        kept: What an interrupted run leaves behind: "the finished epochs", say. None
+            is nothing.
         lock: The file that is locked; None is one in the folder. It stays, empty:
             removing it could let two runs in.
 
@@ -49,15 +52,16 @@ def only_writer(output: Path, kept: str, *, lock: Path | None = None) -> Iterato
         held.acquire()
     except Timeout as err:
         raise ValueError(
-            f"another run is writing into {output}: wait for it, or give --output "
-            "another path"
+            f"another run is writing into {output}: wait for it, or write to another "
+            "path"
         ) from err
     try:
         yield
     except KeyboardInterrupt as stop:
-        stop.add_note(
-            f"{kept} are kept in {output}, and the same command goes on from there"
-        )
+        if kept:
+            stop.add_note(
+                f"{kept} are kept in {output}, and the same command goes on from there"
+            )
         raise
     finally:
         held.release()
@@ -103,7 +107,7 @@ def share(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", newline="\n")  # on any system
 
 
 def whole_lines(path: Path) -> tuple[dict[int, bytes], bool]:

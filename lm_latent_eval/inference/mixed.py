@@ -64,7 +64,7 @@ class Population:
         """
         empty = self.found.log_q.isneginf()
         log_p = self.found.log_w.clamp_min(LEAST).masked_fill(empty, -torch.inf)
-        inside = _is_in(self.drawn.path, self.found.path, ~empty)
+        inside = is_in(self.drawn.path, self.found.path, ~empty)
         outside = self.drawn.log_w.masked_fill(inside, -torch.inf)
         unknown = torch.full_like(log_p, torch.nan)
         weights = unknown if self.found_log_w is None else self.found_log_w
@@ -263,7 +263,7 @@ class Mixed:
         )
 
 
-def _is_in(path: Tensor, others: Tensor, used: Tensor) -> Tensor:
+def is_in(path: Tensor, others: Tensor, used: Tensor) -> Tensor:
     """Say which latents, (B, N), are among others, (B, W), of those that are used."""
     one = others.gather(1, used.long().argmax(-1, keepdim=True))
     known = torch.where(used, others, one).sort(-1).values

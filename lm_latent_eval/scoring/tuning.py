@@ -15,9 +15,10 @@ from lm_latent_eval.models.proposals import RANGES
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned, dumps, grouped, spaced
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.reading import UnknownWords
+from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.training.fitting import Fit, fit
 from lm_latent_eval.training.options import Budget
+from lm_latent_eval.training.supervised import only_trainer
 
 
 def tune(
@@ -44,11 +45,21 @@ def tune(
 
     Raises:
         ValueError: If there is no such checkpoint here, its proposal has nothing to
-            fit, or a text cannot be scored.
+            fit, a text cannot be scored, or another run trains or tunes it.
     """
     if not Path(directory).is_dir():
         raise ValueError(f"{directory} is no directory: what is tuned has to be here")
-    budget = budget or Budget()
+    with only_trainer(Path(directory), kept=None):
+        return _tune(Path(directory), texts, proposal, budget or Budget(), device)
+
+
+def _tune(
+    directory: Path,
+    texts: Sequence[str],
+    proposal: str | None,
+    budget: Budget,
+    device: torch.device | str,
+) -> tuple[Checkpoint, str, Fit]:
     checkpoint = load(directory, device=device)
     model = checkpoint.model
     name = model.proposal(proposal).name

@@ -53,12 +53,12 @@ def train(
     def loss(words: Sequence[str]) -> Tensor:
         return -spelling.log_mass(words).sum()
 
-    with TemporaryDirectory() as directory:
+    with TemporaryDirectory() as temporary:  # state and lock lie beside a directory
         trainer = Trainer(
             {"spelling": Part(spelling, loss)},
             size=lambda word: len(word.encode()) + 1,
             options=options,
-            directory=Path(directory),
+            directory=Path(temporary) / "spelling",
             unit="word types",
         )
         trainer.run(rest, held_out)

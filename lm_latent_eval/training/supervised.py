@@ -34,10 +34,11 @@ def state_file(directory: Path) -> Path:
     return _beside(directory, "training_state.pt")
 
 
-def only_trainer(directory: Path) -> AbstractContextManager[None]:
+def only_trainer(
+    directory: Path, kept: str | None = "the finished epochs"
+) -> AbstractContextManager[None]:
     """Let no other run train into a directory; the lock is beside it as well."""
-    lock = _beside(directory, "training.lock")
-    return only_writer(directory, "the finished epochs", lock=lock)
+    return only_writer(directory, kept, lock=_beside(directory, "training.lock"))
 
 
 def _beside(directory: Path, name: str) -> Path:

@@ -200,12 +200,9 @@ def test_shares_of_processes_make_up_the_whole():
 def test_latent_models_and_their_cached_answers(
     backend, folder, evaluate, request, tmp_path
 ):
-    # Draws are the same in any company; of a beam, rounding may decide between ties.
-    how = {"estimator": "is"} if backend is LatentKGLM else {}
-
     def opened():
         path = request.getfixturevalue(folder)
-        return backend(pretrained=path, num_samples=20, **how)
+        return backend(pretrained=path, num_samples=20)
 
     answers = str(tmp_path / "answers")
     first = evaluate(opened(), use_cache=answers)

@@ -15,7 +15,7 @@ from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.scoring import cost
 from lm_latent_eval.scoring.model import load
-from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.whole_texts import WholeTexts
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -25,9 +25,8 @@ WORDS = 5 + 2 + 2
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("kglm")
-    return tiny_checkpoint.write(directory, tiny_checkpoint.kglm())
+def checkpoint(kglm_directory):
+    return kglm_directory
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +68,13 @@ def test_a_large_run_states_its_cost_first(
     assert "evaluations" not in caplog.text, "nothing to wait for"
     monkeypatch.setattr(cost, "MUCH", 30 * WORDS)
     said_before = []
-    weigh = Scorer._weigh
+    weigh = WholeTexts.draw
 
     def watching(*arguments):
         said_before.append("evaluations" in caplog.text)
         return weigh(*arguments)
 
-    monkeypatch.setattr(Scorer, "_weigh", watching)
+    monkeypatch.setattr(WholeTexts, "draw", watching)
     score(30)
     assert said_before == [True]
     said = f"num_samples=30 for 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
@@ -183,7 +182,7 @@ def test_a_container_may_have_less(monkeypatch, tmp_path):
 
 
 def interrupt_after(number: int, monkeypatch) -> None:
-    weigh = Scorer._weigh
+    weigh = WholeTexts.draw
 
     def interrupted(*arguments):
         for n, found in enumerate(weigh(*arguments)):
@@ -191,7 +190,7 @@ def interrupt_after(number: int, monkeypatch) -> None:
                 raise KeyboardInterrupt
             yield found
 
-    monkeypatch.setattr(Scorer, "_weigh", interrupted)
+    monkeypatch.setattr(WholeTexts, "draw", interrupted)
 
 
 @pytest.mark.parametrize("way", ["python", "harness"])

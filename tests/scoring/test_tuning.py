@@ -20,6 +20,7 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.tuning import tune
 from lm_latent_eval.training.options import Budget
+from lm_latent_eval.training.supervised import only_trainer
 from tests import tiny_checkpoint
 
 TEXTS = ["the fox saw Ada.", "Bo saw the fox.", "Ada saw Bo.", "the fox saw the fox."]
@@ -141,6 +142,16 @@ def test_another_writer_is_noticed(checkpoint, monkeypatch):
 
 
 # -- what is refused ------------------------------------------------------------------
+
+
+def test_nothing_else_trains_or_tunes_it_meanwhile(checkpoint):
+    before = files(checkpoint)
+    with (
+        only_trainer(checkpoint),
+        pytest.raises(ValueError, match="another run is writing into"),
+    ):
+        tuned(checkpoint)
+    assert files(checkpoint) == before
 
 
 def test_what_has_nothing_to_tune_is_refused_in_a_line(tmp_path, capsys):

@@ -96,11 +96,13 @@ class Steps:
     def tilted_mention(
         self, place: Tensor, context: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> Tensor:
-        r"""Return log q(r_t) if there is a tilt.
+        r"""Return what q(r_t) is proportional to if there is a tilt.
 
         .. math::
             q(r_t = 0) \propto p(r_t = 0) \, \psi(g), \qquad
             q(r_t = 1) \propto p(r_t = 1) \sum_e p(e_t = e) \, \psi(s_e)
+
+        The sum of both stands for p(x_t | z_<t, x_<t).
 
         Args:
             place: Of R decisions, (R,).
@@ -113,9 +115,9 @@ class Steps:
             Nats, (R, 2).
         """
         score = self._slot_score(place, slots, last, count)
-        none = self._log_psi(place, context[:, None])[:, 0]
+        none = self.log_psi(place, context)
         some = (score + self._log_psi(place, slots)).logsumexp(-1) - score.logsumexp(-1)
-        return (self.mention[place] + torch.stack([none, some], -1)).log_softmax(-1)
+        return self.mention[place] + torch.stack([none, some], -1)
 
     def log_slot(
         self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
@@ -141,6 +143,10 @@ class Steps:
         score = score + self.distance * (self.time[place, None] - last)
         beyond = torch.arange(slots.shape[1], device=place.device) > count[:, None]
         return score.masked_fill(beyond, -torch.inf)
+
+    def log_psi(self, place: Tensor, context: Tensor) -> Tensor:
+        """Return log psi of one context a decision, (R, D) -> (R,)."""
+        return self._log_psi(place, context[:, None])[:, 0]
 
     def _log_psi(self, place: Tensor, contexts: Tensor) -> Tensor:
         """Return log psi of contexts, (R, N, D) -> (R, N); 0 without a tilt."""

@@ -62,6 +62,8 @@ class Encoded:
     state: EntityState
     """Where the chains before the pieces stand."""
     carry: Carry
+    search: Steps | None = None
+    """What searches go by, if not by ``steps``."""
 
     def follow(self, chains: Chains) -> Following:
         """Return the given chains over the pieces."""
@@ -274,7 +276,8 @@ class EntityNLMProposal:
         by = factors(self.strengths, self.temperature)
         if by is None:
             return encoded
-        return replace(encoded, steps=encoded.steps.weighed(*by))
+        search = encoded.steps if encoded.steps.tilt else None
+        return replace(encoded, steps=encoded.steps.weighed(*by), search=search)
 
     def read(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Do what no strength changes."""
@@ -334,16 +337,17 @@ class EntityNLMProposal:
         return moved(chains, encoded.batch.length, longest, uniforms)
 
     def beam(
-        self, encoded: Encoded, width: int, log_q: Tensor | None = None
+        self, encoded: Encoded, width: int, score: Tensor | None = None
     ) -> Beam[Chains]:
-        """Find up to ``width`` distinct chains of high q, continuing those so far."""
-        if log_q is None:
-            log_q = torch.zeros_like(encoded.state.entity, dtype=torch.float64)
-        return Beam(
-            *beam_chains(
-                encoded.steps, encoded.state, log_q, encoded.batch.length, width
-            )
-        )
+        """Find up to ``width`` distinct chains of high q, continuing those so far.
+
+        The adapted proposal ranks by what stands for log p so far, whatever its
+        strengths and its temperature.
+        """
+        if score is None:
+            score = torch.zeros_like(encoded.state.entity, dtype=torch.float64)
+        steps, length = encoded.search or encoded.steps, encoded.batch.length
+        return Beam(*beam_chains(steps, encoded.state, score, length, width))
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
         """Return the state after the encoded piece."""

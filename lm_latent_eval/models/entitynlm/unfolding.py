@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
+from lm_latent_eval.models.ties import ranks
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Unfolding:
         memory = self.memory[row]
         return steps.tilted_mention(
             place, self.context[row], memory.slots, memory.last, memory.count
-        )
+        ).log_softmax(-1)
 
 
 def sample_chains(
@@ -123,19 +124,22 @@ def sample_chains(
 
 
 def beam_chains(
-    steps: Steps, state: EntityState, log_q: Tensor, length: Tensor, width: int
+    steps: Steps, state: EntityState, score: Tensor, length: Tensor, width: int
 ) -> tuple[Chains, Tensor, Tensor]:
-    """Keep the ``width`` most probable distinct beginnings after every token.
+    """Keep the ``width`` most promising distinct beginnings after every token.
+
+    They are ranked by log q, or, where there is a tilt, by all that went into it: by
+    log p of chain and words so far, as far as psi knows the words.
 
     Args:
         steps: Of the text.
         state: Where the K chains so far stand.
-        log_q: Their log q, (B, K) float64; ``-inf``: there is none.
+        score: Their ranks so far, nats, (B, K) float64; ``-inf``: there is none.
         length: Tokens of each text, (B,).
         width: Chains to keep.
 
     Returns:
-        Chains (B, width, T), their log q (B, width) with ``-inf`` where there is none,
+        Chains (B, width, T), their scores (B, width) with ``-inf`` where there is none,
         and which of the K chains so far each of them continues, (B, width). Exact if no
         text has more than ``width`` chains.
     """
@@ -145,18 +149,18 @@ def beam_chains(
     start = torch.arange(width, device=device).clamp_max(state.num_chains - 1)
     start = start.repeat(batch, 1)
     walk = Unfolding.after(state.resample(start), width)
-    log_q = F.pad(log_q, (0, more), value=-torch.inf)[:, :width]
+    score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
     came_from = start.new_zeros(num_tokens, batch, width)
     found = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
         going_on = length > t
         (row,) = (
-            ((log_q > -torch.inf) & going_on[:, None]).flatten().nonzero(as_tuple=True)
+            ((score > -torch.inf) & going_on[:, None]).flatten().nonzero(as_tuple=True)
         )
         place = row // width * num_tokens + t
         walk = walk.settled(steps, row, place)
         option = log_options(steps, walk[row], place).double()
-        option = option + log_q.flatten()[row, None]
+        option = option + score.flatten()[row, None]
         total = option.new_full((batch * width, option.shape[1]), -torch.inf)
         total[row] = option
         owner, chosen, which, best = _best(total.view(batch, width, -1), width)
@@ -169,8 +173,8 @@ def beam_chains(
         _choose(walk, owner * width + rank, which, steps.length.shape[-1])
         found[0, t] = walk.entity.view(batch, width)
         found[1, t] = walk.remaining.view(batch, width)
-        log_q = log_q.masked_fill(going_on[:, None], -torch.inf)
-        log_q[owner, rank] = best
+        score = score.masked_fill(going_on[:, None], -torch.inf)
+        score[owner, rank] = best
     # Walk back along the links.
     origin = torch.arange(width, device=device).repeat(batch, 1)
     result = start.new_zeros(2, batch, width, num_tokens)
@@ -178,11 +182,14 @@ def beam_chains(
         result[..., t] = found[:, t, texts, origin]
         origin = came_from[t, texts, origin]
     result = result.masked_fill((_places(num_tokens, length))[:, None], 0)
-    return Chains(result[0], result[1]), log_q, start.gather(1, origin)
+    return Chains(result[0], result[1]), score, start.gather(1, origin)
 
 
 def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
-    """Return log q(z_t) of every choice, (R, 1 + S * M) nats.
+    """Return what a choice of z_t adds to the rank of a chain, (R, 1 + S * M) nats.
+
+    Without a tilt it is log q(z_t), else log p(z_t) + log psi, which stands for that of
+    the token; inside a mention nothing is decided, and only psi is left.
 
     Choice 0 is no mention or, inside one, its next token; choice 1 + s * M + l is a
     mention of slot s (0: a new entity) with l further tokens.
@@ -190,12 +197,16 @@ def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
     memory = walk.memory
     log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
     log_length = steps.log_length(place, memory.slots)
-    log_mention = walk.log_mention(steps, torch.arange(len(place)), place)
+    log_mention, going_on = steps.mention[place], log_slot.new_zeros(len(place))
+    if steps.tilt is not None:
+        slots = memory.slots, memory.last, memory.count
+        log_mention = steps.tilted_mention(place, walk.context, *slots)
+        going_on = steps.log_psi(place, walk.context)
     begin = log_mention[:, 1, None, None] + log_slot[..., None] + log_length
     option = torch.cat([log_mention[:, :1], begin.flatten(1)], 1)
     inside = walk.remaining > 0
     option = option.masked_fill(inside[:, None], -torch.inf)
-    option[:, 0] = option[:, 0].masked_fill(inside, 0.0)
+    option[:, 0] = torch.where(inside, going_on, option[:, 0])
     return option
 
 
@@ -218,13 +229,14 @@ def _best(total: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     Ties go by the order of chains and choices, so they do not depend on the batch.
     """
     flat = total.flatten(1)
-    least = flat.topk(min(width, flat.shape[1])).values[:, -1:]
-    owner, option = ((flat >= least) & (flat > -torch.inf)).nonzero(as_tuple=True)
-    order = flat[owner, option].argsort(descending=True, stable=True)
+    rank = ranks(flat)
+    least = rank.topk(min(width, flat.shape[1])).values[:, -1:]
+    owner, option = ((rank >= least) & (flat > -torch.inf)).nonzero(as_tuple=True)
+    order = rank[owner, option].argsort(descending=True, stable=True)
     order = order[owner[order].argsort(stable=True)]
     owner, option = owner[order], option[order]
-    rank = torch.arange(len(owner), device=owner.device)
-    keep = rank - torch.searchsorted(owner, owner) < width
+    place = torch.arange(len(owner), device=owner.device)
+    keep = place - torch.searchsorted(owner, owner) < width
     owner, option = owner[keep], option[keep]
     num_options = total.shape[-1]
     return owner, option // num_options, option % num_options, flat[owner, option]

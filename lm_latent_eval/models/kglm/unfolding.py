@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
+from lm_latent_eval.models.ties import ranks
 
 
 def windows(history: Tensor, node: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ def beam_walks(
         rows = Rows(text * num_tokens + t, window[text, place])
         option = walk.options(rows, text, score[text, place], width)
         owner = text[option.row]
-        order, rank = ranked_within(owner, option.score)
+        order, rank = ranked_within(owner, ranks(option.score))
         order, rank = order[rank < width], rank[rank < width]
         owner, chosen = owner[order], place[option.row[order]]
 

@@ -52,6 +52,7 @@ from lm_latent_eval.models.kglm.ragged import (
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.scores import Scores
+from lm_latent_eval.models.ties import ranks
 
 
 class Mention(IntEnum):
@@ -321,7 +322,8 @@ class Walk:
             paid = paid.masked_fill(rows.previous == NO_ENTITY, 0.0)
             score = score + tilted.logsumexp(-1) - paid
         every = torch.arange(len(log_mention), device=log_mention.device)
-        order, rank = ranked_within(group, score + log_mention[:, Mention.NEW])
+        by = ranks(score + log_mention[:, Mention.NEW])
+        order, rank = ranked_within(group, by)
         here, which = torch.unique(rows.position, return_inverse=True)
         log_best, entity = self.new.top(here, width)
         most = (width // (rank + 1)).clamp_max(entity.shape[1])
@@ -342,7 +344,10 @@ class Walk:
         node = torch.cat([part[2] for part in parts])
         log_prob = torch.cat([part[3] for part in parts]) + log_mention[row, mention]
         named = (node != NO_ENTITY) | (mention == Mention.NONE)
-        keep = (log_prob > -torch.inf) & named
+        (keep,) = ((log_prob > -torch.inf) & named).nonzero(as_tuple=True)
+        # In an order that no score decides, for those that tie.
+        choice = row * len(Mention) + mention
+        keep = keep[(choice * self.graph.num_nodes + node)[keep].argsort()]
         score = score[row[keep]] + log_prob[keep]
         return Options(row[keep], mention[keep], node[keep], score)
 

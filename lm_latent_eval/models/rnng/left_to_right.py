@@ -33,6 +33,7 @@ from lm_latent_eval.models.rnng.rotation import rotated
 from lm_latent_eval.models.rnng.sentences import num_words
 from lm_latent_eval.models.rnng.stacks import Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.models.ties import ranks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
 
@@ -104,7 +105,7 @@ class WordByWord:
         for t in range(encoded.longest):
             (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
             word = encoded.words[text, t]
-            log_prob, choice = self._options(stacks, row[text], word)
+            log_prob, choice, _ = self._options(stacks, row[text], word)
             mass = log_prob.exp().cumsum(-1)
             drawn = (mass < uniforms(t)[text, :, :1] * mass[..., -1:]).sum(-1)
             before[text, :, t] = drawn
@@ -123,7 +124,7 @@ class WordByWord:
         for t in range(encoded.longest):
             (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
             word = encoded.words[text, t]
-            log_prob, choice = self._options(stacks, row[text], word)
+            log_prob, choice, _ = self._options(stacks, row[text], word)
             reduces = trees.before[text, :, t, None]
             within = reduces < log_prob.shape[-1]
             reduces = reduces.where(within, 0)
@@ -134,15 +135,19 @@ class WordByWord:
         return log_q.masked_fill(trees.after > 0, -torch.inf)
 
     def beam(
-        self, encoded: Encoded, width: int, log_q: Tensor | None = None
+        self, encoded: Encoded, width: int, score: Tensor | None = None
     ) -> Beam[Trees]:
-        """Keep the ``width`` most probable distinct prefixes after every word."""
+        """Keep the ``width`` most probable distinct prefixes after every word.
+
+        ``adapted`` ranks by log p of the prefix and its words, whatever its strengths
+        and its temperature, but for what the original charges after an end.
+        """
         stacks, row = encoded.state.stacks.compact(encoded.state.row)
         batch, samples = row.shape
-        if log_q is None:
-            log_q = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+        if score is None:
+            score = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
         more = max(width - samples, 0)
-        log_q = F.pad(log_q, (0, more), value=-torch.inf)[:, :width]
+        score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
         row = F.pad(row, (0, more))[:, :width]
         origin = torch.arange(width, device=row.device).clamp_max(samples - 1)
         origin = origin.repeat(batch, 1)
@@ -150,20 +155,20 @@ class WordByWord:
         for t in range(encoded.longest):
             (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
             word = encoded.words[text, t]
-            log_prob, choice = self._options(stacks, row[text], word)
-            total = (log_q[text, :, None] + log_prob).flatten(1)
+            _, choice, rank = self._options(stacks, row[text], word)
+            total = (score[text, :, None] + rank).flatten(1)
             # A stable sort: ties go to the better prefix, then to fewer REDUCEs.
-            best, index = total.sort(dim=-1, descending=True, stable=True)
-            best, index = best[:, :width], index[:, :width]
+            index = ranks(total).argsort(dim=-1, descending=True, stable=True)
+            index = index[:, :width]
             parent, reduces = index // choice.shape[2], index % choice.shape[2]
-            log_q[text] = best
+            score[text] = total.gather(1, index)
             origin[text] = origin[text].gather(1, parent)
             history = before[text].gather(1, parent[..., None].expand_as(before[text]))
             history[..., t] = reduces
             before[text] = history
             row[text] = self._shift(stacks, choice.flatten(1).gather(1, index), word)
             stacks, row = stacks.compact(row)
-        return Beam(Trees(before, torch.zeros_like(row)), log_q, origin)
+        return Beam(Trees(before, torch.zeros_like(row)), score, origin)
 
     def moved(
         self, encoded: Encoded, trees: Trees, uniforms: Uniforms
@@ -182,8 +187,11 @@ class WordByWord:
 
     def _options(
         self, stacks: Stacks, row: Tensor, word: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """List log q(z_t) and the stacks that follow, (B, K, M); words (B,)."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """List log q(z_t), the stacks that follow, and what z_t adds to a rank.
+
+        Words are (B,), the results (B, K, M).
+        """
         model, config = self.model.generative, self.model.config
         place, which = torch.unique(row, return_inverse=True)
         choices = Choices.of(model, stacks, place)
@@ -195,11 +203,12 @@ class WordByWord:
         after, log_p = choices.row[which], choices.log_p[which]
         possible = log_p > -torch.inf
         weighed = log_p[possible] * self.strengths["scores"]
-        score = log_p.masked_scatter(possible, weighed)
+        score, rank = log_p.masked_scatter(possible, weighed), log_p
         if self.name == "adapted":
             spoken = model.log_word(
                 stacks, after[possible], word[:, None].expand_as(after)[possible]
             )
+            rank = rank.masked_scatter(possible, log_p[possible] + spoken)
             # Minus infinity stays, whatever multiplies it, and has no gradient.
             can = spoken > -torch.inf
             weighed = spoken[can] * self.strengths["look_ahead"]
@@ -211,7 +220,9 @@ class WordByWord:
         # Where nothing is possible, p is zero whatever is drawn.
         score = score.where((score > -torch.inf).any(-1, keepdim=True), log_p)
         log_q = (score / self.temperature).log_softmax(-1)
-        return log_q[of_pair], after[of_pair]
+        if self.name != "adapted":
+            rank = log_q
+        return log_q[of_pair], after[of_pair], rank[of_pair]
 
     def _shift(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
         """Shift one word a text onto K stacks each, every distinct pair once."""

@@ -190,20 +190,27 @@ def test_a_beam_that_holds_every_prefix(kind, name):
     prefixes = every_prefix(len(TEXT))
     proposal = rnng.proposal(name)
     encoded = proposal.encode(piece(TEXT))
-    log_q = proposal.log_prob(encoded, prefixes)[0]
-    assert len(log_q) == 14, "premise: a Catalan number"
+    p = rnng.encode(piece(TEXT))
+
+    def rank(trees):
+        if name == "adapted":
+            return rnng.log_joint(p, trees)[0]
+        return proposal.log_prob(encoded, trees)[0]
+
+    ranks = rank(prefixes)
+    assert len(ranks) == 14, "premise: a Catalan number"
     exact = log_prefix(rnng, TEXT)
     for width in (1, 5, 14, 20):
         beam = proposal.beam(encoded, width)
         found = beam.score[0] > -torch.inf
         latents = beam.latents.before[0, found]
         assert len(latents.unique(dim=0)) == len(latents) == min(width, 14)
-        again = proposal.log_prob(encoded, beam.latents)[0, found]
+        again = rank(beam.latents)[found]
         torch.testing.assert_close(again, beam.score[0, found], rtol=0, atol=1e-12)
-        log_p = rnng.log_joint(rnng.encode(piece(TEXT)), beam.latents)[0, found]
+        log_p = rnng.log_joint(p, beam.latents)[0, found]
         assert log_p.logsumexp(0) <= exact + 1e-12
         if width >= 14:
-            best = log_q.sort(descending=True).values
+            best = ranks.sort(descending=True).values
             torch.testing.assert_close(beam.score[0, found], best, rtol=0, atol=1e-12)
             assert abs(log_p.logsumexp(0) - exact) < 1e-12
 

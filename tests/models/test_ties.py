@@ -1,0 +1,80 @@
+"""What rounding does to a score decides no rank: not which latents a beam holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.inference.particles import fingerprint
+from lm_latent_eval.models.entitynlm import unfolding as chains
+from lm_latent_eval.models.kglm import unfolding as walks
+from lm_latent_eval.models.kglm import walk as steps
+from lm_latent_eval.models.kglm.walk import Walk
+from lm_latent_eval.models.rnng import left_to_right as trees
+from lm_latent_eval.models.rnng.left_to_right import WordByWord
+from lm_latent_eval.text.words import END
+from tests.test_laws import TINY_MODELS
+
+NOISE = 1e-6
+"""Nats, as much as float32 leaves in another batch."""
+RANKED = {"entitynlm": (chains,), "kglm": (walks, steps), "rnng": (trees,)}
+
+
+def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return score + NOISE * torch.rand(score.shape, generator=generator).to(score)
+
+
+def disturb(monkeypatch, seed: int) -> None:
+    """Let each search add noise to what it ranks by."""
+    options, choices, log_options = (
+        Walk.options,
+        WordByWord._options,
+        chains.log_options,
+    )
+
+    def of_walks(*args):
+        found = options(*args)
+        return found._replace(score=noise(found.score, seed))
+
+    def of_trees(*args):
+        log_q, after, rank = choices(*args)
+        return log_q, after, noise(rank, seed)
+
+    monkeypatch.setattr(Walk, "options", of_walks)
+    monkeypatch.setattr(WordByWord, "_options", of_trees)
+    monkeypatch.setattr(
+        chains, "log_options", lambda *args: noise(log_options(*args), seed)
+    )
+
+
+def found(model, batch, width: int) -> list[int]:
+    proposal = model.proposal("adapted")
+    beam = proposal.beam(proposal.encode(batch), width)
+    used = beam.score[0] > -torch.inf
+    return sorted(fingerprint(beam.latents)[0, used].tolist())
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_rounding_does_not_decide_between_ties(name, monkeypatch):
+    """Of a model without weights, to which many latents are alike."""
+    case = TINY_MODELS[name].case()
+    with torch.no_grad():
+        for weight in case.model.parameters():
+            weight.zero_()
+        if name == "rnng":  # an end, which only one tree may have, tells stacks apart
+            case.model.generative.bias[END] = -100.0
+    batch = case.batch([[4, 5, 4, 5]])
+
+    def beams():
+        return [found(case.model, batch, width) for width in (1, 2, 3, 5, 8)]
+
+    plain, decided = beams(), []
+    for seed in range(4):
+        with monkeypatch.context() as patch:
+            disturb(patch, seed)
+            assert beams() == plain
+            for module in RANKED[name]:
+                patch.setattr(module, "ranks", lambda score: score)
+            decided.append(beams() != plain)
+    assert any(decided), "premise: there are ties"
