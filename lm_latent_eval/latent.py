@@ -203,6 +203,82 @@ class Summable(Protocol):
         ...
 
 
+class Conditionals(Protocol):
+    """K latents a text, any decision of which can be redrawn given the others.
+
+    They begin undecided, and a decision not yet taken is drawn given those that are.
+    """
+
+    @property
+    def latents(self) -> Any:
+        """What has been decided, as ``Draws`` has it."""
+        ...
+
+    def choices(self, t: int, /) -> Tensor:
+        """Return the decisions of token t as indices of ``log_p``, (B, K)."""
+        ...
+
+    def log_p(self, t: int, /) -> Tensor:
+        """Return log p(z_t, x_t | the other decisions), nats, (B, K, N) float64.
+
+        Of a proposal log q(z_t | the other decisions, x). Past the end of a text there
+        is one choice, the first, for sure.
+        """
+        ...
+
+    def decide(self, t: int, choice: Tensor, /) -> None:
+        """Take or change the decisions of token t, (B, K); none past a text's end."""
+        ...
+
+
+@runtime_checkable
+class Redraws(Protocol[GivenEncodedT, GivenLatentsT]):
+    """What a model or a proposal offers whose decisions have a closed conditional.
+
+    One of a model is log p(x, z) as a function of the decision at hand, and, where
+    those before it are decided and no other, exactly log p(z_t, x_t | z_<t).
+    """
+
+    def conditionals(
+        self, encoded: GivenEncodedT, latents: GivenLatentsT | int, /
+    ) -> Conditionals:
+        """Begin with K latents a text, or with K undecided ones."""
+        ...
+
+
+@runtime_checkable
+class Moves(Protocol[GivenEncodedT, LatentsT]):
+    """What a proposal offers whose latents allow a local move, of a decision or two."""
+
+    def moved(
+        self, encoded: GivenEncodedT, latents: LatentsT, uniforms: Uniforms, /
+    ) -> tuple[LatentsT, Tensor]:
+        r"""Draw z' from a kernel R that changes little of z.
+
+        It may return z itself. A kernel and its reverse cover one another.
+
+        Args:
+            encoded: Whole texts.
+            latents: z, K a text.
+            uniforms: Random numbers of as many steps as it takes; the last of the four
+                is left to inference.
+
+        Returns:
+            z', and log R(z | z') - log R(z' | z) in nats, (B, K) float64.
+        """
+        ...
+
+
+@runtime_checkable
+class WholeTextsOnly(Protocol):
+    """A model that is asked for the probabilities of whole texts alone."""
+
+    @property
+    def why_whole(self) -> str:
+        """Say why, and what to do instead."""
+        ...
+
+
 @runtime_checkable
 class SentenceModel(Protocol):
     """A model of sentences: the probability of a document is the product of theirs."""

@@ -83,6 +83,9 @@ ESTIMATORS = Registry(
         "is": "lm_latent_eval.inference.importance:ImportanceSampling",
         "beam": "lm_latent_eval.inference.beam:BeamMarginalization",
         "smc": "lm_latent_eval.inference.smc:ParticleFilter",
+        "ais": "lm_latent_eval.inference.annealing:AnnealedImportanceSampling",
+        "l2r": "lm_latent_eval.inference.left_to_right:LeftToRightEstimator",
+        "chib": "lm_latent_eval.inference.chib:ChibStyle",
         "exact": "lm_latent_eval.inference.exact:Exact",
     },
 )

@@ -36,6 +36,7 @@ DOCUMENTED = (
 TRAINED = {
     "kglm": (training.KGLMSize,),
     "entitynlm": (training.EntityNLMSize,),
+    "lda": (training.LDAFit,),
     "rnng": (training.RNNGSize,),
     "lrlm": (training.LRLMSize,),
     "nklm": (training.NKLMSize,),

@@ -37,6 +37,7 @@ from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny as tiny_entitynlm
 from tests.models.entitynlm.space import every_chain
+from tests.models.lda import tiny as tiny_lda
 from tests.models.lrlm import tiny as tiny_lrlm
 from tests.models.nklm import tiny as tiny_nklm
 from tests.models.rnng import reference as tiny_rnng
@@ -83,6 +84,13 @@ TINY_MODELS = {
         ("adapted", "smoothing", "peeking", "nonpeeking", "prior"),
         reads_on=("adapted", "smoothing"),
         copied=tiny_models.COPIED,
+    ),
+    "lda": Tiny(
+        tiny_lda.lda,
+        lambda model, text: tiny_lda.every_topic(len(text)),
+        (UNKNOWN, 4, 5),
+        ("document", "adapted", "prior"),
+        reads_on=("document",),
     ),
     "lrlm": Tiny(
         tiny_lrlm.lrlm,
@@ -212,10 +220,12 @@ def test_an_unnormalised_model_says_so(name):
 @every_normalised_model
 def test_a_normalised_model_says_so(name):
     _, model, _ = opened(name)
-    assert model.mass in (Mass.ONE, Mass.LESS)
+    assert model.mass in (Mass.ONE, Mass.LESS, Mass.BY_LENGTH)
 
 
-@proposals("crf", "posterior", ("lrlm", "adapted"))  # it reads a piece as a whole
+@proposals(
+    "crf", "document", "posterior", ("lrlm", "adapted")
+)  # it reads a piece as a whole
 def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkeypatch):
     """So they read as much of the text as the proposal does."""
     case, _, proposal = opened(name, which)
@@ -230,7 +240,7 @@ def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkey
     torch.testing.assert_close(filtered, drawn, rtol=0, atol=1e-10)
 
 
-@proposals("crf", "posterior")
+@proposals("crf", "document", "posterior")
 def test_filters_are_the_same_in_any_company(name, which):
     case = TINY_MODELS[name].case()
     proposal = case.proposal(which, 2.0)
@@ -338,8 +348,9 @@ def test_company_moves_float32_by_a_walk_of_roundings(name):
     latents = stepwise.sample(stepwise.encode(batch), Streams(keys(5), 3), 3).latents
 
     def log_joint(some: torch.Tensor) -> torch.Tensor:
-        mine = latents
-        if name not in WITHOUT_LATENTS:
+        if isinstance(latents, torch.Tensor):
+            mine = latents if name in WITHOUT_LATENTS else latents[some]
+        else:
             mine = type(latents)(*(part[some] for part in latents))
         return model.log_joint(model.encode(batch.select(some)), mine)
 

@@ -57,6 +57,23 @@ def add_to(commands: Commands) -> None:
     rnng.add_argument("--output", type=Path, required=True, help="checkpoint directory")
     rnng.set_defaults(run=_rnng)
 
+    lda = originals.add_parser(
+        "lda",
+        help="a topic model of another library",
+        example="lm-latent-eval convert lda --from gensim --model lda.model "
+        "--output DIR",
+    )
+    lda.add_argument("--model", type=Path, required=True, help="the library's file")
+    lda.add_argument(
+        "--from",
+        dest="library",
+        required=True,
+        choices=("gensim", "scikit-learn", "tomotopy"),
+        help="the library; files of the first two are pickles, which can run code",
+    )
+    lda.add_argument("--output", type=Path, required=True, help="checkpoint directory")
+    lda.set_defaults(run=_lda)
+
     for name, what in (
         ("lrlm", "a checkpoint of the LRLM program"),
         ("nklm", "an NKLM of the same program"),
@@ -145,6 +162,18 @@ def _kglm(args: argparse.Namespace) -> None:
         f"{config.num_words - config.vocab_size} more to copy; "
         f"{graph.num_nodes} nodes, {graph.num_edges} edges; "
         f"proposals: {', '.join(model.proposal_names)}"
+    )
+
+
+def _lda(args: argparse.Namespace) -> None:
+    from lm_latent_eval.convert.lda import convert
+
+    model = convert(args.model, args.output, library=args.library)
+    config = model.config
+    case = "looked up in lower case" if config.lowercase else "as they are"
+    print(
+        f"wrote {args.output}: {config.num_topics} topics of "
+        f"{config.vocab_size - len(config.never_uttered)} words, {case}"
     )
 
 

@@ -11,6 +11,7 @@ from lm_latent_eval.cli.arguments import Commands, add_fields, fields, say_idle
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
+    LDAFit,
     LRLMSize,
     LSTMSize,
     Margin,
@@ -67,6 +68,22 @@ def add_to(commands: Commands) -> None:
     add_fields(entitynlm, "size", EntityNLMSize)
     add_fields(entitynlm, "training", Options(batch_size=4))  # documents are long
     entitynlm.set_defaults(run=_entitynlm)
+
+    lda = models.add_parser(
+        "lda",
+        help="a topic model, by the sampler of tomotopy",
+        example="lm-latent-eval train lda --data train.jsonl --output DIR",
+    )
+    lda.add_argument("--data", type=Path, required=True, help=f"training {_TEXTS}")
+    lda.add_argument("--output", type=Path, required=True, help="checkpoint directory")
+    lda.add_argument(
+        "--min-count", type=int, default=2, help="rarer words are left out (default: 2)"
+    )
+    lda.add_argument(
+        "--lowercase", action="store_true", help="write every word in lower case"
+    )
+    add_fields(lda, "training", LDAFit)
+    lda.set_defaults(run=_lda)
 
     lstm = models.add_parser(
         "lstm",
@@ -245,6 +262,21 @@ def _entitynlm(args: argparse.Namespace) -> None:
         options=fields(Options, args),
     )
     print(f"wrote {args.output}")
+
+
+def _lda(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.lda.training import train
+    from lm_latent_eval.models.texts import read_texts
+
+    model = train(
+        read_texts(args.data),
+        args.output,
+        min_count=args.min_count,
+        lowercase=args.lowercase,
+        fit=fields(LDAFit, args),
+    )
+    words = model.config.vocab_size - len(model.config.never_uttered)
+    print(f"wrote {args.output}: {model.config.num_topics} topics of {words} words")
 
 
 def _lstm(args: argparse.Namespace) -> None:

@@ -27,8 +27,8 @@ class Latent(Backend):
         model: Its name or ``package.module:Class``. None: what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
         estimator: How the sum over the latents is estimated. One of ``auto``,
-            ``mixed``, ``is``, ``beam``, ``smc``, ``exact``. None: the first that the
-            model has.
+            ``mixed``, ``is``, ``beam``, ``smc``, ``ais``, ``l2r``, ``chib``, ``exact``.
+            None: the first that the model has.
         num_samples: K, the samples a text or the width of a beam; with
             ``target_stderr`` the size of the pilot. Default: 100.
         proposal: What latents are drawn from, one that the checkpoint has. None: the
@@ -127,6 +127,12 @@ class LatentEntityNLM(Latent):
     model_name = "entitynlm"
 
 
+class LatentLDA(Latent):
+    """``latent_lda``: a topic model, which scores whole texts by their known words."""
+
+    model_name = "lda"
+
+
 class LatentLRLM(Latent):
     """``latent_lrlm``: a latent relation LM, whose log-likelihoods are exact sums."""
 
@@ -167,6 +173,7 @@ __all__ = [
     "Latent",
     "LatentEntityNLM",
     "LatentKGLM",
+    "LatentLDA",
     "LatentLRLM",
     "LatentLSTM",
     "LatentNKLM",

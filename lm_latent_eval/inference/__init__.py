@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lm_latent_eval.arguments import one_of
+from lm_latent_eval.inference.annealing import AnnealedImportanceSampling
 from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.chib import ChibStyle
 from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator
+from lm_latent_eval.inference.left_to_right import LeftToRightEstimator
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.registry import ESTIMATORS
@@ -31,10 +34,13 @@ def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estima
 
 
 __all__ = [
+    "AnnealedImportanceSampling",
     "BeamMarginalization",
+    "ChibStyle",
     "Estimator",
     "Exact",
     "ImportanceSampling",
+    "LeftToRightEstimator",
     "Mixed",
     "ParticleFilter",
     "estimator_named",

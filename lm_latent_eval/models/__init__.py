@@ -10,6 +10,7 @@ MODELS = {
     "cot": "lm_latent_eval.wrappers.cot.model:ThinkingLM",
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
+    "lda": "lm_latent_eval.models.lda.modeling:LDA",
     "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
     "mdm": "lm_latent_eval.wrappers.mdm.model:MaskedDiffusion",
@@ -22,6 +23,7 @@ MODELS = {
 """Name -> class. Models of other packages join by an entry point."""
 
 TYPES = {
+    "latent_eval_lda": "lda",
     "latent_eval_lstm": "lstm",
     "latent_eval_rnn": "rnn",
     "latent_eval_rnng": "rnng",

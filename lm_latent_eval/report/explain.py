@@ -52,6 +52,9 @@ BOUNDS = {
     "mixed": _DRAWN,
     "is": _DRAWN,
     "smc": _DRAWN,
+    "ais": _DRAWN,
+    "l2r": _DRAWN,
+    "chib": _DRAWN,
     "beam": " An upper bound of the true perplexity: wider beams lower it, as a rule.",
     "exact": " It is exact: nothing is drawn.",
     "path": " It is exact for this order: nothing is drawn.",
@@ -175,6 +178,12 @@ def _how(config: dict[str, Any]) -> str:
         f"the {ours['proposal']} proposal",
         "smc": f"particle filters with {samples} particles a text in all, from "
         f"{drawn_from} (effective samples count filters, at most ten)",
+        "ais": f"annealed importance sampling, {samples} steps a text in all, from "
+        f"{drawn_from} (effective samples count chains, at most ten)",
+        "l2r": f"the left-to-right estimator, {samples} particles a text, seed "
+        f"{ours['seed']}",
+        "chib": f"Chib's method, {samples} sweeps a text in all, seed {ours['seed']} "
+        "(effective samples count chains, at most ten)",
         "exact": "nothing is drawn: log-likelihoods are exact",
         "elbo": f"a bound of log-likelihoods by {samples} random masks a text, seed "
         f"{ours['seed']}",

@@ -44,7 +44,7 @@ class Continuations:
         Raises:
             ValueError: If the model is unnormalised, or a text cannot be scored.
         """
-        self.setting.refuse_unnormalised("a continuation after its context")
+        self.setting.refuse_parts("a continuation after its context")
         if self.setting.options.target_stderr is not None:
             logger.warning(
                 "target_stderr is for whole texts: continuations take num_samples=%d",

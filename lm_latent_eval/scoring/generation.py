@@ -31,7 +31,7 @@ def generate(
     Raises:
         ValueError: If the model is unnormalised.
     """
-    setting.refuse_unnormalised("the next word")
+    setting.refuse_parts("the next word")
     words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
     announce([(setting.method, words)])
     with setting.bar(len(texts), "generations") as bar:

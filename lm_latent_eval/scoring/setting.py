@@ -11,7 +11,7 @@ from tqdm import tqdm
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Mass, WholeTextsOnly
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text
@@ -93,12 +93,15 @@ class Setting:
             stream_key(self.options.seed, f"{purpose}\0{text.name}") for text in texts
         ]
 
-    def refuse_unnormalised(self, what: str) -> None:
-        """Refuse what only a distribution has.
+    def refuse_parts(self, what: str) -> None:
+        """Refuse what only a distribution has whose texts go on.
 
         Raises:
-            ValueError: If the model gives scores that are not normalised.
+            ValueError: If the model gives scores that are not normalised, or is asked
+                for whole texts alone.
         """
+        if isinstance(self.model, WholeTextsOnly):
+            raise ValueError(f"no probability of {what}: {self.model.why_whole}")
         if self.model.mass is Mass.UNNORMALISED:
             raise ValueError(
                 f"an unnormalised model gives {what} no probability: it scores whole "

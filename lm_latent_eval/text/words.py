@@ -103,6 +103,26 @@ class WordTokenizer:
         return cls(_word_level([*vocab, *sorted(more)], pieces), len(vocab))
 
     @classmethod
+    def of_words(
+        cls, words: Sequence[str], *, already_cut: bool = False
+    ) -> WordTokenizer:
+        """Take the words of another program, in their order, after the reserved ones.
+
+        Args:
+            words: No word twice.
+            already_cut: Cut texts at white space alone.
+
+        Raises:
+            ValueError: If a word is there twice, or is a reserved one.
+        """
+        vocab = [*SPECIAL_WORDS, *words]
+        twice = [word for word, n in Counter(vocab).items() if n > 1]
+        if twice:
+            raise ValueError(f"the word {twice[0]!r} is there twice, or reserved")
+        pieces = WhitespaceSplit() if already_cut else _SPLIT
+        return cls(_word_level(vocab, pieces), len(vocab))
+
+    @classmethod
     def at_white_space(
         cls,
         words: Iterable[str],

@@ -91,6 +91,34 @@ class NKLMSize(LRLMSize):
 
 
 @dataclass(frozen=True)
+class LDAFit:
+    """How many topics, and how they are found by the sampler of tomotopy.
+
+    Attributes:
+        num_topics: N.
+        iterations: Sweeps of the sampler; alpha is fitted every tenth.
+        alpha: Of the Dirichlet distribution of proportions, at the start.
+        eta: Of that of topics.
+        seed: Of the sampler, which runs on one core.
+    """
+
+    num_topics: int = 20
+    iterations: int = 1000
+    alpha: float = 0.1
+    eta: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot train."""
+        for name in ("num_topics", "iterations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name in ("alpha", "eta"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected more than 0")
+
+
+@dataclass(frozen=True)
 class LSTMSize:
     """How large an LSTM to build; see ``LSTMConfig``.
 

@@ -4,10 +4,15 @@ from pathlib import Path
 
 from datasets import Dataset
 
+from lm_latent_eval.harness.completion import (
+    COMPLETION_METRICS,
+    halves,
+    process_half,
+)
 from lm_latent_eval.harness.metrics import METRICS, process_text
 from lm_latent_eval.text.corpora import read_texts
 
-__all__ = ["load_text", "process_text"]
+__all__ = ["load_halves", "load_text", "process_half", "process_text"]
 
 
 def load_text(text_file=None, **_):
@@ -20,4 +25,11 @@ def load_text(text_file=None, **_):
     return {"test": Dataset.from_list([{"text": text} for text in texts])}
 
 
+def load_halves(text_file=None, **_):
+    """Read that file, and give every document's first half before the whole."""
+    texts = load_text(text_file)["test"]["text"]
+    return {"test": Dataset.from_list(list(halves(texts)))}
+
+
+globals().update(COMPLETION_METRICS)
 globals().update({name.replace(".", "_"): f for name, f in METRICS.items()})

@@ -36,6 +36,7 @@ BOUNDS = {
     "mixed": Bound.STOCHASTIC_LOWER,
     "is": Bound.STOCHASTIC_LOWER,
     "smc": Bound.STOCHASTIC_LOWER,
+    "ais": Bound.STOCHASTIC_LOWER,
     "beam": Bound.STRICT_LOWER,
     "exact": Bound.EXACT,
 }

@@ -31,6 +31,7 @@ from lm_latent_eval.models.entitynlm.chain import Chains, Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.following import Following
 from lm_latent_eval.models.entitynlm.memory import EntityState
+from lm_latent_eval.models.entitynlm.moves import moved
 from lm_latent_eval.models.entitynlm.prediction import weighted_contexts
 from lm_latent_eval.models.entitynlm.trunk import Trunk
 from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
@@ -93,7 +94,7 @@ class EntityNLM(Pretrained):
     config_class = EntityNLMConfig
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "is", "beam", "smc")
+    estimators = ("auto", "mixed", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
     config: EntityNLMConfig
 
@@ -327,6 +328,13 @@ class EntityNLMProposal:
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         return encoded.follow(chains).log_prob().sum(-1)
+
+    def moved(
+        self, encoded: Encoded, chains: Chains, uniforms: Uniforms
+    ) -> tuple[Chains, Tensor]:
+        """Take one decision of each chain anew."""
+        longest = self.model.config.max_mention_length
+        return moved(chains, encoded.batch.length, longest, uniforms)
 
     def beam(
         self, encoded: Encoded, width: int, score: Tensor | None = None

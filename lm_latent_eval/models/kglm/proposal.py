@@ -12,6 +12,7 @@ from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
 from lm_latent_eval.models.kglm.look_ahead import look_ahead
+from lm_latent_eval.models.kglm.moves import moved
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
     beam_walks,
@@ -98,6 +99,13 @@ class KGLMProposal:
         history = encoded.before(walks)
         log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
         return log_z.double().sum(-1)
+
+    def moved(
+        self, encoded: Encoded, walks: Walks, uniforms: Uniforms
+    ) -> tuple[Walks, Tensor]:
+        """Draw one decision of each walk anew."""
+        history = encoded.before(walks)
+        return moved(encoded.walk, history, walks, encoded.batch.length, uniforms)
 
     def beam(
         self, encoded: Encoded, width: int, score: Tensor | None = None

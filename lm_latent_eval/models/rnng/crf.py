@@ -22,6 +22,7 @@ from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng import chart
 from lm_latent_eval.models.rnng.joint import RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
+from lm_latent_eval.models.rnng.rotation import rotated
 from lm_latent_eval.models.rnng.sentences import known_words, num_words
 from lm_latent_eval.models.rnng.trees import (
     Trees,
@@ -126,6 +127,13 @@ class CRFProposal:
             score - encoded.log_z[:, None],
             torch.zeros_like(score, dtype=torch.long),
         )
+
+    def moved(
+        self, encoded: EncodedSpans, trees: Trees, uniforms: Uniforms
+    ) -> tuple[Trees, Tensor]:
+        """Rotate one constituent of each tree."""
+        u = uniforms(0)[..., 0]
+        return rotated(trees, encoded.batch, encoded.words, u), torch.zeros_like(u)
 
     @staticmethod
     def _trees(encoded: EncodedSpans, ends: Tensor) -> Trees:

@@ -29,6 +29,8 @@ from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng.generative import GenerativeModel
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
+from lm_latent_eval.models.rnng.rotation import rotated
+from lm_latent_eval.models.rnng.sentences import num_words
 from lm_latent_eval.models.rnng.stacks import Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.models.ties import ranks
@@ -164,6 +166,17 @@ class WordByWord:
             row[text] = self._shift(stacks, choice.flatten(1).gather(1, index), word)
             stacks, row = stacks.compact(row)
         return Beam(Trees(before, torch.zeros_like(row)), score, origin)
+
+    def moved(
+        self, encoded: Encoded, trees: Trees, uniforms: Uniforms
+    ) -> tuple[Trees, Tensor]:
+        """Rotate one constituent of each tree.
+
+        Raises:
+            ValueError: If a text is no whole sentence.
+        """
+        u, words = uniforms(0)[..., 0], num_words(self.model.config, encoded.batch)
+        return rotated(trees, encoded.batch, words, u), torch.zeros_like(u)
 
     def advance(self, encoded: Encoded, trees: Trees) -> StackState:
         """Return the stacks after the encoded piece."""

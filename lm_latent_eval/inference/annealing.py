@@ -1,0 +1,291 @@
+r"""Annealed importance sampling: from q to p in many small steps.
+
+A chain begins with z_0 drawn from q and is moved, step by step, by transitions that
+leave the distributions between q and p as they are:
+
+.. math::
+    f_s(z) = q(z \mid x)^{1 - b_s} \, p(x, z)^{b_s}, \qquad
+    w = \prod_{s=1}^{S} \frac{f_s(z_{s-1})}{f_{s-1}(z_{s-1})}, \qquad b_s = s / S
+
+w is unbiased for p(x), however few the steps and however poor the transitions: with one
+step it is importance sampling. A transition redraws every decision in turn, where p and
+q say what each is given the others (``Redraws``); elsewhere it tries one local move of
+the proposal's (``Moves``) and accepts it by the rule of Metropolis and Hastings.
+
+Run backwards from a draw of the posterior, a chain has weights w' with
+E[1 / w'] = 1 / p(x). Of a text that the model itself wrote, the latent that it wrote it
+with is such a draw: so log p(x) has bounds on both sides.
+
+Source: Neal (2001), "Annealed importance sampling", equations 3 to 11; Grosse,
+Ghahramani and Adams (2015), "Sandwiching the marginal likelihood using bidirectional
+Monte Carlo", section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference.few import chains_of, estimate_of_few
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, invert_cdf
+from lm_latent_eval.latent import Moves, Redraws
+from lm_latent_eval.text.batch import TokenBatch
+
+ACCEPTANCE_LANE = 3
+"""The random number of a step that models leave to inference."""
+
+
+class Transitions(Protocol):
+    """Moves latents, and leaves q^(1 - b) p^b as it is."""
+
+    def __call__(
+        self, latents: Any, b: float, step: int, *, backwards: bool
+    ) -> tuple[Any, Tensor, Tensor]:
+        """Return new latents with their log p and log q, each (B, R).
+
+        Backwards it is the reversal of itself.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class AnnealedImportanceSampling:
+    """K evaluations of p in up to ten chains; unbiased for p(x), not nested in K."""
+
+    name: ClassVar[str] = "ais"
+    num_samples: int
+    """K, all evaluations."""
+
+    def __post_init__(self) -> None:
+        """Refuse a number that cannot be divided."""
+        chains_of(self.num_samples, self.name)
+
+    @property
+    def chains(self) -> int:
+        """R: as many as leave ten steps each, and no more than ten."""
+        return chains_of(self.num_samples, self.name)
+
+    @property
+    def steps(self) -> int:
+        """S, of each chain."""
+        return self.num_samples // self.chains
+
+    def log_weights(
+        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+    ) -> Tensor:
+        """Return the log-weights of the chains in nats, (B, R) float64.
+
+        Raises:
+            ValueError: If the model's latents allow no local move.
+        """
+        p, q = model.encode(batch), proposal.encode(batch)
+        streams = Streams(keys, self.chains, device=batch.inputs.device)
+        move = transitions(model, proposal, p, q, streams)
+        draws = proposal.sample(q, streams, self.chains)
+        latents, log_q = draws.latents, draws.log_q
+        log_p = model.log_joint(p, latents).double()
+        log_w = _ratio(log_p, log_q) / self.steps
+        for step in range(1, self.steps):
+            b = step / self.steps
+            latents, log_p, log_q = move(latents, b, step, backwards=False)
+            log_w = log_w + _ratio(log_p, log_q) / self.steps
+        return log_w
+
+    def reverse_log_weights(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        latents: Any,
+    ) -> Tensor:
+        r"""Return log w' of chains that run from p to q, nats, (B, R) float64.
+
+        .. math:: E[1 / w'] = 1 / p(x)
+
+        if the latents are draws of p(z | x). Those of a text that the model wrote are.
+
+        Args:
+            model: A latent LM.
+            proposal: Its proposal.
+            batch: B whole texts.
+            keys: The key of each text's random numbers.
+            latents: R a text, which may be copies of one.
+
+        Raises:
+            ValueError: If the model's latents allow no local move.
+        """
+        p, q = model.encode(batch), proposal.encode(batch)
+        streams = Streams(keys, self.chains, device=batch.inputs.device)
+        move = transitions(model, proposal, p, q, streams)
+        log_p = model.log_joint(p, latents).double()
+        log_w = _ratio(log_p, proposal.log_prob(q, latents)) / self.steps
+        for step in reversed(range(1, self.steps)):
+            b = step / self.steps
+            latents, log_p, log_q = move(latents, b, step, backwards=True)
+            log_w = log_w + _ratio(log_p, log_q) / self.steps
+        return log_w
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Particles,
+    ) -> Particles:
+        """Refuse to read on.
+
+        Raises:
+            ValueError: Always: a chain is of one text, which is all there.
+        """
+        raise ValueError(
+            f"estimator={self.name} anneals the latents of whole texts, and this one "
+            "goes on: use mixed, is or smc"
+        )
+
+    def unbiased(self, log_w: Tensor) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
+        return log_w
+
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Return the estimate of one text's log p(x), from log-weights (R,)."""
+        return estimate_of_few(
+            log_w,
+            num_samples=self.num_samples,
+            num_tokens=num_tokens,
+            estimator=self.name,
+        )
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+    ) -> Estimate:
+        """Refuse what ``extend`` refuses.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(f"estimator={self.name} has no weights of a text that goes on")
+
+
+def log_evidence_from_above(reverse_log_w: Tensor) -> Tensor:
+    r"""Return the log of a p(x) that reverse chains give, nats, (...,).
+
+    .. math:: -\log \frac{1}{R} \sum_{r=1}^{R} \frac{1}{w'_r}
+
+    An upper bound of log p(x) on average (Jensen); with log(1 / delta) added, one at
+    confidence 1 - delta (Markov).
+
+    Args:
+        reverse_log_w: Of ``reverse_log_weights``, (..., R).
+
+    Example:
+        >>> log_evidence_from_above(torch.tensor([1.0, 3.0]).log())  # log(1 / (2 / 3))
+        tensor(0.4055)
+    """
+    number = reverse_log_w.shape[-1]
+    return math.log(number) - (-reverse_log_w).logsumexp(-1)
+
+
+def transitions(
+    model: Any, proposal: Any, p: Any, q: Any, streams: Streams
+) -> Transitions:
+    """Return how the latents of texts are moved.
+
+    Raises:
+        ValueError: If they allow no local move.
+    """
+    if isinstance(model, Redraws) and isinstance(proposal, Redraws):
+        return Sweeps(model, proposal, p, q, SweepNumbers(streams))
+    if isinstance(proposal, Moves):
+        return Metropolis(model, proposal, p, q, streams)
+    raise ValueError(
+        f"estimator=ais: a {type(model).__name__} and its proposal have no local moves "
+        "from one latent to another (`Moves` or `Redraws` of lm_latent_eval.latent); "
+        "use mixed, is or smc"
+    )
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """Redraws every decision, from first to last; backwards from last to first."""
+
+    model: Any
+    proposal: Any
+    p: Any
+    q: Any
+    numbers: SweepNumbers
+
+    def __call__(
+        self, latents: Any, b: float, step: int, *, backwards: bool
+    ) -> tuple[Any, Tensor, Tensor]:
+        """Sweep once."""
+        of_p = self.model.conditionals(self.p, latents)
+        of_q = self.proposal.conditionals(self.q, latents)
+        num_tokens = int(self.p.batch.targets.shape[1])
+        uniforms = self.numbers(step, num_tokens)
+        tokens = range(num_tokens)
+        for t in reversed(tokens) if backwards else tokens:
+            log_f = (1 - b) * of_q.log_p(t) + b * of_p.log_p(t)
+            choice = invert_cdf(log_f, uniforms[..., t])
+            of_p.decide(t, choice)
+            of_q.decide(t, choice)
+        moved = of_p.latents
+        log_p = self.model.log_joint(self.p, moved).double()
+        return moved, log_p, self.proposal.log_prob(self.q, moved)
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """Tries one move of the proposal's, and takes it or stays; its own reversal."""
+
+    model: Any
+    proposal: Any
+    p: Any
+    q: Any
+    streams: Streams
+
+    def __call__(
+        self, latents: Any, b: float, step: int, *, backwards: bool
+    ) -> tuple[Any, Tensor, Tensor]:
+        """Try once."""
+
+        def uniforms(n: int) -> Tensor:
+            return self.streams(step * SWEEP + n)
+
+        tried, log_ratio = self.proposal.moved(self.q, latents, uniforms)
+        (log_p, log_q), (new_p, new_q) = self._scores(latents), self._scores(tried)
+        log_f = (1 - b) * log_q + b * log_p
+        new_f = (1 - b) * new_q + b * new_p
+        u = uniforms(0)[..., ACCEPTANCE_LANE]
+        accepted = u.log() < new_f - log_f + log_ratio
+        return (
+            _chosen(accepted, tried, latents),
+            torch.where(accepted, new_p, log_p),
+            torch.where(accepted, new_q, log_q),
+        )
+
+    def _scores(self, latents: Any) -> tuple[Tensor, Tensor]:
+        log_p = self.model.log_joint(self.p, latents).double()
+        return log_p, self.proposal.log_prob(self.q, latents)
+
+
+def _chosen(accepted: Tensor, new: Any, old: Any) -> Any:
+    """Take latents of one or the other, (B, K, ...)."""
+    if isinstance(new, Tensor):
+        where = accepted.view(*accepted.shape, *[1] * (new.ndim - 2))
+        return torch.where(where, new, old)
+    parts = zip(new, old, strict=True)
+    return type(new)(*(_chosen(accepted, *pair) for pair in parts))
+
+
+def _ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
+    return log_p - log_q

@@ -1,0 +1,50 @@
+"""Local moves of walks: the decision of one token, drawn anew given those before it.
+
+Tokens that go on with the mention follow it to its new node. The decisions after them
+are kept; where they are none any more, p is zero and the walk stays as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.models.kglm.unfolding import windows
+from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
+
+
+def moved(
+    walk: Walk, history: Tensor, walks: Walks, length: Tensor, uniforms: Uniforms
+) -> tuple[Walks, Tensor]:
+    """Draw one decision of each walk anew.
+
+    Args:
+        walk: The distribution to draw from.
+        history: Nodes before the texts, (B, K, cutoff).
+        walks: K a text, (B, K, T).
+        length: Tokens of each text, (B,).
+        uniforms: As ``Moves`` has them.
+
+    Returns:
+        Walks, and log R(z | z') - log R(z' | z) in nats, (B, K) float64.
+    """
+    batch, _samples, num_tokens = walks.node.shape
+    t = (uniforms(0)[..., 0] * length[:, None]).long()
+    text = torch.arange(batch, device=t.device)[:, None].expand_as(t)
+    behind = windows(history, walks.node)
+    window = behind.gather(2, t[..., None, None].expand(-1, -1, 1, behind.shape[-1]))
+    rows = Rows((text * num_tokens + t).flatten(), window.flatten(0, 2))
+    mention, node, log_new = walk.sample(rows, uniforms(1).flatten(0, 1))
+    at = t[..., None]
+    old = [part.gather(2, at).flatten() for part in walks]
+    log_old = walk.log_prob(rows, *old)
+
+    new_mention = walks.mention.scatter(2, at, mention.view(*t.shape, 1))
+    begins = (walks.mention != Mention.CONTINUE).long().cumsum(-1)
+    places = torch.arange(num_tokens, device=t.device)
+    follows = (places > at) & (begins == begins.gather(2, at))
+    follows = follows | (places == at)
+    new_node = torch.where(follows, node.view(*t.shape, 1), walks.node)
+    log_ratio = (log_old - log_new).double().view_as(t)
+    return Walks(new_mention, new_node), log_ratio

@@ -1,0 +1,1 @@
+"""Topic models: latent Dirichlet allocation with its proportions integrated out."""

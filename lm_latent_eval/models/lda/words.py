@@ -1,0 +1,82 @@
+"""The words of a text that a topic model knows; the others are left out, and named."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lm_latent_eval.text.reading import Reading
+from lm_latent_eval.text.unknown_words import UnknownWords
+from lm_latent_eval.text.words import END, START, WordTokenizer
+
+logger = logging.getLogger(__name__)
+
+NAMED = 10
+"""Unknown words of a text that are named."""
+
+
+@dataclass(frozen=True)
+class KnownWords:
+    """Reads strings for a topic model: known words alone are scored and counted."""
+
+    tokenizer: WordTokenizer
+    lowercase: bool = False
+    """Whether words are looked up in lower case."""
+    named: set[str] = field(default_factory=set, compare=False)
+    """Unknown words that the log has named."""
+    units = "known words"
+    policy = UnknownWords.CLOSED
+    start, end = START, END
+    unknown: ClassVar[None] = None
+
+    def __call__(self, text: str) -> Reading:
+        """Read a string."""
+        words = self.tokenizer(self._folded(text))
+        ids, ends, left_out, missing = [], [], [0], []
+        for i, start, end in zip(words.ids, words.starts, words.ends, strict=True):
+            if self.tokenizer.is_unknown(i):
+                left_out[-1] += 1
+                missing.append(text[start:end])
+            else:
+                ids.append(i)
+                ends.append(end)
+                left_out.append(0)
+        self._name(missing)
+        after = left_out.pop()
+        if ids:  # what stands after the last known word is counted with it
+            left_out[-1] += after
+        zeros = [0.0] * len(ids)
+        gaps = len(ids) + 1
+        return Reading(ids, ends, zeros, [0.0] * gaps, left_out, [True] * gaps)
+
+    def _folded(self, text: str) -> str:
+        """Write a string in lower case, each character in its place."""
+        if not self.lowercase:
+            return text
+        lower = (character.lower() for character in text)
+        # A few letters are two in lower case.
+        return "".join(
+            small if len(small) == 1 else character
+            for small, character in zip(lower, text, strict=True)
+        )
+
+    def _name(self, missing: Sequence[str]) -> None:
+        new = [word for word in dict.fromkeys(missing) if word not in self.named]
+        self.named.update(new)
+        if new:
+            more = f" and {len(new) - NAMED} more" * (len(new) > NAMED)
+            logger.warning(
+                "the topics have no word %s%s: left out, and not counted",
+                ", ".join(map(repr, new[:NAMED])),
+                more,
+            )
+
+    def price(self, ids: Sequence[int]) -> list[float]:
+        """Return zeros."""
+        return [0.0] * len(ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Write words as a string, in the order given."""
+        return self.tokenizer.decode(ids)

@@ -1,0 +1,69 @@
+"""Topic models under lm-eval: whole texts and document completion."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import lm_eval
+import numpy as np
+import pytest
+
+import lm_latent_eval
+from lm_latent_eval.harness.completion import halves
+from lm_latent_eval.models.lda.topic_tables import TopicTables
+from tests.stock_tasks import tasks
+
+TEXTS = ["fox hound zebra moon", "sky sky fox", "moon"]
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("topics")
+    phi = np.array([[4.0, 3, 1, 1], [1, 1, 3, 3]])
+    TopicTables(["fox", "hound", "moon", "sky"], phi, np.array(0.5)).write(directory)
+    return directory
+
+
+def run(topics, path, task):
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    manager = tasks(lm_latent_eval.task_path(), metadata={"text_file": str(path)})
+    found = lm_eval.simple_evaluate(
+        model="latent_lda",
+        model_args={"pretrained": str(topics), "estimator": "beam"},
+        tasks=[task],
+        task_manager=manager,
+        metadata={"text_file": str(path)},
+        bootstrap_iters=0,
+    )
+    return found["results"][task]
+
+
+def log_p(topics, texts):
+    model = lm_latent_eval.load(topics)
+    return model.log_likelihood(texts, estimator="beam", num_samples=1000)
+
+
+def test_perplexity_is_of_known_words(topics, tmp_path):
+    results = run(topics, tmp_path / "texts.jsonl", "latent_perplexity")
+    total = sum(found.log_evidence for found in log_p(topics, TEXTS))
+    expected = math.exp(-total / 7)  # zebra is no word of theirs
+    assert abs(results["token_perplexity,none"] - expected) < 1e-9
+    assert results["bits_per_byte,none"] == "refused: 1 words not spelled"
+
+
+def test_completion_is_a_quotient_of_whole_texts(topics, tmp_path):
+    results = run(topics, tmp_path / "texts.jsonl", "latent_document_completion")
+    given = ["fox hound", "sky"]
+    nats = sum(e.log_evidence for e in log_p(topics, TEXTS[:2])) - sum(
+        e.log_evidence for e in log_p(topics, given)
+    )
+    assert results["completed_tokens,none"] == 3
+    expected = math.exp(-nats / 3)
+    assert abs(results["completion_perplexity,none"] - expected) < 1e-9
+    assert results["completion_perplexity_stderr,none"] == "N/A"
+
+
+def test_halves_are_beginnings_of_their_text():
+    found = list(halves(["a  b\tc d.", "one", "", " x y z"]))
+    assert [part["text"] for part in found] == ["a  b", "a  b\tc d.", " x", " x y z"]

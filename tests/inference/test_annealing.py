@@ -1,0 +1,222 @@
+"""Annealed, left-to-right and Chib-style estimates, against sums over every latent."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import log_evidence
+from lm_latent_eval.inference import (
+    AnnealedImportanceSampling,
+    ChibStyle,
+    ImportanceSampling,
+    LeftToRightEstimator,
+)
+from lm_latent_eval.inference.annealing import (
+    Metropolis,
+    Sweeps,
+    log_evidence_from_above,
+    transitions,
+)
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.sweeps import SweepNumbers
+from lm_latent_eval.models.proposals import proposal_named
+from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import START
+from tests.models.lda import tiny
+
+TEXT = [4, 1, 4, 5]
+COPIES = 4000
+
+
+def batch(texts):
+    return TokenBatch.collate(texts, first=START)
+
+
+def exact(model, text):
+    encoded = model.encode(batch([text]))
+    return model.log_joint(encoded, tiny.every_topic(len(text))).logsumexp(-1).item()
+
+
+def mean_is(log_w, log_p):
+    """Hold the mean of independent weights to p, by five standard errors of its own."""
+    ratio = (log_w.double() - log_p).exp()
+    error = ratio.std().item() / math.sqrt(ratio.numel())
+    assert error < 0.05, "premise: a bias would be noticed"
+    assert abs(ratio.mean().item() - 1) < 5 * error + 1e-9
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.lda()
+
+
+@pytest.mark.parametrize(
+    ("method", "proposal"),
+    [
+        (AnnealedImportanceSampling(5), "document"),
+        (AnnealedImportanceSampling(5), "prior"),
+        (LeftToRightEstimator(1), None),
+        (ChibStyle(1), None),
+        (ChibStyle(4), None),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_it_is_unbiased(model, method, proposal):
+    texts = [TEXT] * COPIES
+    q = proposal_named(model, proposal)
+    log_w = method.log_weights(model, q, batch(texts), keys(COPIES))
+    mean_is(log_w[:, 0], exact(model, TEXT))
+
+
+def test_one_step_is_importance_sampling(model):
+    q, texts = proposal_named(model, "document"), [TEXT, TEXT[:2]]
+    one = AnnealedImportanceSampling(1)
+    drawn = ImportanceSampling(1)
+    assert (one.chains, one.steps) == (1, 1)
+    torch.testing.assert_close(
+        one.log_weights(model, q, batch(texts), keys(2)),
+        drawn.log_weights(model, q, batch(texts), keys(2)),
+    )
+
+
+@pytest.mark.parametrize("proposal", ["document", "prior"])
+def test_more_steps_vary_less(model, proposal):
+    q = proposal_named(model, proposal)
+
+    def spread(steps):
+        method = AnnealedImportanceSampling(steps)
+        log_w = method.log_weights(model, q, batch([TEXT] * 500), keys(500))
+        return log_w.std().item()
+
+    few, many = spread(2), spread(9)
+    # Of 500 normal draws a standard deviation is known to 3 %.
+    assert many < 0.7 * few
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("proposal", ["document", "prior", "adapted"])
+def test_transitions_leave_what_is_between_as_it_is(model, proposal, backwards):
+    """A latent of f_b, moved once, is one of f_b."""
+    b, number = 0.4, 20_000
+    q = proposal_named(model, proposal)
+    p_read, q_read = model.encode(batch([TEXT])), q.encode(batch([TEXT]))
+    every = tiny.every_topic(len(TEXT))
+    log_f = (1 - b) * q.log_prob(q_read, every) + b * model.log_joint(p_read, every)
+    f = log_f[0].softmax(-1)
+    draw = torch.Generator().manual_seed(0)
+    begun = every[:, f.multinomial(number, replacement=True, generator=draw)]
+    streams = Streams(keys(1, "kernel"), number)
+    if proposal == "adapted":  # nothing but a move of one topic
+        move = Metropolis(model, q, p_read, q_read, streams)
+    else:
+        move = Sweeps(model, q, p_read, q_read, SweepNumbers(streams))
+    moved, log_p, log_q = move(begun, b, 1, backwards=backwards)
+    torch.testing.assert_close(log_p, model.log_joint(p_read, moved))
+    torch.testing.assert_close(log_q, q.log_prob(q_read, moved))
+    assert (moved != begun).any(-1).double().mean() > 0.2
+    places = (moved[0] * torch.tensor([27, 9, 3, 1])).sum(-1)
+    share = places.bincount(minlength=len(f)) / number
+    error = (f * (1 - f) / number).sqrt()
+    assert ((share - f).abs() <= 5 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("proposal", ["document", "prior"])
+def test_chains_backwards_are_unbiased_for_the_reciprocal(model, proposal):
+    q, number = proposal_named(model, proposal), 10 * 500
+    every = tiny.every_topic(len(TEXT))
+    posterior = model.log_joint(model.encode(batch([TEXT])), every)[0].softmax(-1)
+    draw = torch.Generator().manual_seed(1)
+    drawn = posterior.multinomial(number, replacement=True, generator=draw)
+    latents = every[0][drawn].view(500, 10, -1)
+    log_w = AnnealedImportanceSampling(100).reverse_log_weights(
+        model, q, batch([TEXT] * 500), keys(500), latents
+    )
+    mean_is(-log_w.flatten(), -exact(model, TEXT))
+    above = log_evidence_from_above(log_w)
+    below = log_evidence(
+        AnnealedImportanceSampling(100).log_weights(
+            model, q, batch([TEXT] * 500), keys(500)
+        )
+    )
+    # On average log p lies between; 500 texts tell averages to within their errors.
+    slack = 5 * max(above.std().item(), below.std().item()) / math.sqrt(500)
+    assert below.mean() - slack < exact(model, TEXT) < above.mean() + slack
+
+
+def test_a_text_is_weighed_in_any_company_alike(model):
+    texts = [TEXT, TEXT[:1], TEXT[:3]]
+    q = proposal_named(model)
+    for method in (
+        AnnealedImportanceSampling(50),
+        LeftToRightEstimator(6),
+        ChibStyle(50),
+    ):
+        together = method.log_weights(model, q, batch(texts), keys(3))
+        for n, text in enumerate(texts):
+            alone = method.log_weights(model, q, batch([text]), [keys(3)[n]])
+            torch.testing.assert_close(alone[0], together[n], rtol=0, atol=1e-10)
+
+
+def test_left_to_right_is_nested(model):
+    q, texts = proposal_named(model), [TEXT, TEXT[:3]]
+    few, many = (
+        LeftToRightEstimator(n).log_weights(model, q, batch(texts), keys(2))
+        for n in (3, 8)
+    )
+    torch.testing.assert_close(few, many[:, :3])
+
+
+def test_the_published_left_to_right_estimate_is_biased(model):
+    """Means over particles, multiplied word by word, are not p(x) on average.
+
+    With topics that a text rarely leaves, two particles are far from forgetting.
+    """
+    sticky = tiny.lda()
+    sticky.log_alpha.fill_(math.log(0.05))
+    text, method = [4, 5, 4, 4, 5], LeftToRightEstimator(2)
+    log_p = method.log_predicted(sticky, batch([text] * 20_000), keys(20_000))
+    exact_log_p = exact(sticky, text)
+    mean_is(log_evidence(log_p.sum(-1)), exact_log_p)
+    ratio = (method.word_by_word(log_p) - exact_log_p).exp()
+    error = ratio.std().item() / math.sqrt(len(ratio))
+    assert abs(ratio.mean().item() - 1) > 5 * error
+
+
+def test_errors_of_few_chains_are_unknown(model):
+    method = AnnealedImportanceSampling(20)
+    assert (method.chains, method.steps) == (2, 10)
+    q = proposal_named(model)
+    log_w = method.log_weights(model, q, batch([TEXT]), keys(1))
+    estimate = method.estimate(log_w[0], len(TEXT))
+    assert math.isinf(estimate.draws_stderr)
+    assert (estimate.num_samples, estimate.estimator) == (20, "ais")
+
+
+def test_the_error_is_that_of_ten_chains(model):
+    """How far estimates are apart: what each says of its own error."""
+    q, method = proposal_named(model), AnnealedImportanceSampling(100)
+    rows = method.log_weights(model, q, batch([TEXT] * 400), keys(400))
+    estimates = [method.estimate(row, len(TEXT)) for row in rows]
+    found = torch.tensor([e.log_evidence for e in estimates], dtype=torch.float64)
+    said = torch.tensor([e.draws_stderr for e in estimates], dtype=torch.float64)
+    ratio = said.square().mean().sqrt() / found.std()
+    # Variances of 400 estimates are known to 7 %, so their roots to 4 %.
+    assert abs(ratio - 1) < 5 * 0.04
+
+
+def test_what_cannot_be_divided_is_refused():
+    with pytest.raises(ValueError, match="a multiple of 10"):
+        AnnealedImportanceSampling(105)
+    with pytest.raises(ValueError, match="chib needs a multiple of 10"):
+        ChibStyle(105)
+
+
+def test_models_without_moves_are_refused():
+    with pytest.raises(ValueError, match="have no local moves"):
+        transitions(object(), object(), None, None, Streams([0], 1))
+    with pytest.raises(ValueError, match="no closed form"):
+        LeftToRightEstimator(1).log_weights(object(), None, batch([TEXT]), [0])
