@@ -32,8 +32,8 @@ class Latent(Backend):
             draws), ``is`` (importance sampling), ``beam`` (beam marginalization),
             ``smc`` (particle filters), or ``exact`` for a model without latents; of
             another package by its name or ``package.module:Class``.
-        num_samples: K, latents of a text that are found or drawn; with
-            ``target_stderr`` the size of the pilot.
+        num_samples: K, latents of a text that are found or drawn; ``auto`` takes up to
+            4K. With ``target_stderr`` the size of the pilot.
         temperature: Divides the proposal's scores; above 1 flattens it.
         seed: Of all random numbers.
         unk: ``spelled``, ``penalized`` or ``closed``; None is the first of them that

@@ -51,7 +51,7 @@ def announce(
         memory += sum(_keeping(*group) for group in groups)
     most = max((method.num_samples for method, _ in groups), default=0)
     cost = (
-        f"num_samples={most} for {texts:,} text{'s' * (texts != 1)}: "
+        f"up to {most:,} latents of {texts:,} text{'s' * (texts != 1)}: "
         f"{evaluations:,} evaluations of p(x, z), of {scored:,} words in all; "
         f"log-weights and latents take {_gigabytes(memory)} GB"
     )

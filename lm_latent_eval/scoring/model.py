@@ -82,7 +82,8 @@ class LatentModel:
             texts: N strings.
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
-            num_samples: K, latents of a text that are found or drawn.
+            num_samples: K, latents of a text that are found or drawn; ``auto`` takes up
+                to 4K.
             estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc`` or ``exact``; None
                 is the model's own.
             proposal: What latents are drawn from; None reads most of the text.

@@ -29,8 +29,8 @@ class ScoringOptions:
             ``is`` (importance sampling), ``beam`` (beam marginalization), ``smc``
             (particle filters) or ``exact`` (models without latents); None is the
             model's first.
-        num_samples: K, samples a text, or the width of the beam; with
-            ``target_stderr`` the size of the pilot.
+        num_samples: K, samples a text, or the width of the beam; ``auto`` takes up to
+            4K. With ``target_stderr`` the size of the pilot.
         proposal: One that the checkpoint has; None is the one that reads most.
         temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
             1000: beyond, rounding would decide.
