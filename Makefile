@@ -2,20 +2,21 @@
 # a GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares gigabytes of CUDA.
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n 2 --dist worksteal
+PYTEST_ARGS ?= -n 2 --dist worksteal --durations 20
 
 bin := $(VENV)/bin
 stamp := $(VENV)/.installed
 ngram := $(VENV)/.ngram
+release := .venv-release
 results := results/demo
 
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs crash fuzz study lint clean
+.PHONY: help demo test docs crash fuzz mutate oldest newest study lint release-check clean
 
 help: ## List the targets.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(stamp) ## Score a short text with stock lm_eval, and explain the number.
 	@rm -rf $(results)
@@ -35,6 +36,17 @@ crash: $(stamp) ## Kill everything that can be resumed, twenty times at random m
 fuzz: $(stamp) ## Look for inputs that end in a traceback or another number (an hour).
 	$(bin)/pytest $(PYTEST_ARGS) --hypothesis-profile=fuzz tests/fuzz
 
+mutate: $(stamp) ## Change the code in small ways, and list the changes that no test notices.
+	$(bin)/python -m tests.mutate $(MUTATE_ARGS)
+
+oldest: ## Run the tests with the oldest versions that we allow (needs uv).
+newest: ## Run the tests with the newest versions that we allow (needs uv).
+oldest newest:
+	uv venv --clear --python $(PYTHON) .venv-$@
+	uv pip install --python .venv-$@ --only-binary sentencex \
+	  --resolution $(if $(filter oldest,$@),lowest-direct,highest) -e '.[dev]'
+	.venv-$@/bin/python -m pytest $(PYTEST_ARGS) $(TESTS)
+
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
 	$(bin)/lm-latent-eval distort study --output results/distortion
 
@@ -43,8 +55,16 @@ lint: $(stamp) ## Lint, check the format and the types.
 	$(bin)/ruff format --check
 	$(bin)/mypy
 
+release-check: $(stamp) ## Build what a release uploads, and check it.
+	rm -rf dist
+	test -x $(release)/bin/twine || { $(PYTHON) -m venv $(release) && \
+	  $(release)/bin/pip install --quiet --disable-pip-version-check build twine; }
+	$(release)/bin/python -m build
+	$(release)/bin/twine check --strict dist/*
+	$(bin)/pytest tests/harness/test_release.py tests/harness/test_install.py
+
 clean: ## Remove what the other targets made, the environment included.
-	rm -rf $(VENV) results build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* results build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Made again whenever the requirements change. The stamp comes last: an installation

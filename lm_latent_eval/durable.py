@@ -107,7 +107,7 @@ def share(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", newline="\n")  # on any system
 
 
 def whole_lines(path: Path) -> tuple[dict[int, bytes], bool]:

@@ -73,3 +73,17 @@ class Registry:
                 f"the {self.what} {name!r} cannot be imported from {place} ({err}): "
                 "is its package installed, and is this package.module:Name?"
             ) from err
+
+
+ESTIMATORS = Registry(
+    "lm_latent_eval.estimators",
+    "estimator",
+    {
+        "mixed": "lm_latent_eval.inference.mixed:Mixed",
+        "is": "lm_latent_eval.inference.importance:ImportanceSampling",
+        "beam": "lm_latent_eval.inference.beam:BeamMarginalization",
+        "smc": "lm_latent_eval.inference.smc:ParticleFilter",
+        "exact": "lm_latent_eval.inference.exact:Exact",
+    },
+)
+"""Name -> estimator; each is built with its number of samples (or width)."""

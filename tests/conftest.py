@@ -71,6 +71,24 @@ def find_folder(variable: str, default: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def kglm_directory(tmp_path_factory) -> Path:
+    """Return the directory of a tiny KGLM in float64; nobody may change it."""
+    from tests import tiny_checkpoint
+
+    folder = tmp_path_factory.mktemp("kglm")
+    return tiny_checkpoint.write(folder, tiny_checkpoint.kglm())
+
+
+@pytest.fixture(scope="session")
+def spelled_directory(tmp_path_factory) -> Path:
+    """Return the directory of the same with an orthography; nobody may change it."""
+    from tests import tiny_checkpoint
+
+    folder, writing = tmp_path_factory.mktemp("spelled"), tiny_checkpoint.orthography()
+    return tiny_checkpoint.write(folder, tiny_checkpoint.kglm(), writing)
+
+
+@pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Return the folder of real text."""
     return find_folder("LATENT_EVAL_DATA", "data")

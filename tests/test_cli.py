@@ -277,7 +277,7 @@ def test_bad_data_ends_in_one_line(tmp_path, folder, capsys, model, content, mes
     [
         (["--epochs", "0"], "epochs=0: expected at least 1"),
         (["--vocabulary", "nowhere"], "pretrained=nowhere: no such directory"),
-        (["--dev", "{empty}"], "Is a directory"),
+        (["--dev", "{empty}"], "has no trees"),
     ],
 )
 def test_bad_options_end_in_one_line(folder, tmp_path, capsys, option, message):

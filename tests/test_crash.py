@@ -23,7 +23,6 @@ from lm_latent_eval.distortion.study.layout import Layout, Learners
 from lm_latent_eval.distortion.study.plan import Plan
 from lm_latent_eval.study.draws import DrawsFile
 from lm_latent_eval.study.rows import read as read_rows
-from tests import tiny_checkpoint
 from tests.conftest import PROJECT
 from tests.killing import ENOUGH, KILLS, Command, latent_eval, lm_eval, num_bytes
 
@@ -39,10 +38,8 @@ PLAN = PROJECT / "tests" / "studies" / "distortion" / "mini.json"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoint")
-    writing = tiny_checkpoint.orthography()
-    return tiny_checkpoint.write(folder, tiny_checkpoint.kglm(), writing)
+def checkpoint(spelled_directory):
+    return spelled_directory
 
 
 @pytest.fixture(scope="module")

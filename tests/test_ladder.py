@@ -10,6 +10,7 @@ import lm_latent_eval
 ROOT = Path(lm_latent_eval.__file__).parent
 LADDER = (
     "arguments",
+    "options",
     "extras",
     "durable",
     "settings",
@@ -37,6 +38,7 @@ LADDER = (
     "distortion",
     "harness",
     "cli",
+    "__main__",
 )
 """A room may import from itself and from the rooms before it."""
 

@@ -9,16 +9,15 @@ from typing import ClassVar
 
 import pytest
 
-from lm_latent_eval import inference, models
+from lm_latent_eval import models
 from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.models import model_class, name_of, proposals
 from lm_latent_eval.models.proposals import proposal_named
-from lm_latent_eval.registry import Registry
+from lm_latent_eval.registry import ESTIMATORS, Registry
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from tests import tiny_checkpoint
 
-REGISTRIES = (models.REGISTRY, proposals.REGISTRY, inference.REGISTRY)
+REGISTRIES = (models.REGISTRY, proposals.REGISTRY, ESTIMATORS)
 
 
 @dataclass(frozen=True)
@@ -94,11 +93,10 @@ def test_an_unknown_name_lists_its_neighbours(declare):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
+def checkpoint(kglm_directory):
     from lm_latent_eval.models.checkpoint import load
 
-    folder = tmp_path_factory.mktemp("kglm")
-    return load(tiny_checkpoint.write(folder, tiny_checkpoint.kglm()))
+    return load(kglm_directory)
 
 
 @pytest.mark.parametrize("name", ["twice", f"{__name__}:Twice"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from importlib import import_module
 
 import pytest
 from lm_eval.api.model import LM
 
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
+from lm_latent_eval.scoring.interface import TextModel
 from tests.conftest import PROJECT
 
 ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
@@ -42,6 +44,9 @@ def test_a_backend_is_found_and_names_its_model(alias):
 def test_a_model_is_found(name):
     model = model_class(name)
     assert MODELS[name].endswith(f":{model.__name__}")
+    if MODELS[name].startswith("lm_latent_eval.wrappers."):
+        assert isinstance(model, TextModel) and fields(model.options())
+        return  # its directories are those of transformers, of any type
     assert name_of(model.config_class.model_type) == name
 
 

@@ -6,6 +6,7 @@ Parsers are built without importing torch, so ``--help`` is quick.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,10 +27,11 @@ from lm_latent_eval.cli import (
     study,
     tasks,
     text,
+    thoughts,
     train,
     tune,
 )
-from lm_latent_eval.cli.arguments import Parser
+from lm_latent_eval.cli.arguments import Commands, Parser, headings
 from lm_latent_eval.durable import no_room
 
 EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
@@ -38,7 +40,12 @@ EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what it could complete
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    args = parser.parse_args(argv)
     try:
         with _stopped_by(signal.SIGTERM):
             status = int(args.run(args) or 0)
@@ -84,33 +91,40 @@ def _stopped_by(signal_number: int) -> Iterator[None]:
         signal.signal(signal_number, before)
 
 
-_COMMANDS = (
-    train,
-    tune,
-    convert,
-    text,
-    seal,
-    estimate,
-    compare,
-    recompute,
-    report,
-    export,
-    study,
-    distort,
-    explain,
-    tasks,
-)
+_SECTIONS = {
+    "scores": (estimate, compare, explain, recompute, report, export, thoughts),
+    "models": (train, tune, convert, text, seal),
+    "studies": (study, distort),
+    "lm_eval": (tasks,),
+}
+_COMPLETION = """\
+completion by the tab key (pip install 'lm-latent-eval[completion]'), in the start-up \
+file of bash or zsh:
+  eval "$(register-python-argcomplete lm-latent-eval)"
+"""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         prog="lm-latent-eval",
-        description="Latent language models: train, convert and score them.",
+        usage="%(prog)s [-h] [--version] COMMAND ...",
+        epilog=_COMPLETION,
     )
     parser.add_argument(
         "--version", action="version", version=f"lm-latent-eval {__version__}"
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add_to(commands)
+    # Listed in sections by the description; argparse knows one list alone.
+    commands: Commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS
+    )
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for title, modules in _SECTIONS.items():
+        before = len(commands.listed)
+        for module in modules:
+            module.add_to(commands)
+        sections[title] = commands.listed[before:]
+    parser.description = (
+        "Latent language models: train, convert and score them. `lm-latent-eval "
+        f"COMMAND --help` has the options and an example.\n{headings(sections)}"
+    )
     return parser

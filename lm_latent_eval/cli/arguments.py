@@ -1,14 +1,17 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, and how all of them are read and listed."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lm_latent_eval.arguments import integer, one_of
+from lm_latent_eval.options import Option, table
 
 T = TypeVar("T")
 
@@ -16,8 +19,8 @@ Commands = Any
 """What ``add_subparsers`` returns; argparse does not name its type."""
 
 
-class _Noted(argparse._StoreAction):
-    """Stores a value, and under ``given`` that its option was there."""
+class _Noting(argparse.Action):
+    """Notes, under ``given``, that an option was there."""
 
     def __call__(
         self,
@@ -32,14 +35,74 @@ class _Noted(argparse._StoreAction):
             namespace.given = {**given, self.dest: self.option_strings[-1]}
 
 
+class _Noted(_Noting, argparse._StoreAction):
+    pass
+
+
+class _NotedEach(_Noting, argparse._AppendAction):
+    pass
+
+
+class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Commands, each described by what the list of them says of it."""
+
+    @property
+    def listed(self) -> list[tuple[str, str]]:
+        """Every command that has a help, and that."""
+        return [(each.dest, str(each.help)) for each in self._choices_actions]
+
+    def add_parser(self, name: str, **kwargs: Any) -> Any:
+        said = kwargs.get("help", "")
+        kwargs.setdefault("description", f"{said[:1].upper()}{said[1:]}.")
+        return super().add_parser(name, **kwargs)
+
+
+class _Paragraphs(argparse.HelpFormatter):
+    """Fills paragraphs, and leaves alone lines that begin with a space."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            line if line.startswith(" ") else textwrap.fill(line, width)
+            for line in text.splitlines()
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """Reads whole numbers as they are read elsewhere: ``1e3`` is one thousand."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take the arguments of ``ArgumentParser``; commands get such a parser too."""
+    def __init__(self, *args: Any, example: str | None = None, **kwargs: Any) -> None:
+        """Take the arguments of ``ArgumentParser``; commands get such a parser too.
+
+        Args:
+            *args: Those.
+            example: A command line.
+            **kwargs: Those.
+        """
+        if example is not None:
+            kwargs["epilog"] = f"example:\n  {example}"
+        kwargs["formatter_class"] = _Paragraphs
         super().__init__(*args, **kwargs)
+        self.example = example
         self.register("type", int, integer)
         self.register("action", None, _Noted)
+        self.register("action", "append", _NotedEach)
+        self.register("action", "parsers", _Listed)
+
+
+def headings(commands: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """List commands with what they do, under headings."""
+    width = 1 + max(len(name) for rows in commands.values() for name, _ in rows)
+    lines = []
+    for title, rows in commands.items():
+        lines += ["", f"{title}:"]
+        for name, said in rows:
+            lines += textwrap.wrap(
+                f"{name:<{width}} {said}",
+                76,
+                initial_indent="  ",
+                subsequent_indent=" " * (width + 3),
+            )
+    return "\n".join(lines)
 
 
 def say_idle(args: argparse.Namespace, names: Iterable[str] | None, why: str) -> None:
@@ -61,9 +124,13 @@ _OF_OUTPUT = {"report", "output", "format"}
 
 def add_format(parser: argparse.ArgumentParser) -> None:
     """Add how a command prints its table."""
-    parser.add_argument(
-        "--format", default="text", help="of the table: text (default), csv or latex"
+    action = parser.add_argument(
+        "--format",
+        default="text",
+        metavar="NAME",
+        help="of the table: text (default), csv or latex",
     )
+    _complete(action, lambda: ("text", "csv", "latex"))
 
 
 def read_format(args: argparse.Namespace) -> str:
@@ -77,19 +144,84 @@ def read_format(args: argparse.Namespace) -> str:
     return one_of("--format", args.format, FORMATS)
 
 
-def add_fields(parser: argparse.ArgumentParser, options: Any) -> None:
-    """Add one option a field of a dataclass of numbers, a type or an instance of it."""
-    for field in dataclasses.fields(options):
-        default = getattr(options, field.name)
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
+Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
+_METAVARS = {"whole number": "N", "number": "X", "whole number or text": "N"}
+
+
+def add_options(
+    parser: Arguments, kind: type[Any], names: Collection[str] | None = None
+) -> None:
+    """Add options of a table, to be read where the model is known.
+
+    Args:
+        parser: Where to.
+        kind: The table, see ``lm_latent_eval.options``.
+        names: Which; None is all.
+    """
+    rows = table(kind)
+    for row in rows:
+        if names is None or row.name in names:
+            action = parser.add_argument(
+                _flag(row.name),
+                metavar=_METAVARS.get(row.kind, "NAME"),
+                help=_said(row, rows),
+            )
+            _complete(action, row.choices)
+
+
+def given(args: argparse.Namespace, kind: type[Any]) -> dict[str, str]:
+    """Return the options of a table that were given, by name."""
+    values = {each.name: getattr(args, each.name, None) for each in _fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> None:
+    """Add the options of a table of numbers, a dataclass or an instance of it."""
+    group = parser.add_argument_group(title)
+    kind = options if isinstance(options, type) else type(options)
+    rows = table(kind)
+    for row in rows:
+        default = getattr(options, row.name)
+        group.add_argument(
+            _flag(row.name),
             type=type(default),
             default=default,
-            help=f"default: {default}",
+            metavar=_METAVARS[row.kind],
+            help=_said(dataclasses.replace(row, default=default), rows),
         )
 
 
 def fields(options: type[T], args: argparse.Namespace) -> T:
     """Read that dataclass back."""
-    names = (field.name for field in dataclasses.fields(options))  # type: ignore[arg-type]
+    names = (each.name for each in _fields(options))
     return options(**{name: getattr(args, name) for name in names})
+
+
+def _fields(kind: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _said(row: Option, rows: Sequence[Option]) -> str:
+    """Return the help of an option as this help has it: no sentence, names as flags."""
+    names = {each.name for each in rows}
+
+    def spelled(found: re.Match[str]) -> str:
+        return _flag(found[1]) if found[1] in names else found[1]
+
+    default = row.default if row.unset is None else row.unset
+    text = f"{row.sentences.rstrip('.')} (default: {default})"
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    return re.sub(r"``(.+?)``", spelled, text).replace("%", "%%")
+
+
+def _complete(
+    action: argparse.Action, choices: Callable[[], Sequence[str]] | None
+) -> None:
+    """Let a shell suggest values; others are not refused, or elsewhere."""
+    if choices is not None:
+        action.completer = lambda **_: choices()  # type: ignore[attr-defined]

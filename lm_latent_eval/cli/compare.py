@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
-from lm_latent_eval.cli.estimate import OPTIONS
+from lm_latent_eval.cli.estimate import add_scoring, scoring
+from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 
 if TYPE_CHECKING:
     from lm_latent_eval.scoring.records import Record
@@ -22,14 +24,12 @@ def add_to(commands: Commands) -> None:
         description="A side is a folder of lm_eval --output_path (other models than "
         "ours with --log_samples), a file of `estimate`, or, with --data, a "
         "checkpoint. Several runs of a model, joined by commas, are one side.",
+        example="lm-latent-eval compare A.jsonl B.jsonl",
     )
     compare.add_argument("sides", nargs="+", metavar="SIDE", help="two or more")
     compare.add_argument("--data", type=Path, help="texts that checkpoints score")
-    for name, what in OPTIONS.items():
-        compare.add_argument(f"--{name.replace('_', '-')}", help=what)
     add_format(compare)
-    compare.add_argument("--device", help="cpu or cuda")
-    compare.add_argument("--dtype", help="float32 or float64")
+    add_scoring(compare)
     compare.set_defaults(run=_compare)
 
 
@@ -43,7 +43,8 @@ def _compare(args: argparse.Namespace) -> None:
         raise ValueError("one side was given twice")
     kind = read_format(args)
     if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
-        idle = ("data", "device", "dtype", *OPTIONS)
+        scored = (field.name for field in fields(ScoringOptions))
+        idle = ("data", "option", "model", "batch_size", "device", "dtype", *scored)
         say_idle(args, idle, "no side is a checkpoint that is scored now")
     names = dict(zip(ascii_uppercase, args.sides, strict=False))
     sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
@@ -78,16 +79,17 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     from lm_latent_eval.models.checkpoint import Checkpoint
     from lm_latent_eval.scoring.files import score
     from lm_latent_eval.scoring.interface import open_model, scorer_of
-    from lm_latent_eval.scoring.options import parse_device, parse_dtype
     from lm_latent_eval.text.corpora import read_texts
 
-    given = {n: v for n in OPTIONS if (v := getattr(args, n)) is not None}
+    given = scoring(args)
     opened = open_model(
         directory,
+        model=args.model,
         options=given,
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),
     )
     if isinstance(opened, Checkpoint) and opened.model.estimators[0] == "exact":
         given = {name: value for name, value in given.items() if name == "unk"}
-    return score(scorer_of(opened, given), read_texts(args.data))
+    scorer = scorer_of(opened, given, batch_size=args.batch_size)
+    return score(scorer, read_texts(args.data))

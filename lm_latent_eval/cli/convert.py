@@ -14,7 +14,11 @@ def add_to(commands: Commands) -> None:
         "convert", help="turn a model of other code into a checkpoint"
     )
     originals = convert.add_subparsers(required=True, metavar="MODEL")
-    kglm = originals.add_parser("kglm", help="an AllenNLP archive of a KGLM")
+    kglm = originals.add_parser(
+        "kglm",
+        help="an AllenNLP archive of a KGLM",
+        example="lm-latent-eval convert kglm --archive model.tar.gz --output DIR",
+    )
     _add_archives(kglm, "kglm-disc")
     for name, holds in (
         ("knowledge-graph", "entity -> [(relation, tail), ...]"),
@@ -28,14 +32,22 @@ def add_to(commands: Commands) -> None:
     kglm.add_argument("--output", type=Path, required=True, help="checkpoint directory")
     kglm.set_defaults(run=_kglm)
 
-    entitynlm = originals.add_parser("entitynlm", help="an archive of an EntityNLM")
+    entitynlm = originals.add_parser(
+        "entitynlm",
+        help="an archive of an EntityNLM",
+        example="lm-latent-eval convert entitynlm --archive model.tar.gz --output DIR",
+    )
     _add_archives(entitynlm, "EntityDisc")
     entitynlm.add_argument(
         "--output", type=Path, required=True, help="checkpoint directory"
     )
     entitynlm.set_defaults(run=_entitynlm)
 
-    rnng = originals.add_parser("rnng", help="a checkpoint of the URNNG program")
+    rnng = originals.add_parser(
+        "rnng",
+        help="a checkpoint of the URNNG program",
+        example="lm-latent-eval convert rnng --model rnng.pt --output DIR",
+    )
     rnng.add_argument("--model", type=Path, required=True, help="the .pt file")
     rnng.add_argument(
         "--no-sentence-ends",
@@ -45,10 +57,13 @@ def add_to(commands: Commands) -> None:
     rnng.add_argument("--output", type=Path, required=True, help="checkpoint directory")
     rnng.set_defaults(run=_rnng)
 
-    lrlm = originals.add_parser("lrlm", help="a checkpoint of the LRLM program")
-    _add_relation_files(lrlm)
-    nklm = originals.add_parser("nklm", help="an NKLM of the same program")
-    _add_relation_files(nklm)
+    for name, what in (
+        ("lrlm", "a checkpoint of the LRLM program"),
+        ("nklm", "an NKLM of the same program"),
+    ):
+        files = " ".join(f"--{file} {file.upper()}" for file in _RELATION_FILES)
+        example = f"lm-latent-eval convert {name} {files} --texts TEXTS --output DIR"
+        _add_relation_files(originals.add_parser(name, help=what, example=example))
 
 
 _RELATION_FILES = {

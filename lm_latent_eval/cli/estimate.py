@@ -5,25 +5,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands
-
-OPTIONS = {
-    "estimator": "auto, mixed, is, beam, smc or exact (default: the model's own)",
-    "num_samples": "samples a text, or width of the beam (default: 100)",
-    "proposal": "what latents are drawn from (default: what reads most)",
-    "temperature": "divides the proposal's scores (default: 1)",
-    "seed": "of the random numbers (default: 0)",
-    "unk": "unknown words: spelled, penalized or closed",
-    "target_stderr": "choose the samples of each text for this error, in nats",
-    "max_samples": "the most that --target-stderr may choose",
-    "bounds": "lower, or both for an upper bound as well (default: lower)",
-}
+from lm_latent_eval.cli.arguments import Commands, add_options, given
+from lm_latent_eval.scoring.options import (
+    OpeningOptions,
+    ScoringOptions,
+    parse_device,
+    parse_dtype,
+)
 
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
     estimate = commands.add_parser(
-        "estimate", help="score a file of texts, with Monte Carlo errors"
+        "estimate",
+        help="score a file of texts, with Monte Carlo errors",
+        example="lm-latent-eval estimate DIR --data texts.jsonl --output scores.jsonl",
     )
     estimate.add_argument("checkpoint", help="directory or hub repository")
     estimate.add_argument(
@@ -37,29 +33,55 @@ def add_to(commands: Commands) -> None:
         type=Path,
         help="JSON lines, an estimate a text; an interrupted run goes on from there",
     )
-    for name, what in OPTIONS.items():
-        estimate.add_argument(f"--{name.replace('_', '-')}", help=what)
-    estimate.add_argument("--batch-size", help="texts scored together")
-    estimate.add_argument("--device", help="cpu or cuda")
-    estimate.add_argument("--dtype", help="float32 or float64")
+    add_scoring(estimate)
     estimate.set_defaults(run=_estimate)
+
+
+def add_scoring(parser: argparse.ArgumentParser) -> None:
+    """Add how checkpoints are scored."""
+    add_options(parser.add_argument_group("models with latents"), ScoringOptions)
+    own = parser.add_argument_group("models that score strings their own way")
+    own.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one of the model's own options; may be given again",
+    )
+    computing = parser.add_argument_group("computing")
+    add_options(computing, OpeningOptions, ("model", "batch_size", "device", "dtype"))
+
+
+def scoring(args: argparse.Namespace) -> dict[str, str]:
+    """Read the options that were given, by name.
+
+    Raises:
+        ValueError: If one has no name.
+    """
+    found = given(args, ScoringOptions)
+    for text in args.option:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ValueError(f"--option {text!r}: expected NAME=VALUE")
+        found[name] = value
+    return found
 
 
 def _estimate(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.estimates import table
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.scoring.interface import open_model, scorer_of
-    from lm_latent_eval.scoring.options import parse_device, parse_dtype
     from lm_latent_eval.text.corpora import read_texts
 
-    given = {n: v for n in OPTIONS if (v := getattr(args, n)) is not None}
+    options = scoring(args)
     texts = read_texts(args.data)
     opened = open_model(
         args.checkpoint,
-        options=given,
+        model=args.model,
+        options=options,
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),
     )
-    scorer = scorer_of(opened, given, batch_size=args.batch_size)
+    scorer = scorer_of(opened, options, batch_size=args.batch_size)
     items = score_file(scorer, texts, args.output)
     print(table(items, scorer.fingerprint))

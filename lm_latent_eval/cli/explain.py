@@ -10,7 +10,11 @@ from lm_latent_eval.cli.arguments import Commands
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    explain = commands.add_parser("explain", help="say what the numbers of a run mean")
+    explain = commands.add_parser(
+        "explain",
+        help="say what the numbers of a run mean",
+        example="lm-latent-eval explain results",
+    )
     explain.add_argument(
         "results", type=Path, help="the folder of --output_path, or a file of estimates"
     )

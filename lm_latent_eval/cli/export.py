@@ -28,6 +28,8 @@ def add_to(commands: Commands) -> None:
         "export",
         help="write results for archives, leaderboards and model cards",
         description="Refuses a result that lacks what it must state.",
+        example="lm-latent-eval export results --to model-card --model-id ME/MODEL "
+        "--output DIR/README.md",
     )
     export.add_argument("results", type=Path, help="as `compare` takes them")
     export.add_argument("--to", choices=FORMATS, required=True)

@@ -11,7 +11,9 @@ from lm_latent_eval.cli.arguments import Commands, add_format, read_format
 def add_to(commands: Commands) -> None:
     """Add the command."""
     recompute = commands.add_parser(
-        "recompute", help="the numbers of a run in every unit, without its model"
+        "recompute",
+        help="print the numbers of a run in every unit, without its model",
+        example="lm-latent-eval recompute results --format csv",
     )
     recompute.add_argument(
         "results", type=Path, help="the folder of --output_path, or a file in it"

@@ -15,6 +15,7 @@ def add_to(commands: Commands) -> None:
         "report",
         help="show and compare results on one page of HTML",
         description="The page needs nothing else, and no network.",
+        example="lm-latent-eval report A.jsonl B.jsonl --output report.html",
     )
     report.add_argument("results", nargs="+", help="as `compare` takes them")
     report.add_argument(

@@ -11,7 +11,9 @@ from lm_latent_eval.cli.arguments import Commands
 def add_to(commands: Commands) -> None:
     """Add the command."""
     seal = commands.add_parser(
-        "seal", help="accept a checkpoint that was changed by hand as it is"
+        "seal",
+        help="accept a checkpoint that was changed by hand as it is",
+        example="lm-latent-eval seal DIR",
     )
     seal.add_argument("checkpoint", type=Path, help="the directory")
     seal.set_defaults(run=_seal)

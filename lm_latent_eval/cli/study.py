@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 
 from lm_latent_eval.arguments import whole
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_format,
+    add_options,
+    read_format,
+    say_idle,
+)
+from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 
 def add_to(commands: Commands) -> None:
@@ -17,8 +24,12 @@ def add_to(commands: Commands) -> None:
         description="Estimates one corpus in every way that Logan et al. (2020) "
         "compare, and writes rows (JSON lines), tables (Markdown, CSV, LaTeX) and "
         "figures (PNG, SVG, PDF). An interrupted study goes on where it was.",
+        example="lm-latent-eval study --pretrained DIR --data texts.jsonl "
+        "--output study",
     )
-    study.add_argument("--pretrained", help="checkpoint directory or hub repository")
+    study.add_argument(
+        "--pretrained", metavar="DIR", help="checkpoint directory or hub repository"
+    )
     study.add_argument(
         "--data",
         type=Path,
@@ -47,11 +58,8 @@ def add_to(commands: Commands) -> None:
     study.add_argument(
         "--beam-widths", type=int, nargs="*", metavar="K", help="default: 1 10 100"
     )
-    study.add_argument("--seed", type=int, help="default: 0")
-    study.add_argument("--unk", help="unknown words: spelled, penalized or closed")
-    study.add_argument("--batch-size", help="texts scored together")
-    study.add_argument("--device", help="cpu or cuda")
-    study.add_argument("--dtype", help="float32 or float64")
+    add_options(study, ScoringOptions, ("seed", "unk"))
+    add_options(study, OpeningOptions, ("batch_size", "device", "dtype"))
     study.add_argument(
         "--report",
         type=Path,
@@ -89,7 +97,7 @@ def _run(args: argparse.Namespace) -> None:
         "num_samples": args.num_samples,
         "replicate": args.replicate,
         "beam_widths": None if args.beam_widths is None else tuple(args.beam_widths),
-        "seed": args.seed,
+        "seed": args.seed and whole("seed", args.seed, 0),
         "unk": args.unk,
     }
     choices = {name: value for name, value in given.items() if value is not None}

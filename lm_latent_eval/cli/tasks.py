@@ -11,7 +11,9 @@ from lm_latent_eval.task import task_path
 def add_to(commands: Commands) -> None:
     """Add the command."""
     tasks = commands.add_parser(
-        "tasks", help="print the folder of our task files, for lm_eval --include_path"
+        "tasks",
+        help="print the folder of our task files, for lm_eval --include_path",
+        example="lm-latent-eval tasks",
     )
     tasks.set_defaults(run=_tasks)
 

@@ -12,7 +12,9 @@ from lm_latent_eval.cli.arguments import Commands
 def add_to(commands: Commands) -> None:
     """Add the command."""
     text = commands.add_parser(
-        "text", help="write the plain texts of trees or CoNLL documents"
+        "text",
+        help="write the plain texts of trees or CoNLL documents",
+        example="lm-latent-eval text trees.mrg --output texts.jsonl",
     )
     text.add_argument(
         "data", type=Path, help="trees in brackets or CoNLL: a file or a folder"

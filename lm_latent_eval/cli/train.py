@@ -14,6 +14,7 @@ from lm_latent_eval.training.options import (
     LRLMSize,
     LSTMSize,
     Margin,
+    MDMSize,
     NKLMSize,
     Options,
     RNNGSize,
@@ -27,53 +28,85 @@ def add_to(commands: Commands) -> None:
     train = commands.add_parser("train", help="train a model and write a checkpoint")
     models = train.add_subparsers(required=True, metavar="MODEL")
 
-    kglm = models.add_parser("kglm", help="a knowledge graph LM and its proposals")
+    kglm = models.add_parser(
+        "kglm",
+        help="a knowledge graph LM and its proposals",
+        example=_example("kglm", "jsonl"),
+    )
     _add_annotated(kglm)
-    add_fields(kglm, KGLMSize)
-    add_fields(kglm, Options)
+    add_fields(kglm, "size", KGLMSize)
+    add_fields(kglm, "training", Options)
     kglm.set_defaults(run=_kglm)
 
-    lrlm = models.add_parser("lrlm", help="a latent relation LM, whose sum is exact")
+    lrlm = models.add_parser(
+        "lrlm",
+        help="a latent relation LM, whose sum is exact",
+        example=_example("lrlm", "jsonl"),
+    )
     _add_annotated(lrlm)
-    add_fields(lrlm, LRLMSize)
-    add_fields(lrlm, Options)
+    add_fields(lrlm, "size", LRLMSize)
+    add_fields(lrlm, "training", Options)
     lrlm.set_defaults(run=_lrlm)
 
-    nklm = models.add_parser("nklm", help="a neural knowledge LM, which copies words")
+    nklm = models.add_parser(
+        "nklm",
+        help="a neural knowledge LM, which copies words",
+        example=_example("nklm", "jsonl"),
+    )
     _add_annotated(nklm)
-    add_fields(nklm, NKLMSize)
-    add_fields(nklm, Options)
+    add_fields(nklm, "size", NKLMSize)
+    add_fields(nklm, "training", Options)
     nklm.set_defaults(run=_nklm)
 
-    entitynlm = models.add_parser("entitynlm", help="an entity LM and its proposals")
+    entitynlm = models.add_parser(
+        "entitynlm",
+        help="an entity LM and its proposals",
+        example=_example("entitynlm", "conll"),
+    )
     _add_data(entitynlm, "documents with coreference, a CoNLL file or a folder of them")
-    add_fields(entitynlm, EntityNLMSize)
-    add_fields(entitynlm, Options(batch_size=4))  # documents are long
+    add_fields(entitynlm, "size", EntityNLMSize)
+    add_fields(entitynlm, "training", Options(batch_size=4))  # documents are long
     entitynlm.set_defaults(run=_entitynlm)
 
-    lstm = models.add_parser("lstm", help="a plain LSTM LM")
+    lstm = models.add_parser(
+        "lstm",
+        help="a plain LSTM LM",
+        example=_example("lstm", "jsonl"),
+    )
     _add_data(lstm, _TEXTS)
     _add_words(lstm)
-    add_fields(lstm, LSTMSize)
-    add_fields(lstm, Options)
+    add_fields(lstm, "size", LSTMSize)
+    add_fields(lstm, "training", Options)
     lstm.set_defaults(run=_lstm)
 
-    rnn = models.add_parser("rnn", help="a simple recurrent (Elman) LM")
+    rnn = models.add_parser(
+        "rnn",
+        help="a simple recurrent (Elman) LM",
+        example=_example("rnn", "txt"),
+    )
     _add_data(rnn, _TEXTS)
     _add_words(rnn)
-    add_fields(rnn, RNNSize)
-    add_fields(rnn, Options)
+    add_fields(rnn, "size", RNNSize)
+    add_fields(rnn, "training", Options)
     rnn.set_defaults(run=_rnn)
 
-    srnn = models.add_parser("srnn", help="a sentence-level RNN, unnormalised")
+    srnn = models.add_parser(
+        "srnn",
+        help="a sentence-level RNN, unnormalised",
+        example=_example("srnn", "txt"),
+    )
     _add_data(srnn, f"{_TEXTS}; every line of a text is a sentence")
     _add_words(srnn)
-    add_fields(srnn, SRNNSize)
-    add_fields(srnn, Margin)
-    add_fields(srnn, Options(batch_size=64, epochs=10))
+    add_fields(srnn, "size", SRNNSize)
+    add_fields(srnn, "task", Margin)
+    add_fields(srnn, "training", Options(batch_size=64, epochs=10))
     srnn.set_defaults(run=_srnn)
 
-    rnng = models.add_parser("rnng", help="a recurrent neural network grammar")
+    rnng = models.add_parser(
+        "rnng",
+        help="a recurrent neural network grammar",
+        example=_example("rnng", "mrg"),
+    )
     _add_data(rnng, "sentences: trees in brackets, or (unsupervised) one a line")
     rnng.add_argument(
         "--objective",
@@ -85,18 +118,37 @@ def add_to(commands: Commands) -> None:
     rnng.add_argument(
         "--num-samples", type=int, default=4, help="trees a sentence (default: 4)"
     )
-    add_fields(rnng, RNNGSize)
-    add_fields(rnng, Options)
+    add_fields(rnng, "size", RNNGSize)
+    add_fields(rnng, "training", Options)
     rnng.set_defaults(run=_rnng)
 
+    mdm = models.add_parser(
+        "mdm",
+        help="a masked diffusion transformer",
+        example=_example("mdm", "jsonl"),
+    )
+    _add_data(mdm, _TEXTS, min_count=False)
+    add_fields(mdm, "size", MDMSize)
+    add_fields(mdm, "training", Options)
+    mdm.set_defaults(run=_mdm)
+
     spelling = models.add_parser(
-        "spelling", help="spelling and spacing for a checkpoint that lacks them"
+        "spelling",
+        help="spelling and spacing for a checkpoint that lacks them",
+        example="lm-latent-eval train spelling DIR --data train.jsonl",
     )
     spelling.add_argument("checkpoint", type=Path, help="the checkpoint to complete")
     spelling.add_argument(
         "--data", type=Path, required=True, help="the text it was trained on"
     )
     spelling.set_defaults(run=_spelling)
+
+
+def _example(model: str, kind: str) -> str:
+    return (
+        f"lm-latent-eval train {model} --data train.{kind} --dev dev.{kind} "
+        "--output DIR"
+    )
 
 
 _TEXTS = (
@@ -116,15 +168,21 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_data(parser: argparse.ArgumentParser, what: str) -> None:
+def _add_data(
+    parser: argparse.ArgumentParser, what: str, *, min_count: bool = True
+) -> None:
     parser.add_argument("--data", type=Path, required=True, help=f"training {what}")
     parser.add_argument("--dev", type=Path, required=True, help="development text")
     parser.add_argument(
         "--output", type=Path, required=True, help="checkpoint directory"
     )
-    parser.add_argument(
-        "--min-count", type=int, default=2, help="rarer words are unknown (default: 2)"
-    )
+    if min_count:
+        parser.add_argument(
+            "--min-count",
+            type=int,
+            default=2,
+            help="rarer words are unknown (default: 2)",
+        )
 
 
 def _add_annotated(parser: argparse.ArgumentParser) -> None:
@@ -251,6 +309,20 @@ def _rnng(args: argparse.Namespace) -> None:
         min_count=args.min_count,
         num_samples=args.num_samples,
         size=fields(RNNGSize, args),
+        options=fields(Options, args),
+    )
+    print(f"wrote {args.output}")
+
+
+def _mdm(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.texts import read_texts
+    from lm_latent_eval.wrappers.mdm.training import train
+
+    train(
+        read_texts(args.data),
+        read_texts(args.dev),
+        args.output,
+        size=fields(MDMSize, args),
         options=fields(Options, args),
     )
     print(f"wrote {args.output}")

@@ -6,7 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_fields, fields
+from lm_latent_eval.cli.arguments import Commands, add_fields, add_options, fields
+from lm_latent_eval.scoring.options import (
+    OpeningOptions,
+    ScoringOptions,
+    parse_device,
+)
 from lm_latent_eval.training.options import Budget
 
 if TYPE_CHECKING:
@@ -16,7 +21,9 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     """Add the command."""
     tune = commands.add_parser(
-        "tune", help="fit a checkpoint's proposal to texts; p stays what it is"
+        "tune",
+        help="fit a checkpoint's proposal to texts; p stays what it is",
+        example="lm-latent-eval tune DIR --data texts.jsonl",
     )
     tune.add_argument("checkpoint", type=Path, help="the directory")
     tune.add_argument(
@@ -26,14 +33,13 @@ def add_to(commands: Commands) -> None:
         help="texts that you will not score: JSON lines with tokens or text, or one "
         "text a line",
     )
-    tune.add_argument("--proposal", help="which (default: the model's own)")
-    tune.add_argument("--device", help="cpu or cuda")
-    add_fields(tune, Budget)
+    add_options(tune, ScoringOptions, ("proposal",))
+    add_options(tune, OpeningOptions, ("device",))
+    add_fields(tune, "budget", Budget)
     tune.set_defaults(run=_tune)
 
 
 def _tune(args: argparse.Namespace) -> None:
-    from lm_latent_eval.scoring.options import parse_device
     from lm_latent_eval.scoring.tuning import tune
     from lm_latent_eval.text.corpora import read_texts
 

@@ -18,6 +18,13 @@ from lm_latent_eval.estimators.certificate import (
     certified_log_likelihood,
     certified_perplexity,
 )
+from lm_latent_eval.estimators.choices import (
+    AccuracyPoint,
+    Margin,
+    accuracy_curve,
+    log_mean_gap,
+    votes,
+)
 from lm_latent_eval.estimators.corpus import (
     checked_log_evidences,
     corpus_effective_sample_size,
@@ -56,12 +63,15 @@ from lm_latent_eval.estimators.rates import (
 from lm_latent_eval.estimators.unseen import unseen_share
 
 __all__ = [
+    "AccuracyPoint",
     "Bound",
     "CorpusEstimate",
     "CorpusRate",
     "Estimate",
     "InformationRate",
+    "Margin",
     "MissedSupportError",
+    "accuracy_curve",
     "bootstrap_interval",
     "branching_factor",
     "certified_log_likelihood",
@@ -81,6 +91,7 @@ __all__ = [
     "log_evidence",
     "log_grid",
     "log_mass",
+    "log_mean_gap",
     "log_ratio_stderr",
     "mean_stderr",
     "pareto_k",
@@ -92,4 +103,5 @@ __all__ = [
     "stacked_weights",
     "stderr",
     "unseen_share",
+    "votes",
 ]

@@ -20,7 +20,7 @@ from typing import Self
 from torch import Tensor
 
 from lm_latent_eval.estimators.corpus import total_count
-from lm_latent_eval.estimators.estimate import Estimate
+from lm_latent_eval.estimators.estimate import Bound, Estimate
 from lm_latent_eval.estimators.rates import perplexity
 
 
@@ -83,7 +83,9 @@ class CorpusRate:
             stream = streams[n] if streams else n
             shared[stream] = shared.get(stream, 0.0) + estimate.draws_stderr
         drawn = math.hypot(*shared.values())
-        bias = math.fsum(e.draws_stderr**2 for e in estimates) / 2
+        # An average of log-weights is no logarithm of an estimate: it has no such bias.
+        logarithms = [e for e in estimates if e.bound is not Bound.ESTIMATED_LOWER]
+        bias = math.fsum(e.draws_stderr**2 for e in logarithms) / 2
         missed = [e.missed for e in estimates]
         loss = math.fsum(m for m in missed if m is not None)
         spread = None

@@ -180,7 +180,7 @@ class Backend(LM):
             logger.warning(
                 "unk=%s charged %d unknown words as a class and %d unusual gaps not at "
                 "all: bits per byte and byte perplexities of these texts mean nothing",
-                self._scorer.fingerprint.get("unk"),
+                self._scorer.fingerprint.get("unk") or "tokenizer",
                 unspelled,
                 respaced,
             )

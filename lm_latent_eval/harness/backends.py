@@ -22,33 +22,41 @@ class Latent(Backend):
     """``latent``: scores strings with the latent language model of a directory.
 
     Args:
-        pretrained: Checkpoint directory or hub repository; None is the embedded
-            demonstration model, where there is one.
-        model: Its name or ``package.module:Class``; None is what the directory says.
-        revision: Of the repository: a commit, tag or branch.
-        proposal: One that the checkpoint has (KGLM: ``adapted``, ``smoothing``,
-            ``peeking``, ``nonpeeking``, ``prior``); None is the model's own choice.
-        estimator: ``auto`` (what a text asks for, the default), ``mixed`` (search and
-            draws), ``is`` (importance sampling), ``beam`` (beam marginalization),
-            ``smc`` (particle filters), or ``exact`` for a model without latents; of
-            another package by its name or ``package.module:Class``.
-        num_samples: K, latents of a text that are found or drawn; ``auto`` takes up to
-            4K. With ``target_stderr`` the size of the pilot.
-        temperature: Divides the proposal's scores; above 1 flattens it.
-        seed: Of all random numbers.
-        unk: ``spelled``, ``penalized`` or ``closed``; None is the first of them that
-            the checkpoint has what it takes for.
+        pretrained: Checkpoint directory or hub repository. None: the demonstration, of
+            ``latent_kglm``.
+        model: Its name or ``package.module:Class``. None: what the directory says.
+        revision: Of the repository: a commit, tag or branch. None: the newest.
+        estimator: How the sum over the latents is estimated. One of ``auto``,
+            ``mixed``, ``is``, ``beam``, ``smc``, ``exact``. None: the first that the
+            model has.
+        num_samples: K, the samples a text or the width of a beam; with
+            ``target_stderr`` the size of the pilot. Default: 100.
+        proposal: What latents are drawn from, one that the checkpoint has. None: the
+            first that the model has.
+        temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
+            1000: beyond, rounding would decide. Default: 1.0.
+        seed: Of all random numbers. Default: 0.
+        unk: What an unknown word costs beside p(unknown): its spelling (``spelled``), 1
+            / number of unknown types (``penalized``) or nothing (``closed``). None: the
+            first of them that the checkpoint has what it takes for.
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
-        max_samples: The most that ``target_stderr`` may choose.
-        log_weights: Whether records beside the results keep log-weights.
-        batch_size: Texts scored together, or ``auto``. Moves no number.
-        max_batch_size: The most that ``auto`` takes.
-        device: Where to compute.
-        dtype: ``float32``, ``float64`` or ``auto`` (as in the checkpoint).
+            None: K is given.
+        max_samples: The most that ``target_stderr`` may choose. Default: 100000.
+        bounds: ``lower``, or ``both`` for an upper bound of whole texts as well, which
+            takes as many draws again. Default: lower.
+        batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
+            no number but by rounding. Default: auto.
+        max_batch_size: The most that ``auto`` takes. None: 64.
+        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
+            if there is one.
+        dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
+            ``auto``, ``float32``, ``float64``. Default: auto.
+        log_weights: Whether records beside the results keep log-weights. Default:
+            False.
 
     A model that scores strings its own way has other options than those from
-    ``proposal`` to ``max_samples``.
+    ``estimator`` to ``bounds``.
     """
 
     default_checkpoint: ClassVar[Path | None] = None

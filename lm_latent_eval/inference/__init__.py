@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.inference.beam import BeamMarginalization
@@ -12,21 +11,7 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
-from lm_latent_eval.registry import Registry
-
-ESTIMATORS: dict[str, Any] = {
-    method.name: method
-    for method in (
-        Mixed,
-        ImportanceSampling,
-        BeamMarginalization,
-        ParticleFilter,
-        Exact,
-    )
-}
-"""Name -> estimator; each is built with its number of samples (or width)."""
-
-REGISTRY = Registry("lm_latent_eval.estimators", "estimator", ESTIMATORS)
+from lm_latent_eval.registry import ESTIMATORS
 
 
 def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estimator]:
@@ -39,15 +24,13 @@ def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estima
     Raises:
         ValueError: If there is none, or it is one of ours that does not suit.
     """
-    if name in ESTIMATORS or name not in REGISTRY:
+    if name in ESTIMATORS.ours or name not in ESTIMATORS:
         one_of("estimator", name, offered)
-    found: Callable[[int], Estimator] = REGISTRY[name]
+    found: Callable[[int], Estimator] = ESTIMATORS[name]
     return found
 
 
 __all__ = [
-    "ESTIMATORS",
-    "REGISTRY",
     "BeamMarginalization",
     "Estimator",
     "Exact",

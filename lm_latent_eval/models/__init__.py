@@ -7,14 +7,17 @@ from typing import Any
 from lm_latent_eval.registry import Registry
 
 MODELS = {
+    "cot": "lm_latent_eval.wrappers.cot.model:ThinkingLM",
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
     "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
+    "mdm": "lm_latent_eval.wrappers.mdm.model:MaskedDiffusion",
     "nklm": "lm_latent_eval.models.nklm.modeling:NKLM",
     "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
     "srnn": "lm_latent_eval.models.srnn.modeling:SentenceRNN",
+    "tokens": "lm_latent_eval.wrappers.tokens.modeling:Tokens",
 }
 """Name -> class. Models of other packages join by an entry point."""
 

@@ -33,7 +33,8 @@ from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.encoder import Encoder, OwnEncoder
 from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.reading import UnknownWords, reader
+from lm_latent_eval.text.reading import reader
+from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.weights import FLOATS, shared_type
 

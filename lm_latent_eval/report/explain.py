@@ -9,6 +9,7 @@ from typing import Any
 from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
+from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.text import strict_json
 
@@ -53,6 +54,9 @@ BOUNDS = {
     "smc": _DRAWN,
     "beam": " An upper bound of the true perplexity: wider beams lower it, as a rule.",
     "exact": " It is exact: nothing is drawn.",
+    "path": " It is exact for this order: nothing is drawn.",
+    "elbo": " An estimate of an upper bound of the true perplexity: more samples make "
+    "it surer, not lower.",
 }
 """Estimator -> on which side of the truth its token perplexity is."""
 ASKED_FOR = ("token_perplexity_at_least",)
@@ -172,6 +176,10 @@ def _how(config: dict[str, Any]) -> str:
         "smc": f"particle filters with {samples} particles a text in all, from "
         f"{drawn_from} (effective samples count filters, at most ten)",
         "exact": "nothing is drawn: log-likelihoods are exact",
+        "elbo": f"a bound of log-likelihoods by {samples} random masks a text, seed "
+        f"{ours['seed']}",
+        "path": f"tokens are revealed by {ours.get('order')}, one order a text: "
+        "log-likelihoods are exact for that model",
     }.get(ours["estimator"], f"estimator {ours['estimator']}")
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
@@ -192,7 +200,9 @@ def _how(config: dict[str, Any]) -> str:
             "The model has no sentence ends, so it is no distribution over lengths: "
             "only texts of as many words compare."
         )
-    if ours["mass"] == "sub-normalised":
+    if "thoughts" in ours:
+        lines.append(how_thought(ours))
+    elif ours["mass"] == "sub-normalised":
         lines.append(
             "The model is sub-normalised: it wastes probability on latents that cannot "
             "happen, so its likelihoods are lower bounds of the renormalised model's."
@@ -201,7 +211,7 @@ def _how(config: dict[str, Any]) -> str:
 
 
 def _task(values: dict[str, Any], estimator: str) -> str:
-    drawn = BOUNDS.get(estimator, _DRAWN) is _DRAWN
+    drawn = estimator not in ("beam", "exact", "path")
     meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
     for name, meaning in meanings.items():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from lm_latent_eval.estimators import CorpusRate, Estimate, enough_samples
@@ -94,7 +94,7 @@ def is_much(method: Any, words: Sequence[int]) -> bool:
 
 def machine_memory() -> int:
     """Return the bytes of main memory, or how much of it a container may use."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory: int = psutil.virtual_memory().total
     try:
         return min(memory, int(CONTAINER.read_text()))
     except (OSError, ValueError):  # no container, or no limit

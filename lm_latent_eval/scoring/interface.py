@@ -25,13 +25,14 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring import effect
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 
 __all__ = [
     "Answer",
     "GenerationOptions",
+    "OffersOptions",
     "Query",
     "TextModel",
     "TextScorer",
@@ -123,6 +124,19 @@ class TextModel(Protocol):
         ...
 
 
+@runtime_checkable
+class OffersOptions(Protocol):
+    """A model that says which options its ``scorer`` takes.
+
+    The documents and ``lm-latent-eval estimate --option`` list what it says.
+    """
+
+    @classmethod
+    def options(cls) -> type[Any]:
+        """Return their table: a dataclass, see ``lm_latent_eval.options``."""
+        ...
+
+
 def open_model(
     path: str | Path,
     *,
@@ -183,8 +197,9 @@ def scorer_of(
 def _parsed(options: Mapping[str, Any], name: str | None) -> ScoringOptions:
     known = [field.name for field in fields(ScoringOptions)]
     if unknown := [option for option in options if option not in known]:
+        opening = [field.name for field in fields(OpeningOptions)]
         raise ValueError(
-            f"{unknown[0]!r} is not an argument of latent_{name}; expected pretrained, "
-            f"dtype, device, batch_size, {', '.join(known)}"
+            f"{unknown[0]!r} is not an argument of latent_{name}; expected "
+            f"{', '.join([*opening, *known])}"
         )
     return ScoringOptions.parse(**options)

@@ -20,9 +20,12 @@ from lm_latent_eval.scoring.interface import (
     open_model,
     scorer_of,
 )
-from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.texts import Query
 
+_DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
+"""What these arguments are where nobody has chosen them: those of ``ScoringOptions``,
+of which another ``TextModel`` need not know all."""
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
 
 
@@ -63,7 +66,7 @@ class LatentModel:
         texts: Sequence[str],
         *,
         contexts: Sequence[str] | None = None,
-        num_samples: int = 100,
+        num_samples: int | None = None,
         estimator: str | None = None,
         proposal: str | None = None,
         temperature: float = 1.0,
@@ -72,7 +75,7 @@ class LatentModel:
         target_stderr: float | None = None,
         max_samples: int = 100_000,
         bounds: str = "lower",
-        batch_size: int | str | None = None,
+        batch_size: int | str | None = "auto",
         progress: bool = False,
         **more: Any,
     ) -> list[Estimate]:
@@ -82,19 +85,28 @@ class LatentModel:
             texts: N strings.
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing.
-            num_samples: K, latents of a text that are found or drawn; ``auto`` takes up
-                to 4K.
-            estimator: ``auto``, ``mixed``, ``is``, ``beam``, ``smc`` or ``exact``; None
-                is the model's own.
-            proposal: What latents are drawn from; None reads most of the text.
-            temperature: Divides the proposal's scores.
-            seed: Of the random numbers, which follow from it and a text's index.
-            unk: ``spelled``, ``penalized`` or ``closed``.
-            target_stderr: Choose K a text for this Monte Carlo error, nats.
-            max_samples: The most that ``target_stderr`` may choose.
-            bounds: ``lower``, or ``both`` for an upper bound as well.
-            batch_size: Texts scored together, which moves no number; None or ``auto``:
-                as many as memory allows.
+            num_samples: K, the samples a text or the width of a beam; with
+                ``target_stderr`` the size of the pilot. Default: 100.
+            estimator: How the sum over the latents is estimated. One of ``auto``,
+                ``mixed``, ``is``, ``beam``, ``smc``, ``exact``. None: the first that
+                the model has.
+            proposal: What latents are drawn from, one that the checkpoint has. None:
+                the first that the model has.
+            temperature: Divides the proposal's scores; above 1 flattens it. From 0.001
+                to 1000: beyond, rounding would decide. Default: 1.0.
+            seed: Of all random numbers. Default: 0.
+            unk: What an unknown word costs beside p(unknown): its spelling
+                (``spelled``), 1 / number of unknown types (``penalized``) or nothing
+                (``closed``). None: the first of them that the checkpoint has what it
+                takes for.
+            target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
+                error of its log-likelihood in nats; the number comes from fresh draws.
+                None: K is given.
+            max_samples: The most that ``target_stderr`` may choose. Default: 100000.
+            bounds: ``lower``, or ``both`` for an upper bound of whole texts as well,
+                which takes as many draws again. Default: lower.
+            batch_size: Texts scored together, or ``auto``: as many as memory allows.
+                Moves no number but by rounding. Default: auto.
             progress: Show a progress bar.
             **more: Options of a model that scores strings its own way.
 
@@ -146,7 +158,7 @@ class LatentModel:
         max_tokens: int = MOST_TOKENS,
         until: Sequence[str] = (),
         sampling_temperature: float = 1.0,
-        num_samples: int = 100,
+        num_samples: int | None = None,
         proposal: str | None = None,
         seed: int = 0,
     ) -> list[str]:
@@ -186,7 +198,7 @@ class LatentModel:
         given = {
             name: value
             for name, value in options.items()
-            if value != getattr(ScoringOptions, name, None)
+            if value is not None and value != _DEFAULTS.get(name)
         }
         return scorer_of(self.opened, given, **how)
 
@@ -197,16 +209,18 @@ def load(
     model: str | None = None,
     revision: str | None = None,
     device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
+    dtype: torch.dtype | str | None = "auto",
 ) -> LatentModel:
     """Load a checkpoint directory, or a repository of the hub.
 
     Args:
         path: Where it is.
-        model: The model's name or ``package.module:Class``; None is what is there.
-        revision: Of the repository: a commit, tag or branch.
-        device: Where to compute; None is a GPU if there is one.
-        dtype: ``float32`` or ``float64``; None is that of the file.
+        model: Its name or ``package.module:Class``. None: what the directory says.
+        revision: Of the repository: a commit, tag or branch. None: the newest.
+        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
+            if there is one.
+        dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
+            ``auto``, ``float32``, ``float64``. Default: auto.
 
     Raises:
         ValueError: If there is no checkpoint, or it is incomplete or damaged.

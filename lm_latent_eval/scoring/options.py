@@ -1,23 +1,67 @@
-"""How log-likelihoods are estimated, checked before anything is loaded."""
+"""How log-likelihoods are estimated, checked before anything is loaded.
+
+The two dataclasses are the tables of options that models of latents and all models
+have: see ``lm_latent_eval.options``. Neither needs torch.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from lm_latent_eval import options
 from lm_latent_eval.arguments import one_of, positive, whole
-from lm_latent_eval.inference import REGISTRY
-from lm_latent_eval.models.proposals import check_temperature
+from lm_latent_eval.options import option
+from lm_latent_eval.registry import ESTIMATORS
+from lm_latent_eval.text.unknown_words import UnknownWords
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = ("float32", "float64")
 """Narrower types lose more in a log-likelihood than sampling does."""
+BOUNDS = ("lower", "both")
+
+
+def estimator_names() -> list[str]:
+    """List what ``estimator`` can be: ours first."""
+    ours = ["auto", *ESTIMATORS.ours]
+    return [*ours, *(name for name in ESTIMATORS.names() if name not in ours)]
+
+
+def _name(name: str, value: Any) -> str | None:
+    return None if value in (None, "") else str(value)
+
+
+def _estimator(name: str, value: Any) -> str | None:
+    if value is None or str(value) in ESTIMATORS:
+        return _name(name, value)
+    return one_of(name, value, estimator_names())
+
+
+def _temperature(name: str, value: Any) -> float:
+    from lm_latent_eval.models.proposals import check_temperature
+
+    temperature = positive(name, value)
+    check_temperature(temperature)
+    return temperature
+
+
+def _stderr(name: str, value: Any) -> float | None:
+    return None if value is None else positive(name, value)
+
+
+def _bounds(name: str, value: Any) -> str:
+    return one_of(name, str(value), BOUNDS)
+
+
+def _batch(name: str, value: Any) -> Any:
+    parse_batch_size(value)
+    return value
 
 
 @dataclass(frozen=True)
@@ -25,18 +69,15 @@ class ScoringOptions:
     """How log-likelihoods are estimated; every field can move a number.
 
     Attributes:
-        estimator: ``auto`` (what a text asks for), ``mixed`` (search and draws),
-            ``is`` (importance sampling), ``beam`` (beam marginalization), ``smc``
-            (particle filters) or ``exact`` (models without latents); None is the
-            model's first.
-        num_samples: K, samples a text, or the width of the beam; ``auto`` takes up to
-            4K. With ``target_stderr`` the size of the pilot.
-        proposal: One that the checkpoint has; None is the one that reads most.
+        estimator: How the sum over the latents is estimated.
+        num_samples: K, the samples a text or the width of a beam; with
+            ``target_stderr`` the size of the pilot.
+        proposal: What latents are drawn from, one that the checkpoint has.
         temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
             1000: beyond, rounding would decide.
         seed: Of all random numbers.
-        unk: What an unknown word costs, see ``UnknownWords``; None is ``spelled`` where
-            the checkpoint has a character model.
+        unk: What an unknown word costs beside p(unknown): its spelling (``spelled``),
+            1 / number of unknown types (``penalized``) or nothing (``closed``).
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
         max_samples: The most that ``target_stderr`` may choose.
@@ -44,15 +85,22 @@ class ScoringOptions:
             takes as many draws again.
     """
 
-    estimator: str | None = None
-    num_samples: int = 100
-    proposal: str | None = None
-    temperature: float = 1.0
-    seed: int = 0
-    unk: str | None = None
-    target_stderr: float | None = None
-    max_samples: int = 100_000
-    bounds: str = "lower"
+    estimator: str | None = option(
+        None, _estimator, choices=estimator_names, unset="the first that the model has"
+    )
+    num_samples: int = option(100, partial(whole, least=1))
+    proposal: str | None = option(None, _name, unset="the first that the model has")
+    temperature: float = option(1.0, _temperature)
+    seed: int = option(0, partial(whole, least=0))
+    unk: str | None = option(
+        None,
+        _name,
+        choices=lambda: [*UnknownWords],
+        unset="the first of them that the checkpoint has what it takes for",
+    )
+    target_stderr: float | None = option(None, _stderr, unset="K is given")
+    max_samples: int = option(100_000, partial(whole, least=1))
+    bounds: str = option("lower", _bounds, choices=lambda: BOUNDS)
 
     @classmethod
     def parse(cls, **arguments: Any) -> ScoringOptions:
@@ -62,60 +110,56 @@ class ScoringOptions:
             ValueError: If there is no such argument, or a value is not one that it can
                 have.
         """
-        names = [field.name for field in fields(cls)]
-        for name in arguments:
-            one_of("argument", name, names)
-        read = {name: _READ[name](name, value) for name, value in arguments.items()}
-        options = cls(**read)
-        if options.target_stderr is not None and options.max_samples < 2:
+        found = options.read(cls, arguments)
+        if found.target_stderr is not None and found.max_samples < 2:
             raise ValueError(
-                f"max_samples={options.max_samples}: a standard error needs at least 2"
+                f"max_samples={found.max_samples}: a standard error needs at least 2"
             )
-        return options
+        return found
 
 
-def _name(name: str, value: Any) -> str | None:
-    return None if value in (None, "") else str(value)
+@dataclass(frozen=True)
+class OpeningOptions:
+    """Which model is opened, and how it computes: options of every model.
 
+    Attributes:
+        pretrained: Checkpoint directory or hub repository.
+        model: Its name or ``package.module:Class``.
+        revision: Of the repository: a commit, tag or branch.
+        batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
+            no number but by rounding.
+        max_batch_size: The most that ``auto`` takes.
+        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``.
+        dtype: Floating type to compute in; ``auto`` is that of the checkpoint.
+        log_weights: Whether records beside the results keep log-weights.
+    """
 
-def _estimator(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if str(value) in REGISTRY:
-        return str(value)
-    return one_of(name, value, ["auto", *REGISTRY.names()])
-
-
-def _temperature(name: str, value: Any) -> float:
-    temperature = positive(name, value)
-    check_temperature(temperature)
-    return temperature
-
-
-_READ: dict[str, Callable[[str, Any], Any]] = {
-    "estimator": _estimator,
-    "num_samples": partial(whole, least=1),
-    "proposal": _name,
-    "temperature": _temperature,
-    "seed": partial(whole, least=0),
-    "unk": _name,
-    "target_stderr": lambda name, value: (
-        None if value is None else positive(name, value)
-    ),
-    "max_samples": partial(whole, least=1),
-    "bounds": lambda name, value: one_of(name, str(value), ["lower", "both"]),
-}
+    pretrained: str | None = option(None, unset="the demonstration, of ``latent_kglm``")
+    model: str | None = option(None, unset="what the directory says")
+    revision: str | None = option(None, unset="the newest")
+    batch_size: int | str | None = option("auto", _batch, choices=lambda: ("auto",))
+    max_batch_size: int | str | None = option(None, _batch, unset="64")
+    device: str | None = option(
+        None, choices=lambda: ("cpu", "cuda"), unset="a GPU if there is one"
+    )
+    dtype: str | None = option("auto", choices=lambda: ("auto", *DTYPES))
+    log_weights: bool = option(False)
 
 
 def parse_dtype(value: Any) -> torch.dtype | None:
     """Read a floating type; ``auto`` is that of the checkpoint."""
     if value is None or value == "auto":
         return None
-    return DTYPES[one_of("dtype", str(value).removeprefix("torch."), list(DTYPES))]
+    import torch
+
+    name = one_of("dtype", str(value).removeprefix("torch."), DTYPES)
+    return {"float32": torch.float32, "float64": torch.float64}[name]
 
 
 def parse_device(value: Any) -> torch.device:
     """Read a device; fall back to the CPU, with a warning, where it is not there."""
+    import torch
+
     if value is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -55,6 +55,7 @@ TYPES = {
     "gaps_not_charged": pa.int64(),
     "is_greedy": pa.bool_(),
     "accuracy": pa.float64(),
+    "canonical": pa.float64(),
     "log_weights": pa.list_(pa.float64()),
 }
 """Columns of a record, named as ``Row`` names them."""
@@ -110,6 +111,8 @@ class Row:
     is_greedy: bool | None = None
     accuracy: float | None = None
     """The task's own, of the whole question."""
+    canonical: float | None = None
+    """Log p of the tokenizer's own segmentation, nats, where all are summed over."""
     log_weights: tuple[float, ...] = field(default=(), repr=False)
     """In the order drawn, nats, if they were asked for."""
 
@@ -154,6 +157,7 @@ class Row:
             stream=scored.stream,
             unknown_words_not_spelled=scored.unspelled,
             gaps_not_charged=scored.respaced,
+            canonical=answer.canonical,
             log_weights=estimate.log_weights,
             **_sums(estimate, answer.sentences),
             **more,

@@ -17,7 +17,7 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder
-from lm_latent_eval.text.reading import UnknownWords
+from lm_latent_eval.text.unknown_words import UnknownWords
 
 TABLE = 1 << 25
 """Scores (texts x tokens x words) held at a time."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators.undecided import is_undecided
 from lm_latent_eval.scoring.answer import Answer
 
 UNRELIABLE_PARETO_K = 0.7
@@ -52,4 +55,34 @@ class Summary:
         if shapes:
             bad = sum(k > UNRELIABLE_PARETO_K for k in shapes)
             summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
+        if questions := self._questions():
+            undecided = sum(map(is_undecided, questions))
+            summary["questions"] = len(questions)
+            summary["share_of_questions_within_monte_carlo_error"] = undecided / len(
+                questions
+            )
+        if summed := [a for a in self.answers if a.canonical is not None]:
+            summary["tokenizations"] = _tokenizations(summed)
         return summary
+
+    def _questions(self) -> list[list[tuple[float, ...]]]:
+        """Collect the options of each question: what shares its draws, if several."""
+        asked = defaultdict(list)
+        for answer in self.answers:
+            asked[answer.stream].append(answer.replicates)
+        return [rows for rows in asked.values() if len(rows) > 1 and all(rows)]
+
+
+def _tokenizations(answers: list[Answer]) -> dict[str, Any]:
+    """Compare strings with their canonical tokens: nats, and per cent of the latter."""
+    canonical = math.fsum(answer.canonical or 0.0 for answer in answers)
+    estimate = Estimate.product([answer.estimate for answer in answers])
+    gaps = [a.estimate.log_evidence - (a.canonical or 0.0) for a in answers]
+    gap = math.fsum(gaps)
+    return {
+        "log_likelihood_of_canonical_tokens": canonical,
+        "gap": gap,
+        "gap_stderr": estimate.stderr,
+        "gap_percent": -100 * gap / canonical if canonical else None,
+        "median_share_on_canonical_tokens": math.exp(-statistics.median(gaps)),
+    }

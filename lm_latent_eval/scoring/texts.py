@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lm_latent_eval.text.encoder import Encoder
-from lm_latent_eval.text.reading import Reading, UnknownWords
+from lm_latent_eval.text.reading import Reading
+from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import LITERAL_UNKNOWN
 
 

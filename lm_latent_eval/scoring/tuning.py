@@ -15,7 +15,7 @@ from lm_latent_eval.models.proposals import RANGES
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned, dumps, grouped, spaced
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.reading import UnknownWords
+from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.training.fitting import Fit, fit
 from lm_latent_eval.training.options import Budget
 from lm_latent_eval.training.supervised import only_trainer

@@ -14,7 +14,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from tokenizers import Tokenizer
 
-from lm_latent_eval.text.reading import Reading, UnknownWords
+from lm_latent_eval.text.reading import Reading
+from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import encodable
 
 

@@ -7,16 +7,15 @@ white space between words. What is charged for them is a matter of policy
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from itertools import compress, pairwise
 from typing import Self
 
 from lm_latent_eval.text.orthography import Orthography
+from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import (
     END,
     LITERAL_UNKNOWN,
@@ -27,33 +26,6 @@ from lm_latent_eval.text.words import (
     encodable,
     join,
 )
-
-
-class UnknownWords(StrEnum):
-    """What an unknown word costs on top of p(unknown)."""
-
-    SPELLED = "spelled"
-    """Its spelling, and white space is charged as well: a distribution over strings."""
-    PENALIZED = "penalized"
-    """1 / number of unknown types: the unknown-penalised perplexity."""
-    CLOSED = "closed"
-    """Nothing: the vocabulary is closed, as in the papers."""
-
-    @classmethod
-    def parse(cls, name: str) -> UnknownWords:
-        """Read a policy's name.
-
-        Raises:
-            ValueError: If there is no such policy.
-        """
-        try:
-            return cls(name)
-        except ValueError:
-            near = difflib.get_close_matches(name, list(cls))
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueError(
-                f"unk={name!r}: expected one of {', '.join(cls)}{hint}"
-            ) from None
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,18 @@ class Options:
 
 @dataclass(frozen=True)
 class KGLMSize:
-    """How large a KGLM to build; see ``KGLMConfig``."""
+    """How large a KGLM to build; see ``KGLMConfig``.
+
+    Attributes:
+        token_embedding_dim: Also the size of the text part of the hidden state.
+        entity_embedding_dim: Also of relations.
+        hidden_size: Of the inner recurrent layers.
+        num_layers: Recurrent layers.
+        cutoff: An entity stays a candidate parent this many tokens after its mention.
+        max_aliases: Names kept of an entity, at most.
+        max_alias_words: Words kept of a name, at most.
+        dropout: Share of inputs that is left out in training.
+    """
 
     token_embedding_dim: int = 128
     entity_embedding_dim: int = 32
@@ -51,7 +62,18 @@ class KGLMSize:
 
 @dataclass(frozen=True)
 class LRLMSize:
-    """How large an LRLM to build; see ``RelationConfig``."""
+    """How large an LRLM to build; see ``RelationConfig``.
+
+    Attributes:
+        embedding_dim: Of words.
+        hidden_size: Of every recurrent layer.
+        num_layers: Recurrent layers.
+        fact_dim: Of relations and of objects; a fact has both.
+        num_pieces: Rows of the table of letter n-grams that encode names.
+        max_aliases: Names kept of an entity, at most.
+        max_alias_words: Words kept of a name, at most.
+        dropout: Share of inputs that is left out in training.
+    """
 
     embedding_dim: int = 128
     hidden_size: int = 192
@@ -70,7 +92,14 @@ class NKLMSize(LRLMSize):
 
 @dataclass(frozen=True)
 class LSTMSize:
-    """How large an LSTM to build; see ``LSTMConfig``."""
+    """How large an LSTM to build; see ``LSTMConfig``.
+
+    Attributes:
+        embedding_dim: Of words.
+        hidden_size: Of every recurrent layer.
+        num_layers: Recurrent layers.
+        dropout: Share of inputs that is left out in training.
+    """
 
     embedding_dim: int = 128
     hidden_size: int = 192
@@ -80,7 +109,15 @@ class LSTMSize:
 
 @dataclass(frozen=True)
 class RNNSize:
-    """How large a simple RNN to build; see ``RNNConfig``."""
+    """How large a simple RNN to build; see ``RNNConfig``.
+
+    Attributes:
+        embedding_dim: Of words.
+        hidden_size: Of every recurrent layer.
+        num_layers: Recurrent layers.
+        num_classes: Of words; a word is predicted by its class first.
+        dropout: Share of inputs that is left out in training.
+    """
 
     embedding_dim: int = 200
     hidden_size: int = 200
@@ -91,9 +128,45 @@ class RNNSize:
 
 @dataclass(frozen=True)
 class SRNNSize:
-    """How large a sentence-level RNN to build; see ``SRNNConfig``."""
+    """How large a sentence-level RNN to build; see ``SRNNConfig``.
+
+    Attributes:
+        hidden_size: Of words and of what is read so far.
+    """
 
     hidden_size: int = 75
+
+
+@dataclass(frozen=True)
+class MDMSize:
+    """How large a masked diffusion transformer to build.
+
+    Attributes:
+        vocab_size: Subwords, at most.
+        hidden_size: Of each layer; feed-forward layers are twice as wide.
+        num_layers: Of them.
+        num_heads: Of attention.
+        max_length: Tokens read at once; longer training texts are cut.
+    """
+
+    vocab_size: int = 2000
+    hidden_size: int = 128
+    num_layers: int = 3
+    num_heads: int = 4
+    max_length: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"hidden_size={self.hidden_size}: expected a multiple of twice "
+                f"num_heads={self.num_heads}"
+            )
+        if self.vocab_size < 260:
+            raise ValueError(
+                f"vocab_size={self.vocab_size}: expected at least 260, for 256 bytes "
+                "and the marks of a text"
+            )
 
 
 @dataclass(frozen=True)
@@ -120,7 +193,15 @@ class Margin:
 
 @dataclass(frozen=True)
 class EntityNLMSize:
-    """How large an EntityNLM to build; see ``EntityNLMConfig``."""
+    """How large an EntityNLM to build; see ``EntityNLMConfig``.
+
+    Attributes:
+        embedding_dim: Of words, the top of the recurrent layers and entities.
+        hidden_size: Of every recurrent layer.
+        num_layers: Recurrent layers.
+        max_mention_length: Words of a mention, at most.
+        dropout: Share of inputs that is left out in training.
+    """
 
     embedding_dim: int = 128
     hidden_size: int = 192
@@ -131,7 +212,15 @@ class EntityNLMSize:
 
 @dataclass(frozen=True)
 class RNNGSize:
-    """How large an RNNG to build; see ``RNNGConfig``."""
+    """How large an RNNG to build; see ``RNNGConfig``.
+
+    Attributes:
+        hidden_size: Of embeddings, stack and composition.
+        num_layers: Recurrent layers of the stack.
+        proposal_size: Of each direction of the proposal's LSTM.
+        max_words: Of the longest sentence that the proposal can read.
+        dropout: Share of inputs that is left out in training.
+    """
 
     hidden_size: int = 128
     num_layers: int = 2

@@ -32,7 +32,16 @@ class Network:
     """Of weights, configuration and tokenizer as they were loaded: a quantized or
     adapted network has another."""
     max_length: int
-    """Tokens that it reads at once."""
+    """Tokens that it is to read at once."""
+    positions: int
+    """Tokens that it can read at once, ``max_length`` or more."""
+    prefix_token: int | None = None
+    """What the first token of a text follows; None: nothing."""
+    adds_special: bool | None = None
+    """Whether the tokenizer puts its special tokens around a text; None: as it was
+    made to."""
+    mixed_precision: torch.dtype | None = None
+    """What it computes in where that is not the type of its weights."""
 
     @classmethod
     def of(
@@ -41,6 +50,9 @@ class Network:
         tokenizer: PreTrainedTokenizerBase,
         *,
         max_length: int | None = None,
+        prefix_token: int | None = None,
+        adds_special: bool | None = None,
+        mixed_precision: torch.dtype | None = None,
     ) -> Network:
         """Take a loaded network.
 
@@ -49,17 +61,34 @@ class Network:
             tokenizer: Its tokenizer.
             max_length: Tokens that it reads at once; None is what its configuration or
                 its tokenizer says.
+            prefix_token: What the first token of a text follows; None is the
+                tokenizer's start token, else its end token.
+            adds_special: Whether the tokenizer puts its special tokens around a text;
+                None: as it was made to.
+            mixed_precision: What to compute in where that is not the type of its
+                weights.
 
         Raises:
             ValueError: If neither says how many tokens it reads.
         """
         model.eval()
+        if prefix_token is None:
+            prefix_token = tokenizer.bos_token_id
+        if prefix_token is None:
+            prefix_token = tokenizer.eos_token_id
+        if max_length is None:
+            max_length = _max_length(model, tokenizer)
+        configured = _configured_length(model) or max_length
         return cls(
             model,
             tokenizer,
             str(getattr(model, "name_or_path", "") or type(model).__name__),
             _digest(model, tokenizer),
-            max_length or _max_length(model, tokenizer),
+            max_length,
+            max(max_length, configured),
+            prefix_token,
+            adds_special,
+            mixed_precision,
         )
 
     @classmethod
@@ -106,11 +135,17 @@ class Network:
         }
 
 
-def _max_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+def _configured_length(model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config()
     for name in CONFIGURED_LENGTHS:
         if isinstance(length := getattr(config, name, None), int):
             return length
+    return None
+
+
+def _max_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    if length := _configured_length(model):
+        return length
     if tokenizer.model_max_length < 10**12:  # transformers says 10^30 for "unknown"
         return int(tokenizer.model_max_length)
     raise ValueError(

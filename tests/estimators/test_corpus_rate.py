@@ -1,13 +1,14 @@
 """A corpus's number and its errors: by hand, and against replicates."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.estimators import CorpusRate, Estimate, log_evidence, stderr
+from lm_latent_eval.estimators import Bound, CorpusRate, Estimate, log_evidence, stderr
 
 
 def drawn(log_p, error, checked=True):
@@ -134,3 +135,17 @@ def test_intervals_of_a_corpus_cover_the_truth(num_texts, trials):
     assert covered / trials >= 0.93 - noise
     if num_texts == 200:
         assert without_bias / trials < 0.9, "premise: the bias matters"
+
+
+def test_an_average_of_log_weights_has_no_bias_of_a_logarithm():
+    """Its errors only add in squares; those of logarithms have half a variance more."""
+
+    def estimates(bound):
+        known = Estimate.exact(-9.0, num_tokens=3)
+        return [replace(known, bound=bound, draws_stderr=2.0, stderr=2.0)] * 4
+
+    units = torch.tensor([3] * 4)
+    bound = CorpusRate.nats(estimates(Bound.ESTIMATED_LOWER), units)
+    assert bound.monte_carlo_stderr == pytest.approx(2 * math.sqrt(4) / 12)
+    drawn = CorpusRate.nats(estimates(Bound.STOCHASTIC_LOWER), units)
+    assert drawn.monte_carlo_stderr == pytest.approx(math.hypot(4, 8) / 12)

@@ -216,7 +216,8 @@ def test_a_file_may_change_once_it_is_read(published):
 
 
 def test_no_model_keeps_a_file_mapped():
-    assert all(issubclass(model_class(name), Pretrained) for name in REGISTERED)
+    ours = [n for n, place in REGISTERED.items() if ".wrappers." not in place]
+    assert all(issubclass(model_class(name), Pretrained) for name in ours)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -18,7 +18,13 @@ from tests import tiny_checkpoint
 
 NUM_TEXTS = 60
 SPELLED = {"model": "m", "unk": "spelled", "vocabulary": "v"}
-KINDS = {"exact": 0.0, "strict lower": 0.0, "stochastic lower": 0.2, "none": 0.2}
+KINDS = {
+    "exact": 0.0,
+    "strict lower": 0.0,
+    "stochastic lower": 0.2,
+    "estimate of a lower bound": 0.2,
+    "none": 0.2,
+}
 
 
 def row(n, log_likelihood, kind="exact", **more):
@@ -90,6 +96,9 @@ def test_known_errors_make_a_number_of_an_estimate():
     a, b = record(3.0, "stochastic lower"), record(0.0, "stochastic lower", seed=1)
     assert verdict(known(a), known(b)).decided
     assert not verdict(known(a), b).decided
+    a, b = record(3.0), record(0.0, "estimate of a lower bound", seed=1)
+    assert not verdict(a, known(b)).decided, "an error of the bound, not of log p"
+    assert verdict(known(record(3.0, "estimate of a lower bound")), record(0.0)).decided
 
 
 def test_a_difference_within_its_error_decides_nothing():

@@ -14,7 +14,6 @@ from lm_latent_eval.scoring.budget import SHORT, Auto, Fixed
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
-from tests import tiny_checkpoint
 
 
 def text(words: int, index: int = 0) -> SimpleNamespace:
@@ -122,9 +121,8 @@ def test_filters_can_be_divided_and_tell_their_error(number):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("kglm")
-    return load(tiny_checkpoint.write(directory, tiny_checkpoint.kglm()), device="cpu")
+def checkpoint(kglm_directory):
+    return load(kglm_directory, device="cpu")
 
 
 def scored(checkpoint, texts, batch_size=None, **options):

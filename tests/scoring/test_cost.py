@@ -25,9 +25,8 @@ WORDS = 5 + 2 + 2
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("kglm")
-    return tiny_checkpoint.write(directory, tiny_checkpoint.kglm())
+def checkpoint(kglm_directory):
+    return kglm_directory
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,14 @@ from lm_latent_eval.scoring import files
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from tests import tiny_checkpoint
 from tests.rounding import agree
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada"]
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("kglm")
-    writing = tiny_checkpoint.orthography()
-    return tiny_checkpoint.write(directory, tiny_checkpoint.kglm(), writing)
+def checkpoint(spelled_directory):
+    return spelled_directory
 
 
 @pytest.fixture(scope="module")

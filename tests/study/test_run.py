@@ -27,9 +27,8 @@ TEMPERATURES = (1.0, 2.0)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoint")
-    return load(tiny_checkpoint.write(folder, tiny_checkpoint.kglm()))
+def checkpoint(kglm_directory):
+    return load(kglm_directory)
 
 
 @pytest.fixture

@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, add_options
+from lm_latent_eval.scoring.options import (
+    OpeningOptions,
+    parse_device,
+    parse_dtype,
+)
 
 
 def add_to(steps: Commands) -> None:
@@ -21,6 +26,8 @@ def _add_sample(steps: Commands) -> None:
         help="draw sequences with their log-probabilities",
         description="Writes Arrow shards of token ids with their log-probabilities in "
         "nats. An interrupted run goes on where it was.",
+        example="lm-latent-eval distort sample --language agreement "
+        "--num-sequences 1000 --output corpus",
     )
     sample.add_argument(
         "--language",
@@ -64,7 +71,7 @@ def _add_sample(steps: Commands) -> None:
         "--end-id", type=int, help="token that ends one (default: the model's)"
     )
     causal.add_argument("--batch-size", type=int, help="sequences computed together")
-    causal.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    add_options(causal, OpeningOptions, ("device",))
     causal.add_argument("--dtype", help="float32 (default) or float64")
     sample.set_defaults(run=_sample)
 
@@ -75,6 +82,7 @@ def _add_language(steps: Commands) -> None:
         help="make up a random grammar or hidden Markov model",
         description="Writes a JSON file for --language, with lopsided random "
         "probabilities.",
+        example="lm-latent-eval distort language pcfg --output grammar.json",
     )
     language.add_argument("kind", choices=("pcfg", "hmm"))
     language.add_argument("--output", type=Path, required=True, help="JSON file")
@@ -95,7 +103,9 @@ def _add_language(steps: Commands) -> None:
 
 def _add_tokenizer(steps: Commands) -> None:
     tokenizer = steps.add_parser(
-        "tokenizer", help="train a byte-pair encoding for a causal LM"
+        "tokenizer",
+        help="train a byte-pair encoding for a causal LM",
+        example="lm-latent-eval distort tokenizer --data texts.txt --output tokenizer",
     )
     tokenizer.add_argument(
         "--data", type=Path, required=True, help="texts: JSON lines, or one text a line"
@@ -110,7 +120,6 @@ def _add_tokenizer(steps: Commands) -> None:
 def _sample(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.distortion.learners.languages import open_language
-    from lm_latent_eval.scoring.options import parse_device, parse_dtype
 
     given = {
         "temperature": args.temperature,

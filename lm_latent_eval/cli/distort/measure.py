@@ -6,7 +6,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_format,
+    add_options,
+    read_format,
+    say_idle,
+)
+from lm_latent_eval.scoring.options import (
+    OpeningOptions,
+    ScoringOptions,
+    parse_device,
+)
 
 
 def add_to(steps: Commands) -> None:
@@ -24,6 +35,8 @@ def _add_score(steps: Commands) -> None:
         description="Writes Arrow shards of columns: of each sequence its "
         "log-probability under the language and under the model, in nats. All "
         "measurements read these files alone. An interrupted run goes on.",
+        example="lm-latent-eval distort score --learner model --corpus corpus "
+        "--output columns",
     )
     score.add_argument(
         "--learner",
@@ -67,13 +80,9 @@ def _add_score(steps: Commands) -> None:
         "(default: 0)",
     )
     score.add_argument("--batch-size", type=int, help="sequences computed together")
-    score.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    add_options(score, OpeningOptions, ("device",))
     latent = score.add_argument_group("latent learners")
-    latent.add_argument("--estimator", help="is, beam or smc (default: the model's)")
-    latent.add_argument(
-        "--num-samples", type=int, metavar="K", help="samples a text (default: 100)"
-    )
-    latent.add_argument("--proposal", help="what latents are drawn from")
+    add_options(latent, ScoringOptions, ("estimator", "num_samples", "proposal"))
     score.set_defaults(run=_score)
 
 
@@ -84,6 +93,7 @@ def _add_measure(steps: Commands) -> None:
         description="Reads folders of columns (or of trajectories, where training is "
         "measured), prints a table, and writes it as MEASURE.csv and .tex, its numbers "
         "as MEASURE.json and its figure as .png, .svg and .pdf.",
+        example="lm-latent-eval distort measure errors lstm=columns --output measured",
     )
     measure.add_argument(
         "measure",
@@ -114,6 +124,8 @@ def _add_productivity(steps: Commands) -> None:
         help="how often a text has something new: n-grams by Good and Turing",
         description="Potential productivity of the n-grams of a text as it grows; "
         "prints a table and writes productivity.csv, .tex, .json, .png, .svg and .pdf.",
+        example="lm-latent-eval distort productivity --data texts.txt "
+        "--output measured",
     )
     productivity.add_argument(
         "--data", type=Path, required=True, help="texts: JSON lines, or one text a line"
@@ -128,7 +140,9 @@ def _add_productivity(steps: Commands) -> None:
 
 def _add_show(steps: Commands) -> None:
     show = steps.add_parser(
-        "show", help="sequences of a corpus with their log-probabilities"
+        "show",
+        help="print sequences of a corpus with their log-probabilities",
+        example="lm-latent-eval distort show corpus",
     )
     show.add_argument("corpus", type=Path, help="folder of `distort sample`")
     show.add_argument("--num-sequences", type=int, default=5, metavar="N")
@@ -143,7 +157,6 @@ def _score(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.learners.scores import score
     from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH
     from lm_latent_eval.distortion.sources import Perturbed, Random, Source, Unchanged
-    from lm_latent_eval.scoring.options import parse_device
     from lm_latent_eval.scoring.score_functions import is_latent
 
     device = args.device and parse_device(args.device)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_format,
+    add_options,
+    read_format,
+    say_idle,
+)
+from lm_latent_eval.scoring.options import OpeningOptions
 
 
 def add_to(steps: Commands) -> None:
@@ -17,6 +24,7 @@ def add_to(steps: Commands) -> None:
         "scores both, and writes tables (tables.md, and each as CSV and LaTeX) and "
         "figures (PNG, SVG, PDF, and the numbers as JSON) into OUTPUT/report. An "
         "interrupted study goes on where it was.",
+        example="lm-latent-eval distort study --output distortion",
     )
     study.add_argument("--output", type=Path, required=True, help="folder of results")
     study.add_argument(
@@ -36,7 +44,7 @@ def add_to(steps: Commands) -> None:
         type=int,
         help="steps at a time (default: as many as processors, or one on a GPU)",
     )
-    study.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    add_options(study, OpeningOptions, ("device",))
     study.add_argument(
         "--report",
         action="store_true",

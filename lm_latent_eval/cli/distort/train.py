@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, say_idle
+from lm_latent_eval.cli.arguments import Commands, add_options, say_idle
+from lm_latent_eval.scoring.options import OpeningOptions, parse_device
 
 if TYPE_CHECKING:
     from lm_latent_eval.distortion.learners.architectures import Start
@@ -21,6 +22,8 @@ def add_to(steps: Commands) -> None:
         description="Trains with Adam; the learning rate is halved after every epoch "
         "whose validation loss is not a new lowest one, and the model of the lowest is "
         "kept. An interrupted training goes on where it was.",
+        example="lm-latent-eval distort train --architecture lstm --data corpus "
+        "--dev dev --epochs 10 --output model",
     )
     start = train.add_mutually_exclusive_group(required=True)
     start.add_argument(
@@ -108,9 +111,7 @@ def _add_options(train: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--seed", type=int, default=0, help="default: 0")
     options.add_argument("--bf16", action="store_true", help="mixed precision")
-    options.add_argument(
-        "--device", help="cpu or cuda (default: a GPU if there is one)"
-    )
+    add_options(options, OpeningOptions, ("device",))
 
 
 def _train(args: argparse.Namespace) -> None:
@@ -118,7 +119,6 @@ def _train(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.learners.data import open_data
     from lm_latent_eval.distortion.learners.options import TrainingOptions
     from lm_latent_eval.distortion.learners.training import train
-    from lm_latent_eval.scoring.options import parse_device
     from lm_latent_eval.settings import SETTINGS_FILE
 
     start, learning_rate = _start(args)
@@ -174,7 +174,6 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
 def _data(args: argparse.Namespace) -> TrainingData:
     from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, open_data
     from lm_latent_eval.distortion.learners.languages import language_of
-    from lm_latent_eval.scoring.options import parse_device
 
     data = open_data(args.data, tokenizer=args.tokenizer, max_length=args.max_length)
     if args.fresh is None:

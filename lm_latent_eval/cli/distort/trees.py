@@ -15,6 +15,7 @@ def add_to(steps: Commands) -> None:
         help="write the derivations of a corpus in brackets",
         description="The trees that the sequences of a grammar were drawn by, for "
         "`lm-latent-eval train rnng --data`.",
+        example="lm-latent-eval distort trees --corpus corpus --output trees.mrg",
     )
     trees.add_argument(
         "--corpus", type=Path, required=True, help="folder that `sample` wrote"

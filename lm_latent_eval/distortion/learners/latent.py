@@ -28,7 +28,7 @@ from lm_latent_eval.models.checkpoint import load as load_checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
-from lm_latent_eval.text.reading import UnknownWords
+from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import END
 
 BOUNDS = {

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
+import threading
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -40,13 +42,27 @@ class ChangedError(ValueError):
     """A file that is not the one that was opened."""
 
 
+_PLACE = threading.Lock()
+
+
+def seek_and_read(descriptor: int, size: int, place: int) -> bytes:
+    """Do what ``os.pread`` does, where there is none, for the threads of a process."""
+    with _PLACE:
+        os.lseek(descriptor, place, os.SEEK_SET)
+        return os.read(descriptor, size)
+
+
+# Processes of Windows share no open file, so none moves another's place in it.
+read_at = seek_and_read if sys.platform == "win32" else os.pread
+
+
 class TensorFile:
     """A safetensors file whose tensors are read in parts."""
 
     def __init__(self, path: Path) -> None:
         """Open it and read its table of contents."""
         self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY)
+        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self.descriptor)
         self.state = self._state()
         (length,) = self.read(0, 8).view(torch.int64).tolist()
@@ -71,7 +87,7 @@ class TensorFile:
         Raises:
             ChangedError: If the file was changed since it was opened.
         """
-        content = os.pread(self.descriptor, size, place)
+        content = read_at(self.descriptor, size, place)
         if len(content) < size or self._state() != self.state:
             raise ChangedError(f"{self.path} was changed while in use: load it again")
         return torch.frombuffer(bytearray(content), dtype=torch.uint8)

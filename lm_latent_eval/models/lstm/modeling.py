@@ -27,7 +27,7 @@ class LSTMLanguageModel(RecurrentLM):
     """p(x) of a stack of LSTM layers, with a softmax over all words."""
 
     config_class = LSTMConfig
-    cell = LSTM
+    cell = staticmethod(LSTM)
     config: LSTMConfig
 
     def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:

@@ -82,6 +82,13 @@ class Tables:
         order = key.argsort(stable=True)
         return key[order], naming[order], offset[order]
 
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Every word with every topic that has it in a name, keyed and sorted alike."""
+        key, _, _ = self.cells
+        pairs: Tensor = key.unique_consecutive()
+        return pairs
+
 
 class NKLM(RelationModel):
     """A neural knowledge language model with its proposals and its topics.
@@ -421,7 +428,7 @@ class NKLM(RelationModel):
         """Return a proposal.
 
         Args:
-            name: ``adapted`` (default) draws the topic by how many of the piece's words
+            name: ``adapted`` (default) draws the topic by which of the piece's words
                 its names have, ``peeking`` from p's prior. Then both ask p where each
                 word comes from, given that word.
             temperature: Divides the proposal's scores.

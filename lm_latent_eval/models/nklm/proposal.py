@@ -2,15 +2,21 @@ r"""Proposals of an NKLM: a topic, and then word by word where each comes from.
 
 .. math:: q(z_t \mid z_{<t}, x_{\le t}) = p(z_t \mid z_{<t}, x_{\le t})
 
-which is known exactly, since few names have any one word. The topic is drawn from its
-prior, or in proportion to that times ``GAIN`` for every word of the piece at hand that
-one of the topic's names has.
+which is known exactly, since few names have any one word. ``peeking`` draws the topic
+from p's prior. ``adapted`` reads the piece at hand for it,
+
+.. math:: q(k) \propto p(k) \prod_{t:\, x_t \text{ in a name of } k} \frac{N}{n(x_t)}
+
+where n(x) of the N topics have the word x in a name: so "of" says next to nothing of
+what a text is about, and a surname much. A search ranks by p so far, and by what the
+words to come say of the topic.
 
 Source: Pitt and Shephard (1999), the fully adapted auxiliary particle filter.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +36,6 @@ from lm_latent_eval.text.batch import TokenBatch
 if TYPE_CHECKING:
     from lm_latent_eval.models.nklm.modeling import NKLM
 
-GAIN = 2.0
-"""Nats that a word speaks for a topic whose names have it."""
 TOPIC_LANE = 1
 """Which of a decision's random numbers draws the topic."""
 
@@ -115,14 +119,16 @@ class NKLMProposal:
     def beam(
         self, encoded: Any, width: int, score: Tensor | None = None
     ) -> Beam[Copies]:
-        """Find up to ``width`` distinct latents of high p, topics of high q first."""
+        """Find up to ``width`` distinct latents of high p."""
         batch, tables = encoded.batch, encoded.tables
-        state, origin, score = self._begun(encoded, width, score)
+        hope = self._speak(encoded, batch)
+        state, origin, score = self._begun(encoded, width, score, hope)
         path: list[tuple[Tensor, Tensor]] = []
         for t in range(batch.targets.shape[1]):
             here = batch.piece(t, t + 1)
             hidden, carry = self.model.step(tables, state, here.inputs)
             options = self._options(tables, hidden, state.topic, here)
+            hope = hope - self._speak(encoded, here)
             latents = state.topic.shape[1]
             # Texts that have ended keep what they have: one option that costs nothing.
             ended = (batch.length <= t)[options.row // latents]
@@ -131,7 +137,8 @@ class NKLMProposal:
             value = value + options.log_p.masked_fill(ended, 0.0)
             keep &= value > -torch.inf
             row, value = options.row[keep], value[keep]
-            order, rank = ranked_within(row // latents, value)
+            coming = hope.gather(1, state.topic - 1).flatten()[row]
+            order, rank = ranked_within(row // latents, value + coming)
             order, rank = order[rank < width], rank[rank < width]
             text, parent = row[order] // latents, row[order] % latents
             size = (len(score), int(rank.max()) + 1 if len(rank) else 1)
@@ -159,28 +166,27 @@ class NKLMProposal:
 
     def _log_topics(self, encoded: Any) -> Tensor:
         """Return log q of each topic, (B, N) float64."""
-        batch, topics = encoded.batch, encoded.tables.topics
-        prior = topics.log_prior.double().expand(len(batch.length), -1)
+        prior = encoded.tables.topics.log_prior.double()
+        fitting = (prior + self._speak(encoded, encoded.batch)) / self.temperature
+        log_q: Tensor = fitting.log_softmax(-1)
+        return log_q
+
+    def _speak(self, encoded: Any, words: TokenBatch) -> Tensor:
+        """Return what some words of B texts speak for each topic, (B, N) nats."""
+        tables = encoded.tables
+        many, text = tables.topics.num_topics + 1, words.inside.nonzero()[:, 0]
+        spoken = torch.zeros(
+            len(words.length), many, dtype=torch.float64, device=text.device
+        )
         if self.name != "adapted":
-            plain: Tensor = (prior / self.temperature).log_softmax(-1)
-            return plain
-        many = topics.num_topics + 1
-        key, _, _ = encoded.tables.cells
-        key = key.unique()  # a word and a topic that has it, once
-        word = batch.targets[batch.inside]
-        text = batch.inside.nonzero()[:, 0]
-        found, row = expand_ranges(
-            torch.searchsorted(key, word * many),
-            torch.searchsorted(key, (word + 1) * many),
-        )
-        gain = torch.zeros(len(prior), many, dtype=torch.float64, device=prior.device)
-        gain = gain.index_put(
-            (text[row], key[found] % many),
-            gain.new_full((len(row),), GAIN),
-            accumulate=True,
-        )
-        fitting: Tensor = (prior + gain[:, 1:]) / self.temperature
-        return fitting.log_softmax(-1)
+            return spoken[:, 1:]
+        word = words.targets[words.inside] * many
+        start = torch.searchsorted(tables.pairs, word)
+        end = torch.searchsorted(tables.pairs, word + many)
+        found, row = expand_ranges(start, end)
+        gain = math.log(many - 1) - (end - start).double().log()
+        place = (text[row], tables.pairs[found] % many)
+        return spoken.index_put(place, gain[row], accumulate=True)[:, 1:]
 
     def _draw_topic(
         self, encoded: Any, before: Tensor, u: Tensor
@@ -197,7 +203,7 @@ class NKLMProposal:
         )
 
     def _begun(
-        self, encoded: Any, width: int, score: Tensor | None
+        self, encoded: Any, width: int, score: Tensor | None, hope: Tensor
     ) -> tuple[NKLMState, Tensor, Tensor]:
         """Return what a beam starts from: state, origin and score, (B, W) each."""
         state = encoded.state
@@ -208,13 +214,11 @@ class NKLMProposal:
         if bool((state.topic != 0).all()):
             origin = torch.arange(state.topic.shape[1], device=score.device)
             return state, origin.expand_as(score), score
-        log_q = self._log_topics(encoded)
-        best = log_q.topk(min(width, log_q.shape[1]), -1)
-        origin = torch.zeros_like(best.indices)
-        topic = best.indices + 1
-        # Ranked by q while p has seen nothing; then what p charges is added.
-        state = replace(state.resample(origin), topic=topic)
-        return state, origin, score + best.values
+        prior = encoded.tables.topics.log_prior.double().expand_as(hope)
+        best = (prior + hope).topk(min(width, hope.shape[1]), -1).indices
+        origin = torch.zeros_like(best)
+        state = replace(state.resample(origin), topic=best + 1)
+        return state, origin, score + prior.gather(1, best)
 
     # -- words ------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class RNNLanguageModel(RecurrentLM):
     """p(x) of a simple recurrent network."""
 
     config_class = RNNConfig
-    cell = Elman
+    cell = staticmethod(Elman)
     config: RNNConfig
 
     def __init__(self, config: RNNConfig) -> None:

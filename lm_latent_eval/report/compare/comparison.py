@@ -225,6 +225,10 @@ def _verdict(
     )
 
 
+_ONLY_BOUNDS = (Bound.STRICT_LOWER, Bound.ESTIMATED_LOWER)
+"""What needs no check of draws: it is said to be a bound."""
+
+
 def _kind(side: Side) -> str:
     """Say what a side's number is, where it is not the truth."""
     return {
@@ -247,7 +251,7 @@ def _notes(a: Side, b: Side) -> list[str]:
             f"{' or '.join(tokens[1])}: perplexities per token do not compare."
         )
     for side in (a, b):
-        if not side.is_known and side.bound is not Bound.STRICT_LOWER:
+        if not side.is_known and side.bound not in _ONLY_BOUNDS:
             notes.append(
                 f"Nothing has checked all draws of {side.name}: its error over draws "
                 "is as they tell it."

@@ -64,8 +64,13 @@ class Side:
 
     @property
     def is_known(self) -> bool:
-        """Whether every text has an error: a search agrees with its draws."""
-        return all(row.stderr is not None for run in self.runs for row in run.values())
+        """Whether every text has an error: a search agrees with its draws.
+
+        That of an estimated bound is the bound's: how far it is from log p, none says.
+        """
+        return self.bound is not Bound.ESTIMATED_LOWER and all(
+            row.stderr is not None for run in self.runs for row in run.values()
+        )
 
     @property
     def slack(self) -> float:

@@ -15,9 +15,9 @@ from lm_latent_eval.distortion.learners.enumeration import EveryTree
 from lm_latent_eval.distortion.learners.latent import BOUNDS, LatentLearner
 from lm_latent_eval.distortion.learners.lexicon import word_tokenizer, words_of
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import ESTIMATORS
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
@@ -147,11 +147,11 @@ def test_a_sequence_is_not_cut_into_sentences():
 
 
 def test_bounds_are_those_of_the_estimates():
-    assert BOUNDS.keys() == {"auto", *ESTIMATORS}
+    assert BOUNDS.keys() == {"auto", *ESTIMATORS.ours}
     log_w = torch.tensor([-1.0, -2.0], dtype=torch.float64)
-    for name, estimator in ESTIMATORS.items():
+    for name in ESTIMATORS.ours:
         given = {"exact": log_w[:1], "mixed": log_w[[0, 1, 1]]}.get(name, log_w)
-        assert estimator(2).estimate(given, 2).bound is BOUNDS[name]
+        assert ESTIMATORS[name](2).estimate(given, 2).bound is BOUNDS[name]
 
 
 def test_a_model_without_latents_is_exact():

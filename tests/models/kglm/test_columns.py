@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import struct
 import subprocess
@@ -21,6 +22,7 @@ from lm_latent_eval.models.kglm.columns import (
     everything,
     moved,
     search,
+    seek_and_read,
 )
 from lm_latent_eval.models.kglm.graph import FILE_NAME, GraphError, KnowledgeGraph
 from tests import large_graph
@@ -36,6 +38,18 @@ def column(folder: Path, tensor: torch.Tensor) -> Column:
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def test_systems_without_pread_read_the_same(tmp_path):
+    content = bytes(range(256))
+    (tmp_path / "file").write_bytes(content)
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        for place, size in ((5, 7), (0, 256), (250, 20), (300, 1)):
+            found = seek_and_read(descriptor, size, place)
+            assert found == content[place : place + size]
+    finally:
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

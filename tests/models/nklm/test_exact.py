@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.state import Copies
 from lm_latent_eval.text.words import END
 from tests.models.nklm.tiny import every_copy, nklm
@@ -45,6 +46,25 @@ def test_weights_are_what_p_says_of_each_word(name):
     assert len(draws.latents.source.unique()) > 2, "premise: a choice"
     log_w = model.log_joint(encoded, draws.latents) - draws.log_q
     torch.testing.assert_close(log_w, log_w[:, :1].expand_as(log_w), rtol=0, atol=1e-10)
+
+
+def test_rare_words_tell_what_a_text_is_about():
+    """A word of one topic of two speaks for that; one that both have for neither."""
+    known = Topics.build(
+        {"Ada": [Fact(0, 0, (0, 1))], "Bo": [Fact(0, 0, (0,))]},
+        [[COPIED], [KNOWN]],
+        counts={"Ada": 2},
+        pieces=[[0], [1]],
+    )
+    model, text = nklm(known=known), [COPIED, KNOWN, KNOWN]
+    encoded = model.encode(batch([text]))
+    every = every_copy(model, text)
+    for name, odds in (("adapted", 3 * 2**2), ("peeking", 3)):
+        log_q = model.proposal(name).log_prob(encoded, every)
+        ada = log_q.masked_fill(every.topic != 1, -torch.inf).logsumexp(-1)
+        bo = log_q.masked_fill(every.topic != 2, -torch.inf).logsumexp(-1)
+        assert abs((ada - bo).exp() - odds) < 1e-10
+        assert abs(log_q.logsumexp(-1)) < 1e-10
 
 
 def test_what_does_not_stand_there_cannot_have_been_copied():

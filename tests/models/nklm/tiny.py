@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.models.nklm.state import WORD, Copies
@@ -14,16 +15,18 @@ from tests.models.lrlm.tiny import config, topics
 from tests.tiny_models import randomised
 
 
-def nklm(seed: int = 0, **changes: Any) -> NKLM:
-    """A new NKLM in float64, with random weights."""
+def nklm(seed: int = 0, known: Topics | None = None, **changes: Any) -> NKLM:
+    """A new NKLM in float64, with random weights; of the tiny topics, or of others."""
+    known = known or topics()
     sizes = {
         "num_positions": 3,
         "position_dim": 2,
         "copy_hidden": 3,
         "position_hidden": 3,
         "fact_hidden": 3,
+        **known.sizes(),
     }
-    model = NKLM(NKLMConfig(**config(**{**sizes, **changes})), topics()).double()
+    model = NKLM(NKLMConfig(**config(**{**sizes, **changes})), known).double()
     return randomised(model, seed, 0.7).eval()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -50,12 +51,9 @@ class Wrapper(Backend):
                 "--model_args pretrained=DIRECTORY"
             )
         model: Any = model_class(self.model_name or "")
-        options = {
-            name: arguments.pop(name)
-            for name in model.option_names
-            if name in arguments
-        }
-        self._refuse_misspelled(arguments, model.option_names)
+        names = [field.name for field in fields(model.options())]
+        options = {name: arguments.pop(name) for name in names if name in arguments}
+        self._refuse_misspelled(arguments, names)
         processes = Processes.start()
         self._loaded = self.loader(
             pretrained=str(pretrained), device=str(device or "cuda"), **arguments
@@ -64,6 +62,9 @@ class Wrapper(Backend):
             self._loaded.model,
             self._loaded.tokenizer,
             max_length=self._loaded.max_length,
+            prefix_token=self._loaded.prefix_token_id,
+            adds_special=self._loaded.add_bos_token,
+            mixed_precision=self._loaded.mixed_precision_dtype,
         )
         scorer = model(network).scorer(
             options,

@@ -1,0 +1,45 @@
+"""``lm_eval --model latent_mdm``: masked diffusion models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from lm_latent_eval.harness.wrappers.base import Wrapper
+
+
+class MaskedLM(HFLM):
+    """lm-eval's loader, for networks that predict masked tokens."""
+
+    def _get_backend(self, config: Any, **_: Any) -> None:
+        """Choose a class of transformers: a masked LM, or what own code is for."""
+        self.backend = "causal"  # of lm-eval's two; nothing here asks for it
+        own = getattr(config, "auto_map", None) or {}
+        found: Any
+        if type(config) in AutoModelForMaskedLM._model_mapping or (
+            "AutoModelForMaskedLM" in own
+        ):
+            found = AutoModelForMaskedLM
+        elif "AutoModelForCausalLM" in own:  # LLaDA calls itself that, and is none
+            found = AutoModelForCausalLM
+        elif "AutoModel" in own:
+            found = AutoModel
+        else:
+            raise ValueError(
+                f"a {config.model_type} is a causal model, or another that predicts "
+                "no masked tokens: latent_mdm takes AutoModelForMaskedLM networks and "
+                "diffusion models with code of their own (trust_remote_code=True)"
+            )
+        self.AUTO_MODEL_CLASS = found
+
+
+class LatentMDM(Wrapper):
+    """``latent_mdm``: a masked diffusion model, whose latent is its order."""
+
+    model_name = "mdm"
+    loader = MaskedLM
+
+
+__all__ = ["LatentMDM", "MaskedLM"]

@@ -1,0 +1,154 @@
+"""Tables of options: a dataclass is the table, and its docstring the help.
+
+The command line, lm-eval's ``--model_args``, Python and docs/options.md read the same
+dataclass. Name, type and default of an option are those of its field, its help stands
+under ``Attributes:``, and ``option`` adds how a value is read and what it can be.
+Imports nothing heavy, so ``--help`` is quick.
+
+A model that scores strings its own way has a table of its own, and ``read`` checks what
+it is given (``scoring.interface.OffersOptions``).
+
+Example:
+    >>> from dataclasses import dataclass
+    >>> from functools import partial
+    >>> from lm_latent_eval.arguments import whole
+    >>> @dataclass(frozen=True)
+    ... class Options:
+    ...     '''How texts are unmasked.
+    ...
+    ...     Attributes:
+    ...         steps: Of unmasking, or ``all``.
+    ...     '''
+    ...     steps: int = option(64, partial(whole, least=1))
+    >>> read(Options, {"steps": "1e2"})
+    Options(steps=100)
+    >>> read(Options, {"step": 5})
+    Traceback (most recent call last):
+        ...
+    ValueError: option='step': expected one of steps (did you mean steps?)
+    >>> [(row.name, row.kind, row.default, row.help) for row in table(Options)]
+    [('steps', 'whole number', 64, 'Of unmasking, or ``all``.')]
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+from lm_latent_eval.arguments import integer, one_of, positive, truth
+
+T = TypeVar("T")
+
+Reader = Callable[[str, Any], Any]
+"""Name and value as they come from a command line -> the value, or a ValueError."""
+
+_KINDS = {
+    "bool": "true or false",
+    "float": "number",
+    "int": "whole number",
+    "str": "text",
+}
+_READERS: dict[str, Reader] = {
+    "bool": truth,
+    "float": positive,
+    "int": lambda name, value: integer(value),
+    "str": lambda name, value: str(value),
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of a table."""
+
+    name: str
+    kind: str
+    """What a user gives: ``whole number``, ``text``, ..."""
+    default: object
+    unset: str | None
+    """What it stands for, where the default is None."""
+    help: str
+    """A sentence; names of options and values stand between double backticks."""
+    read: Reader
+    choices: Callable[[], Sequence[str]] | None
+    """The names that it can have; others of the form ``package.module:Name``."""
+
+    @property
+    def sentences(self) -> str:
+        """The help, and the choices where it does not name them all."""
+        names = [f"``{name}``" for name in self.choices()] if self.choices else []
+        if all(name in self.help for name in names):
+            return self.help
+        return f"{self.help} One of {', '.join(names)}."
+
+
+def option(
+    default: T,
+    read: Reader | None = None,
+    *,
+    choices: Callable[[], Sequence[str]] | None = None,
+    unset: str | None = None,
+) -> T:
+    """Return the field of an option.
+
+    Args:
+        default: Its default.
+        read: How a value is read; None goes by the field's type.
+        choices: What lists the values that can be named.
+        unset: What None stands for, where that is the default.
+    """
+    about = {"read": read, "choices": choices, "unset": unset}
+    found: T = field(default=default, metadata=about)
+    return found
+
+
+def table(kind: type[Any]) -> list[Option]:
+    """Return the rows of a dataclass, in the order of its fields.
+
+    Raises:
+        ValueError: If its docstring does not say what a field is.
+    """
+    helps = _helps(kind)
+    if missing := [each.name for each in fields(kind) if each.name not in helps]:
+        raise ValueError(f"the docstring of {kind.__name__} lacks {missing[0]}")
+    return [_row(each, helps[each.name]) for each in fields(kind)]
+
+
+def read(kind: type[T], arguments: Mapping[str, Any]) -> T:
+    """Check and convert arguments as they come from a command line.
+
+    Raises:
+        ValueError: If there is no such option, or a value is not one that it can have.
+    """
+    rows = {row.name: row for row in table(kind)}
+    for name in arguments:
+        one_of("option", name, list(rows))
+    return kind(**{n: rows[n].read(n, value) for n, value in arguments.items()})
+
+
+def _row(each: Field[Any], said: str) -> Option:
+    types = [name for name in str(each.type).split(" | ") if name != "None"]
+    return Option(
+        each.name,
+        " or ".join(_KINDS.get(name, name) for name in types),
+        each.default,
+        each.metadata.get("unset"),
+        said,
+        each.metadata.get("read") or _READERS.get(types[0], _READERS["str"]),
+        each.metadata.get("choices"),
+    )
+
+
+def _helps(kind: type[Any]) -> dict[str, str]:
+    """Return what docstrings say of attributes, those of base classes included."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        text = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]
+        listed = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", text, re.MULTILINE)
+        found |= {name: " ".join(said.split()) for name, said in listed}
+    return found
+
+
+__all__ = ["Option", "Reader", "option", "read", "table"]

@@ -1,0 +1,215 @@
+"""What the thoughts of a run were worth: diagnostics of ``latent_cot``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lm_latent_eval.estimators import (
+    AccuracyPoint,
+    Margin,
+    accuracy_curve,
+    effective_sample_size,
+    log_evidence,
+    log_mean_gap,
+    stderr,
+)
+from lm_latent_eval.report.results import newest
+from lm_latent_eval.report.tabular import Cell, Interval, Table, rendered
+from lm_latent_eval.text import strict_json
+from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, read
+from lm_latent_eval.wrappers.cot.marks import Ending
+
+ENDINGS = {
+    "natural": "p(answer | question) totals less than 1: a thought that is not closed "
+    "answers nothing.",
+    "forced": "Those that did not close were closed by force: p is another model than "
+    "the one that closes its own thoughts.",
+}
+
+
+def thought_files(path: Path) -> list[ThoughtFile]:
+    """Read the thoughts of a run, one file a task.
+
+    Args:
+        path: The folder of ``--output_path``, or one of the files.
+
+    Raises:
+        FileNotFoundError: If there is nothing.
+        ValueError: If it holds no thoughts.
+    """
+    if not path.is_dir():
+        return [read(path)]
+    if (results := newest(path)) is None:
+        raise FileNotFoundError(
+            f"{path} has no results: run lm_eval with --output_path {path}"
+        )
+    ours = strict_json.read(results)["config"].get("latent_eval", {})
+    names = ours.get("thoughts", {}).get("files", {}).values()
+    if not names:
+        raise ValueError(f"{results} is of no run of latent_cot: it names no thoughts")
+    return [read(results.parent / name) for name in names]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The questions of a task that have a right answer among several."""
+
+    questions: Sequence[Kept]
+
+    @classmethod
+    def of(cls, kept: ThoughtFile) -> Choices:
+        """Take those questions of a file."""
+        return cls([q for q in kept.questions if q.right is not None])
+
+    def curve(self) -> list[AccuracyPoint]:
+        """Return accuracies by number of thoughts."""
+        return accuracy_curve(
+            [q.thoughts.log_weights for q in self.questions],
+            [q.thoughts.log_ratios for q in self.questions],
+            [torch.tensor(q.right, dtype=torch.float64) for q in self.questions],
+        )
+
+    @property
+    def unsure(self) -> int:
+        """Questions whose answer other draws might change, by the Monte Carlo error."""
+        margins = [Margin.of(q.thoughts.log_weights) for q in self.questions]
+        return sum(not margin.is_sure for margin in margins)
+
+    def by_right(self, right: bool) -> Iterator[tuple[Kept, int]]:
+        """Yield question and place of every right answer, or of every wrong one."""
+        for question in self.questions:
+            for place, score in enumerate(question.right or ()):
+                if (score > 0) == right:
+                    yield question, place
+
+    def sample_sizes(self, right: bool) -> list[float]:
+        """Return effective sample sizes of right answers, or of wrong ones."""
+        return [
+            effective_sample_size(q.thoughts.log_weights[place]).item()
+            for q, place in self.by_right(right)
+        ]
+
+    def gaps(self) -> list[float]:
+        """Return log-mean minus mean-log of the right answers, nats."""
+        return [
+            log_mean_gap(q.thoughts.log_p_answers, q.thoughts.log_ratios)[place].item()
+            for q, place in self.by_right(True)
+        ]
+
+
+def curve_table(kept: ThoughtFile) -> Table:
+    """Return accuracies by number of thoughts, their bands and those of votes.
+
+    Raises:
+        ValueError: If no question has a right answer among several.
+    """
+    choices = Choices.of(kept)
+    if not choices.questions:
+        raise ValueError(
+            f"{kept.settings['task']} has no questions with a right answer among "
+            "several: there is no accuracy"
+        )
+    rows: list[list[Cell]] = [
+        [
+            point.num_samples,
+            Interval(point.accuracy, *point.band),
+            point.stderr,
+            point.voted,
+            point.voted_stderr,
+        ]
+        for point in choices.curve()
+    ]
+    head = ["thoughts", "accuracy (95 % of runs)", "± questions", "by votes"]
+    return Table([*head, "± questions, votes"], rows)
+
+
+def text(kept: ThoughtFile) -> str:
+    """Return the diagnostics of a task for a terminal."""
+    lines = [*_drawn(kept)]
+    choices = Choices.of(kept)
+    if choices.questions:
+        lines += [*_chosen(choices), "", rendered(curve_table(kept), "text")]
+    return "\n".join(lines)
+
+
+def estimates(questions: Sequence[Kept]) -> Table:
+    """Return log p-hat of every answer of some questions, nats."""
+    head = ["document", "answer", "log p", "± as draws tell", "effective thoughts"]
+    rows: list[list[Cell]] = []
+    for question in questions:
+        log_w = question.thoughts.log_weights
+        found = (log_evidence(log_w), stderr(log_w), effective_sample_size(log_w))
+        columns = (column.tolist() for column in found)
+        rows += [
+            [question.document, answer, *numbers]
+            for answer, *numbers in zip(
+                question.thoughts.answers, *columns, strict=True
+            )
+        ]
+    return Table(head, rows)
+
+
+def how_thought(ours: dict[str, Any]) -> str:
+    """Say how thoughts were drawn, from what results say of a run.
+
+    Args:
+        ours: What is under ``latent_eval``, ``thoughts`` among it.
+    """
+    thoughts = ours["thoughts"]
+    shares = ", ".join(
+        f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
+    )
+    said = (
+        f"Latents are thoughts: {thoughts['drawn']:,} about {thoughts['questions']:,} "
+        f"questions, shared by the answers of each; {shares}. {ENDINGS[ours['close']]}"
+    )
+    if ours["model_temperature"] != 1:
+        said += f" p is the model's at temperature {ours['model_temperature']:g}."
+    return said
+
+
+def _drawn(kept: ThoughtFile) -> Iterator[str]:
+    settings: dict[str, Any] = kept.settings
+    thoughts = [thought for q in kept.questions for thought in q.thoughts.drawn]
+    number = len(thoughts)
+    yield (
+        f"{settings['task']}: {len(kept.questions):,} questions, "
+        f"{settings['num_samples']} thoughts each, {settings['model']}"
+    )
+    how = ("proposal", "close", "max_think_tokens", "model_temperature", "seed")
+    yield (
+        f"  checkpoint {settings['checkpoint']} "
+        + " ".join(f"{name}={settings[name]}" for name in how)
+    )
+    shares = ", ".join(
+        f"{sum(t.ending is ending for t in thoughts) / number:.1%} {ending}"
+        for ending in Ending
+    )
+    mean = sum(len(thought.tokens) for thought in thoughts) / number
+    yield f"  thoughts: {shares}; {mean:.1f} tokens on average"
+    yield f"  {ENDINGS[settings['close']]}"
+
+
+def _chosen(choices: Choices) -> Iterator[str]:
+    gaps = choices.gaps()
+    yield (
+        "  log of the mean less mean of the log, right answers: median "
+        f"{statistics.median(gaps):.3f} nats, largest {max(gaps):.3f}"
+    )
+    for name, right in (("right", True), ("wrong", False)):
+        sizes = choices.sample_sizes(right)
+        yield (
+            f"  effective thoughts, {name} answers: median "
+            f"{statistics.median(sizes):.1f}, fewest {min(sizes):.1f}"
+        )
+    yield (
+        f"  within Monte Carlo error: {choices.unsure:,} of "
+        f"{len(choices.questions):,} questions, whose two best answers are less than "
+        "1.96 errors apart"
+    )

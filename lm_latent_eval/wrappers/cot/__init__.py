@@ -1,0 +1,1 @@
+"""Thoughts as latents: what a causal language model writes before it answers."""

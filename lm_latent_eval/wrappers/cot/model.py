@@ -1,0 +1,91 @@
+r"""A causal language model that thinks before it answers; its thoughts are latents.
+
+.. math:: p(a \mid x) = \sum_z p(z \mid x)\, p(a \mid x, z)
+
+Symbols: x -> a question with ``think_start`` after it; z -> a thought, the tokens up
+to and with ``think_end``; a -> the tokens of an answer, as the tokenizer cuts it. A
+thought that is not closed after ``max_think_tokens`` tokens, or ends as a text does,
+answers nothing, so that p(. | x) is a sub-probability (``close=natural``); with
+``close=forced`` ``think_end`` is put after it, and p is another model.
+Source: Wei et al. (2022) for thoughts; Phan et al. (2023), section 2, for answers as
+marginals over them; Zelikman et al. (2022), section 3.2, for prompts that show an
+answer; the mixture and its weights: Owen and Zhou (2000), defensive sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from lm_latent_eval.scoring.options import parse_batch_size
+from lm_latent_eval.wrappers.cot.marks import Marks
+from lm_latent_eval.wrappers.cot.options import ThoughtOptions
+from lm_latent_eval.wrappers.cot.reading import check_causal
+from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
+from lm_latent_eval.wrappers.network import Network
+
+ROWS = 128
+"""Sequences read at once where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class ThinkingLM:
+    """A ``TextModel`` whose latents are thoughts.
+
+    Raises:
+        ValueError: If the network is no causal language model.
+    """
+
+    network: Network
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot go on with a text."""
+        check_causal(self.network.model)
+
+    @classmethod
+    def open_directory(
+        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
+    ) -> ThinkingLM:
+        """Open a causal language model of transformers."""
+        return cls(
+            Network.open(AutoModelForCausalLM, directory, dtype=dtype, device=device)
+        )
+
+    @classmethod
+    def options(cls) -> type[ThoughtOptions]:
+        """Return the table of its options."""
+        return ThoughtOptions
+
+    def scorer(
+        self,
+        options: Mapping[str, Any],
+        /,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        quiet: bool = True,
+    ) -> ThoughtScorer:
+        """Choose settings, see ``ThoughtOptions``.
+
+        Args:
+            options: As a command line has them.
+            batch_size: Questions whose thoughts are drawn at once; None and ``auto``
+                are as many as ``max_batch_size`` holds.
+            max_batch_size: The most sequences that the network reads at once; None is
+                128.
+            quiet: Show no progress.
+
+        Raises:
+            ValueError: If there is no such option, a value is impossible, or nothing
+                says what stands around thoughts.
+        """
+        parsed = ThoughtOptions.parse(options)
+        rows = parse_batch_size(max_batch_size) or ROWS
+        questions = parse_batch_size(batch_size) or max(rows // parsed.num_samples, 1)
+        marks = Marks.of(self.network, parsed)
+        return ThoughtScorer(self.network, parsed, marks, questions, rows, quiet)

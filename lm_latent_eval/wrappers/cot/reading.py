@@ -1,0 +1,124 @@
+"""A causal network that reads piece by piece and keeps its keys and values."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self, cast
+
+import torch
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+AT_ONCE = 1 << 25
+"""Log-probabilities held in memory, a quarter of a gigabyte of float64; moves no
+number."""
+
+
+@dataclass
+class Reading:
+    """What a network has read, R rows of equal length; reading on changes it.
+
+    No row is padded on its left or in its middle, so no architecture has to know of
+    masks or of places.
+    """
+
+    model: PreTrainedModel
+    temperature: float
+    """Divides the network's scores: another network, then."""
+    log_p: Tensor
+    """Of the next token, nats, shape ``(R, V)``, float64."""
+    cache: Cache
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, prompts: Tensor, temperature: float) -> Self:
+        """Read prompts.
+
+        Args:
+            model: A causal network.
+            prompts: Token ids, shape ``(R, P)``, P at least 1.
+            temperature: Divides its scores.
+        """
+        more = {"logits_to_keep": 1} if _keeps_last(model) else {}
+        out = model(input_ids=prompts, use_cache=True, **more)
+        log_p = _log_p(out.logits[:, -1], temperature)
+        return cls(model, temperature, log_p, out.past_key_values)
+
+    def rows(self, index: Tensor) -> Reading:
+        """Return a reading of some of the rows, each as often as it is named."""
+        cache = copy.deepcopy(self.cache)
+        cache.reorder_cache(cast(torch.LongTensor, index))
+        return Reading(self.model, self.temperature, self.log_p[index], cache)
+
+    def keep(self, index: Tensor) -> None:
+        """Drop all rows but these."""
+        self.cache.reorder_cache(cast(torch.LongTensor, index))
+        self.log_p = self.log_p[index]
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Read on, and return log p of what follows each token.
+
+        Args:
+            tokens: Ids, shape ``(R, n)``.
+
+        Returns:
+            Nats, shape ``(R, n, V)``, float64.
+        """
+        out = self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True)
+        log_p = _log_p(out.logits, self.temperature)
+        self.cache, self.log_p = out.past_key_values, log_p[:, -1]
+        return log_p
+
+    def along(self, tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Read on in pieces that memory holds.
+
+        Args:
+            tokens: Ids, shape ``(R, n)``.
+
+        Yields:
+            A place, from 0 to n, and log p of the tokens at that place and at some
+            after it, nats, shape ``(R, places, V)``.
+        """
+        yield 0, self.log_p[:, None]
+        piece = max(AT_ONCE // self.log_p.numel(), 1)
+        for start in range(0, tokens.shape[1], piece):
+            yield start + 1, self.read(tokens[:, start : start + piece])
+
+
+def check_causal(model: PreTrainedModel) -> None:
+    """Refuse a network that cannot go on with a text.
+
+    Raises:
+        ValueError: If it has an encoder, reads ahead, or keeps no keys and values.
+    """
+    kind = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"{kind} has an encoder: thoughts are written by a causal language model"
+        )
+    pair = torch.tensor([[0, 0], [0, 1]], device=model.device)
+    with torch.inference_mode():
+        out = model(input_ids=pair, use_cache=True)
+    first = out.logits[:, 0].float()
+    rounding = 8 * torch.finfo(out.logits.dtype).eps * first.abs().max()
+    if bool((first[0] - first[1]).abs().max() > rounding):
+        raise ValueError(
+            f"{kind} reads ahead: its scores of a token depend on the tokens after it. "
+            "Thoughts are written by a causal language model"
+        )
+    if not isinstance(getattr(out, "past_key_values", None), Cache):
+        raise ValueError(
+            f"{kind} keeps no keys and values of what it has read "
+            "(no past_key_values), which its thoughts share"
+        )
+
+
+def _keeps_last(model: PreTrainedModel) -> bool:
+    """Whether the network can be asked for the scores at the last place alone."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def _log_p(logits: Tensor, temperature: float) -> Tensor:
+    return (logits.double() / temperature).log_softmax(-1)

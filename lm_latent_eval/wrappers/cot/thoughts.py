@@ -1,0 +1,58 @@
+"""Thoughts about a question, with what they say of its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.wrappers.cot.marks import Ending
+
+
+@dataclass(frozen=True)
+class Thought:
+    """One that was drawn."""
+
+    tokens: tuple[int, ...]
+    """As drawn, what ended it included."""
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    r"""K thoughts about one question, shared by its A answers.
+
+    .. math:: w_k(a) = \frac{p(z_k \mid x)\, p(a \mid x, z_k)}{q(z_k \mid x)}
+
+    All in nats, float64.
+    """
+
+    name: str
+    """Of the question: what its random numbers follow from."""
+    question: str
+    """The string that it was asked with."""
+    answers: tuple[str, ...]
+    drawn: tuple[Thought, ...]
+    log_p: Tensor
+    """log p(z_k | x), shape ``(K,)``."""
+    log_q: Tensor
+    """log q(z_k | x), shape ``(K,)``: of the whole mixture where there are hints."""
+    log_p_answers: Tensor
+    """log p(a | x, z_k), shape ``(A, K)``; ``-inf`` after a thought that is not
+    closed."""
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Log w_k(a), shape ``(A, K)``."""
+        return self.log_ratios + self.log_p_answers
+
+    @property
+    def log_ratios(self) -> Tensor:
+        """Log p(z_k | x) - log q(z_k | x), shape ``(K,)``; 0 of the model's own."""
+        return self.log_p - self.log_q
+
+    @property
+    def answered(self) -> Tensor:
+        """Which thoughts an answer follows, shape ``(K,)``."""
+        return (self.log_p_answers > -torch.inf).any(0)

@@ -1,0 +1,150 @@
+"""A masked diffusion model with its tokenizer: a ``TextModel``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
+
+from lm_latent_eval.scoring.options import parse_batch_size
+from lm_latent_eval.wrappers.mdm.denoiser import MOST_TEXTS, Denoiser, Logits, probe
+from lm_latent_eval.wrappers.mdm.lengths import Lengths
+from lm_latent_eval.wrappers.mdm.options import MDMOptions
+from lm_latent_eval.wrappers.mdm.scorer import MDMScorer
+from lm_latent_eval.wrappers.mdm.source import Source
+from lm_latent_eval.wrappers.network import Network
+
+
+class MaskedDiffusion:
+    """Scores strings by a network that predicts masked tokens."""
+
+    def __init__(self, network: Network | Source) -> None:
+        """Take a network with its tokenizer.
+
+        Args:
+            network: A bidirectional one: of ``AutoModelForMaskedLM``, or a published
+                diffusion model that runs its own code.
+
+        Raises:
+            ValueError: If the directory's ``lengths.json`` is damaged.
+        """
+        self.source = network if isinstance(network, Source) else Source.of(network)
+
+    @classmethod
+    def of_function(
+        cls,
+        logits: Logits,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        version: str,
+        max_length: int,
+        lengths: Lengths | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Self:
+        """Take a function from tokens to scores instead of a model.
+
+        It may ask another process, with another version of transformers.
+
+        Args:
+            logits: Tokens (B, T), int64, some of them the mask -> scores (B, T, V) of
+                what stands at each place.
+            tokenizer: Whose tokens they are.
+            version: What its numbers depend on: a name of the weights. Caches and
+                interrupted runs are told apart by it.
+            max_length: Tokens that it reads at once.
+            lengths: How many tokens texts have, if that is to be paid.
+            device: Where tokens go.
+        """
+        return cls(
+            Source(
+                logits,
+                tokenizer,
+                version,
+                version,
+                max_length,
+                torch.device(device),
+                tokenizer.mask_token_id,
+                0,
+                lengths,
+                {"checkpoint_digest": version, "model_device": str(device)},
+            )
+        )
+
+    @classmethod
+    def open_directory(
+        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
+    ) -> Self:
+        """Open a directory of transformers: see ``TextModel.open_directory``.
+
+        Raises:
+            ValueError: If there is no network that predicts masked tokens. One that
+                brings code of its own is opened by ``--model latent_mdm`` with
+                ``trust_remote_code=True`` alone.
+        """
+        return cls(
+            Network.open(AutoModelForMaskedLM, directory, dtype=dtype, device=device)
+        )
+
+    @classmethod
+    def options(cls) -> type[MDMOptions]:
+        """Return the table of its options."""
+        return MDMOptions
+
+    def scorer(
+        self,
+        options: Mapping[str, Any],
+        /,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        quiet: bool = False,
+    ) -> MDMScorer:
+        """Choose settings: see ``MDMOptions``, and ``TextModel.scorer``.
+
+        Raises:
+            ValueError: If an option is none or impossible, the model is causal, or
+                nothing says which token masks or whose scores a place has.
+        """
+        chosen = MDMOptions.parse(options)
+        source = self.source
+        mask = self._mask(chosen.mask_token)
+        shift = source.shift if chosen.logit_shift is None else chosen.logit_shift
+        if shift is None:
+            raise ValueError(
+                f"{source.name}: nothing says whether the scores of a place are its "
+                "own or those of the token after it: give logit_shift=0 (LLaDA, MDLM, "
+                "BERT) or logit_shift=1 (Dream)"
+            )
+        if chosen.ends == "counted" and source.lengths is None:
+            raise ValueError(
+                f"ends=counted: {source.name} has no lengths.json, which says how many "
+                "tokens texts have (`train mdm` writes it): use ends=conditioned"
+            )
+        denoiser = Denoiser(
+            source.logits,
+            mask,
+            shift,
+            probe(source.logits, mask, source.device, source.name),
+            source.device,
+            batch_size=parse_batch_size(batch_size),
+            most=parse_batch_size(max_batch_size) or MOST_TEXTS,
+        )
+        return MDMScorer(source, denoiser, chosen, options, quiet=quiet)
+
+    def _mask(self, given: str | None) -> int:
+        if given is None:
+            if self.source.mask is None:
+                raise ValueError(
+                    f"{self.source.name}: neither tokenizer nor configuration has a "
+                    "token that masks: give mask_token, its name or number"
+                )
+            return self.source.mask
+        if given.isdecimal():
+            return int(given)
+        found = self.source.tokenizer.get_vocab().get(given)
+        if found is None:
+            raise ValueError(f"mask_token={given!r}: the tokenizer has no such token")
+        return int(found)

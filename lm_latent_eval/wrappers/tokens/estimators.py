@@ -1,0 +1,145 @@
+"""What is made of a walk: weights, and estimates of log p from them.
+
+The estimators are those of ``inference``; here they are given what was found and drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.exact import Exact
+from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.mixed import LEAST, Mixed
+from lm_latent_eval.inference.smc import ParticleFilter
+from lm_latent_eval.wrappers.tokens.options import TokensOptions
+from lm_latent_eval.wrappers.tokens.walk import Plan, Spot, Walk
+
+Method = BeamMarginalization | Exact | ImportanceSampling | Mixed | ParticleFilter
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One estimator of ``inference``, for walks."""
+
+    name: str
+    method: Method
+    plan: Plan
+
+    @classmethod
+    def of(cls, options: TokensOptions) -> Estimator:
+        """Choose what the options name.
+
+        Raises:
+            ValueError: If it cannot have that many samples.
+        """
+        name, k = options.estimator, options.num_samples
+        if name == "exact":
+            return cls(name, Exact(), Plan(None))
+        if name == "beam":
+            return cls(name, BeamMarginalization(k), Plan(k))
+        if name == "is":
+            return cls(name, ImportanceSampling(k), Plan(0, k))
+        if name == "smc":
+            filters = ParticleFilter(k)
+            return cls(name, filters, Plan(0, k, filters.filters))
+        mixed = Mixed(k)
+        return cls(
+            name,
+            mixed,
+            Plan(mixed.search.num_samples, mixed.sampling.num_samples),
+        )
+
+    def log_weights(self, walk: Walk) -> Tensor:
+        """Return what ``method.estimate`` reads, float64; nats."""
+        if self.name in ("is", "smc"):
+            return torch.from_numpy(walk.log_w)
+        found = sorted(walk.found, key=lambda spot: not spot.canonical)
+        log_p = torch.tensor([_log_p(walk, s) for s in found], dtype=torch.float64)
+        # Places without a segmentation say that there are no others.
+        empty = LEAST if walk.pruned else -torch.inf
+        width = max(1, self.plan.width or 1)
+        size = max(width, len(found)) if walk.pruned else len(found) + 1
+        log_p = torch.cat([log_p, log_p.new_full((size - len(found),), empty)])
+        if not isinstance(self.method, Mixed):
+            return log_p
+        log_q = log_p.new_full((size,), 0.0)
+        log_q[: len(found)] = torch.tensor([spot.log_q for spot in found]).double()
+        inside = {spot.ending for spot in found}
+        outside = np.array([spot.ending not in inside for spot in walk.draws], bool)
+        log_w = np.where(outside, walk.log_w, -np.inf)
+        return torch.cat([torch.from_numpy(log_w), log_p, log_p - log_q])
+
+    def estimate(self, walk: Walk, num_tokens: int) -> Estimate:
+        """Estimate log p of a text."""
+        found = self.method.estimate(self.log_weights(walk), num_tokens)
+        return self._bounded(found, walk)
+
+    def difference(self, whole: Walk, prefix: Walk, num_tokens: int) -> Estimate:
+        """Estimate log p of a text after its context, from both of their walks."""
+        log_w, before = self.log_weights(whole), self.log_weights(prefix)
+        estimate = self.estimate(whole, num_tokens)
+        context = self.estimate(prefix, num_tokens)
+        log_p = estimate.log_evidence - context.log_evidence
+        if estimate.bound is context.bound is Bound.EXACT:
+            return replace(estimate, log_evidence=log_p)
+        if isinstance(self.method, Exact) or self.name == "beam":
+            error = 0.0
+        else:
+            error = self.method.difference(log_w, before, num_tokens).draws_stderr
+        if estimate.bound is Bound.EXACT:
+            error = context.draws_stderr
+        return replace(
+            estimate,
+            log_evidence=log_p,
+            stderr=None,
+            draws_stderr=error,
+            bound=Bound.NONE,
+            log_weights=(),
+        )
+
+    def _bounded(self, estimate: Estimate, walk: Walk) -> Estimate:
+        """Say what the estimate is of all segmentations, those too long included."""
+        complete = self.name in ("beam", "exact") and not walk.pruned
+        if complete:
+            estimate = replace(estimate, stderr=0.0, bound=Bound.EXACT)
+        too_long = walk.stretch.lattice.longest > walk.stretch.room
+        if estimate.bound is Bound.EXACT and too_long:
+            return replace(estimate, stderr=None, bound=Bound.STRICT_LOWER)
+        return estimate
+
+
+def _log_p(walk: Walk, spot: Spot) -> float:
+    """Return log p of what was found, nats; of the canonical one as one pass says."""
+    return walk.stretch.log_p if spot.canonical else spot.log_p
+
+
+def canonical(log_p: float, num_tokens: int) -> Estimate:
+    """Take the canonical segmentation's probability for that of the string."""
+    found = torch.tensor([log_p], dtype=torch.float64)
+    estimate = BeamMarginalization(1).estimate(found, num_tokens)
+    return replace(estimate, estimator="canonical")
+
+
+def shifted(estimate: Estimate, log_factor: float) -> Estimate:
+    """Multiply an estimate by a factor that is known.
+
+    Args:
+        estimate: The estimate.
+        log_factor: The factor's logarithm, nats.
+    """
+    if not log_factor:
+        return estimate
+    return replace(
+        estimate,
+        log_evidence=estimate.log_evidence + log_factor,
+        log_weights=tuple(log_w + log_factor for log_w in estimate.log_weights),
+    )
+
+
+__all__ = ["Estimator", "canonical", "shifted"]

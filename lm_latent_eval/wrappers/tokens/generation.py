@@ -1,0 +1,52 @@
+"""Writes on after a context as the network does: token by token, one segmentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.wrappers.tokens.reading import Reading
+
+
+def generate(
+    network: Network, given: tuple[int, ...], options: GenerationOptions, key: int
+) -> str:
+    """Continue tokens until a stop string, greedily or by chance.
+
+    Args:
+        network: What gives tokens their probability.
+        given: Tokens of the context.
+        options: How.
+        key: Of the random numbers.
+
+    Returns:
+        What is written before the first stop string.
+    """
+    tokenizer: Any = network.tokenizer
+    reading = Reading(network, [given])
+    written: list[int] = []
+    text = ""
+    while len(written) < options.max_tokens:
+        token = _next(reading.logits[0], options.temperature, key, len(written))
+        if token == tokenizer.eos_token_id:
+            break
+        written.append(token)
+        text = str(tokenizer.decode(written, skip_special_tokens=True))
+        cuts = [at for stop in options.until if (at := text.find(stop)) >= 0]
+        if cuts:
+            return text[: min(cuts)]
+        if len(written) < options.max_tokens:
+            reading.go_on([0], [token])
+    return text
+
+
+def _next(logits: torch.Tensor, temperature: float, key: int, step: int) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    mass = (logits.double().cpu() / temperature).softmax(-1).cumsum(-1)
+    uniform = torch.tensor(uniforms(key, (0, step), 1)[0, 0])
+    return int(torch.searchsorted(mass / mass[-1], uniform, right=True))

@@ -1,0 +1,58 @@
+"""Walks through the segmentations of many texts at once.
+
+Wherever two segmentations begin alike, whether found or drawn, for one text or for
+several options of one question, the network reads that beginning once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.wrappers.tokens.proposals import Proposal
+from lm_latent_eval.wrappers.tokens.reading import Reading
+from lm_latent_eval.wrappers.tokens.walk import Plan, Stretch, Walk
+
+
+def search(
+    network: Network,
+    stretches: Sequence[Stretch],
+    plan: Plan,
+    proposal: Callable[[Stretch], Proposal],
+    keys: Sequence[int],
+) -> list[Walk]:
+    """Search for segmentations of texts, and draw some.
+
+    Args:
+        network: What gives tokens their probability.
+        stretches: The texts; all are given equally many tokens, at least one.
+        plan: How much to look at.
+        proposal: What draws of a text follow.
+        keys: Of each text's random numbers.
+
+    Returns:
+        What was found of each.
+    """
+    roots = {stretch.given: None for stretch in stretches}
+    place = {given: row for row, given in enumerate(roots)}
+    reading = Reading(network, [*roots])
+    walks = [
+        Walk(stretch, plan, proposal(stretch), key, place[stretch.given])
+        for stretch, key in zip(stretches, keys, strict=True)
+    ]
+    while going := [walk for walk in walks if walk.spots]:
+        asked = [[*walk.ask()] for walk in going]
+        pairs = np.array([pair for some in asked for pair in some], int).reshape(-1, 2)
+        log_p = reading.log_p(pairs[:, 0], pairs[:, 1]).numpy()
+        parts = np.split(log_p, np.cumsum([len(some) for some in asked])[:-1])
+        rows: dict[tuple[int, int], int] = {}
+        for walk, part in zip(going, parts, strict=True):
+            walk.step(part, reading, rows)
+        if rows:
+            reading.go_on([row for row, _ in rows], [token for _, token in rows])
+    return walks
+
+
+__all__ = ["search"]

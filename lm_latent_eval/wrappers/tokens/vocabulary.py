@@ -1,0 +1,198 @@
+"""What each token of a tokenizer writes, in bytes.
+
+A tokenizer's decoder writes a sequence of tokens as the bytes of the first one and of
+each later one. The two differ where it drops a space at the beginning (SentencePiece)
+or puts one between words (WordPiece); of byte-level tokenizers they are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+Pieces = tuple[bytes | None, ...]
+"""Token -> its bytes; None of a token that never enters a segmentation."""
+
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+"""How SentencePiece names the token of a byte."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Which tokens write which bytes."""
+
+    pieces: Pieces
+
+    @cached_property
+    def tokens(self) -> dict[bytes, list[int]]:
+        """Bytes -> every token that writes them, byte tokens beside letters."""
+        found: dict[bytes, list[int]] = {}
+        for token, piece in enumerate(self.pieces):
+            if piece is not None:
+                found.setdefault(piece, []).append(token)
+        return found
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Lengths of pieces that there are, ascending."""
+        return sorted({len(piece) for piece in self.tokens})
+
+    @cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(self.tokens)
+
+    def within(self, target: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield every token that writes a piece of the target, and where it ends.
+
+        Args:
+            target: The string.
+            start: Where the piece begins.
+            stop: Where it ends at the latest.
+        """
+        for length in self.lengths:
+            if start + length > stop:
+                return
+            for token in self.tokens.get(target[start : start + length], ()):
+                yield token, start + length
+
+    def beyond(self, rest: bytes) -> list[int]:
+        """List the tokens that write ``rest`` and something after it."""
+        ordered = self._sorted
+        first = bisect_left(ordered, rest)
+        found = []
+        for piece in ordered[first:]:
+            if not piece.startswith(rest):
+                break
+            if len(piece) > len(rest):
+                found += self.tokens[piece]
+        return found
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of a tokenizer as bytes."""
+
+    first: Table
+    """What a token writes at the beginning of a text."""
+    later: Table
+    """What it writes after another one."""
+    special: dict[int, bytes]
+    """Tokens that stand for no text of their own -> how they are spelled out."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
+        """Read a tokenizer.
+
+        Args:
+            tokenizer: The tokenizer.
+            size: Tokens that the network knows; others never enter a segmentation.
+
+        Raises:
+            ValueError: If it is a slow one, of which nobody knows how it decodes.
+        """
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError(
+                f"{type(tokenizer).__name__} is a slow tokenizer: what its tokens "
+                "write is not known. Use the fast one (use_fast_tokenizer=True)"
+            )
+        added = tokenizer.added_tokens_decoder
+        marks = {token: str(one) for token, one in added.items() if one.special}
+        marks |= {
+            token: str(tokenizer.convert_ids_to_tokens(token))
+            for token in tokenizer.all_special_ids
+        }
+        names: list[str | None] = [None] * size
+        for name, token in tokenizer.get_vocab().items():
+            if token not in marks and token < size:
+                names[token] = name
+        plain = {token: str(one).encode() for token, one in added.items()}
+        first, later = _pieces(backend, names, plain)
+        return cls(
+            Table(first), Table(later), {t: name.encode() for t, name in marks.items()}
+        )
+
+    def write(self, tokens: Sequence[int], *, begins: bool) -> list[bytes]:
+        """Return what each token of a sequence writes; special tokens are spelled out.
+
+        Args:
+            tokens: The sequence.
+            begins: Whether a text begins with it.
+        """
+        written = []
+        for place, token in enumerate(tokens):
+            table = self.first if begins and place == 0 else self.later
+            piece = table.pieces[token] if token < len(table.pieces) else None
+            written.append(self.special.get(token, b"") if piece is None else piece)
+        return written
+
+
+def _pieces(
+    backend: Any, names: Sequence[str | None], added: dict[int, bytes]
+) -> tuple[Pieces, Pieces]:
+    """Return what tokens write first, and later."""
+    decoder = json.loads(backend.to_str())["decoder"]
+    kinds = set(_kinds(decoder))
+    if "ByteLevel" in kinds:
+        letters = _byte_level()
+        pieces = tuple(
+            None if name is None else added.get(token, _bytes_of(name, letters))
+            for token, name in enumerate(names)
+        )
+        return pieces, pieces
+
+    def decode(*tokens: str) -> str:
+        written: str = (
+            backend.decoder.decode([*tokens]) if decoder else " ".join(tokens)
+        )
+        return written
+
+    anchor = next(name for name in names if name and decode(name).isalnum())
+    before = len(decode(anchor))
+    first: list[bytes | None] = []
+    later: list[bytes | None] = []
+    for name in names:
+        byte = BYTE.fullmatch(name or "") if "ByteFallback" in kinds else None
+        if name is None:
+            first.append(None)
+            later.append(None)
+        elif byte and int(byte[1], 16) > 127:  # a piece of a character
+            first.append(bytes.fromhex(byte[1]))
+            later.append(bytes.fromhex(byte[1]))
+        else:
+            first.append(decode(name).encode())
+            later.append(decode(anchor, name)[before:].encode() or None)
+    return tuple(first), tuple(later)
+
+
+def _kinds(decoder: dict[str, Any] | None) -> Iterator[str]:
+    if decoder is not None:
+        yield decoder["type"]
+        for part in decoder.get("decoders", ()):
+            yield from _kinds(part)
+
+
+def _byte_level() -> dict[str, int]:
+    """Return the letters by which byte-level tokenizers name bytes.
+
+    Printable characters of Latin-1 stand for themselves, the other bytes, in their
+    order, for the characters from 256 on.
+    """
+    own = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in own)
+    shifted = {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in own} | shifted
+
+
+def _bytes_of(name: str, letters: dict[str, int]) -> bytes | None:
+    try:
+        return bytes(letters[letter] for letter in name) or None
+    except KeyError:  # no name of bytes: a token that nothing decodes
+        return None

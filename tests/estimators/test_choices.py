@@ -1,0 +1,111 @@
+"""Choices from shared draws, against what can be listed."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import Margin, accuracy_curve, log_mean_gap, votes
+
+SEEDED = torch.Generator().manual_seed(0)
+LOG_W = torch.rand(3, 40, generator=SEEDED, dtype=torch.float64).log()
+NONE = torch.zeros(40, dtype=torch.float64)
+RIGHT = torch.tensor([0.0, 1.0, 0.0])
+
+
+def test_one_draw_is_right_as_often_as_draws_are():
+    [one] = accuracy_curve([LOG_W], [NONE], [RIGHT], [1])
+    share = (LOG_W.argmax(0) == 1).double().mean().item()
+    assert one.accuracy == pytest.approx(share)
+    assert one.voted == pytest.approx(share)
+
+
+def test_all_draws_choose_as_the_estimate_does():
+    for right in torch.eye(3):
+        [every] = accuracy_curve([LOG_W], [NONE], [right], [40])
+        chosen = int(LOG_W.logsumexp(-1).argmax())
+        assert every.accuracy == right[chosen]
+        most = votes(LOG_W, NONE)
+        assert every.voted == right[int(most.argmax())]
+
+
+def test_the_error_of_draws_is_that_of_runs():
+    """A question whose two draws disagree: right with probability 3/4 of four pairs."""
+    log_w = torch.tensor([[0.9, 0.2], [0.1, 0.3]]).log()
+    right = torch.tensor([1.0, 0.0])
+    again = [
+        float(log_w.exp()[:, list(pair)].sum(-1).argmax() == 0)
+        for pair in product(range(2), repeat=2)
+    ]
+    assert sum(again) / 4 == 0.75
+    number = 200
+    [_, two] = accuracy_curve(
+        [log_w] * number, [torch.zeros(2)] * number, [right] * number, [1, 2]
+    )
+    assert two.accuracy == 1.0
+    spread = math.sqrt(0.75 * 0.25 / number)
+    # A standard deviation of 400 values is known to 1 in sqrt(800).
+    assert two.draws_stderr == pytest.approx(spread, rel=5 / math.sqrt(800))
+    assert two.band == (pytest.approx(1 - 1.96 * two.draws_stderr), 1.0)
+
+
+def test_errors_over_questions_are_those_of_a_mean():
+    sure = torch.tensor([[0.9, 0.9], [0.1, 0.1]]).log()
+    rights = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])] * 2
+    [two] = accuracy_curve([sure] * 4, [torch.zeros(2)] * 4, rights, [2])
+    assert two.accuracy == 0.5 and two.draws_stderr == 0
+    assert two.stderr == pytest.approx(torch.tensor([1.0, 0, 1, 0]).std().item() / 2)
+
+
+def test_draws_without_an_answer_choose_none():
+    dead = torch.full((2, 4), -torch.inf)
+    [one] = accuracy_curve([dead], [torch.zeros(4)], [torch.ones(2)], [1])
+    assert one.accuracy == one.voted == 0
+    assert votes(dead, torch.zeros(4)).tolist() == [0, 0]
+    half = torch.tensor([[-torch.inf, 0.0], [-torch.inf, -1.0]])
+    assert votes(half, torch.zeros(2)).tolist() == [0.5, 0]
+
+
+def test_votes_of_hinted_draws_count_their_ratio():
+    log_w = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log()
+    ratios = torch.tensor([0.3, 0.1]).log()
+    assert votes(log_w, ratios).tolist() == pytest.approx([0.75, 0.25])
+
+
+def test_the_gap_is_jensen_s():
+    log_p = LOG_W - 1
+    gap = log_mean_gap(log_p, NONE)
+    wanted = log_p.exp().mean(-1).log() - log_p.mean(-1)
+    assert gap.tolist() == pytest.approx(wanted.tolist())
+    assert (gap > 0).all()
+    twice = torch.cat([log_p, log_p[:, :1]], -1)  # a draw that counts twice
+    ratios = NONE.clone()
+    ratios[0] = math.log(2)
+    wanted = log_mean_gap(twice, torch.zeros(41))
+    assert log_mean_gap(log_p, ratios).tolist() == pytest.approx(wanted.tolist())
+
+
+def test_a_margin_is_sure_where_draws_agree():
+    """Errors of two answers are not independent: what draws share cancels."""
+    shared = torch.randn(50, generator=SEEDED, dtype=torch.float64)
+    margin = Margin.of(torch.stack([shared, shared - 0.1]))
+    assert margin.difference == pytest.approx(0.1) and margin.stderr < 1e-12
+    assert margin.is_sure
+    apart = torch.randn(2, 50, generator=SEEDED, dtype=torch.float64)
+    assert not Margin.of(apart).is_sure
+
+
+def test_impossible_input_is_refused():
+    with pytest.raises(ValueError, match=r"of 2 or more answers, shape \(A, K\); got"):
+        Margin.of(LOG_W[:1])
+    with pytest.raises(ValueError, match="all weights are zero"):
+        Margin.of(torch.full((2, 3), -torch.inf))
+    with pytest.raises(ValueError, match="no answer is possible after any draw"):
+        log_mean_gap(torch.full((2, 3), -torch.inf), torch.zeros(3))
+    with pytest.raises(ValueError, match="the same number of draws"):
+        accuracy_curve([LOG_W, LOG_W[:, 1:]], [NONE, NONE[1:]], [RIGHT, RIGHT])
+    with pytest.raises(ValueError, match="the same number of draws"):
+        accuracy_curve([], [], [])

@@ -1,0 +1,302 @@
+"""``latent_cot`` in lm-eval: stock tasks, records, thoughts that are kept, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import lm_eval
+import pytest
+import torch
+from lm_eval.tasks import TaskManager
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import lm_latent_eval
+from lm_latent_eval.cli import main
+from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.report.explain import explain
+from lm_latent_eval.report.thoughts import Choices, text, thought_files
+from lm_latent_eval.scoring import records
+from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from lm_latent_eval.wrappers.network import Network
+from tests.stock_tasks import STOCK
+from tests.tiny_checkpoint import conditional, generation, rolling
+from tests.wrappers.cot import tiny
+
+ASKED = [("a b", "A"), ("c c a", "B"), ("b", "C"), ("a", "A"), ("c", "B")]
+CHOICES = ["a", "b c", "c"]
+OPTIONS = {**tiny.MARKS, "max_think_tokens": 4, "num_samples": 40, "close": "forced"}
+TARGETS = """\
+include: {stock}/gsm8k/gsm8k.yaml
+task: gsm8k_target
+output_type: loglikelihood
+doc_to_target: " {{{{answer.split('#### ')[-1]}}}}"
+generation_kwargs: null
+filter_list: null
+metric_list:
+  - metric: perplexity
+  - metric: acc
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    folder, network = tmp_path_factory.mktemp("tiny"), tiny.network()
+    network.model.save_pretrained(folder)
+    network.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def backend(directory, **options):
+    return LatentCoT(pretrained=directory, device="cpu", **{**OPTIONS, **options})
+
+
+@pytest.fixture
+def evaluate(directory, stock_data, tmp_path):
+    rows = [
+        {
+            "id": str(n),
+            "question": question,
+            "choices": {"text": CHOICES, "label": ["A", "B", "C"]},
+            "answerKey": key,
+        }
+        for n, (question, key) in enumerate(ASKED)
+    ]
+    splits = ("train", "validation", "test")
+    write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(splits, rows)})
+    problems = [{"question": q, "answer": f"b b #### {c}"} for q, c in ASKED]
+    for row, end in zip(problems, "caabc", strict=True):
+        row["answer"] = f"b b #### {end}"
+    write_dataset("openai/gsm8k", {"main": dict.fromkeys(splits, problems)})
+    (tmp_path / "target.yaml").write_text(TARGETS.format(stock=STOCK))
+
+    def run(task="arc_easy", **options):
+        return lm_eval.simple_evaluate(
+            model=backend(directory, **options),
+            tasks=[task],
+            num_fewshot=0,
+            task_manager=TaskManager(
+                include_path=[str(STOCK / "arc"), str(tmp_path)],
+                include_defaults=False,
+            ),
+            bootstrap_iters=0,
+            evaluation_tracker=tracker(tmp_path / "out"),
+        )
+
+    return run
+
+
+def tracker(folder):
+    from lm_eval.loggers import EvaluationTracker
+
+    return EvaluationTracker(output_path=str(folder))
+
+
+def saved(results, folder):
+    """Write results where the command line writes them."""
+    [record] = folder.rglob("record_*.parquet")
+    path = record.with_name("results_2026.json")
+    kept = {key: results[key] for key in ("config", "results", "configs")}
+    path.write_text(json.dumps(kept, default=str))
+    return path
+
+
+def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsys):
+    results = evaluate()
+    [kept] = [
+        file
+        for path in (tmp_path / "out").rglob("thoughts_*.parquet")
+        for file in thought_files(path)
+    ]
+    [record] = [
+        found
+        for path in (tmp_path / "out").rglob("record_*.parquet")
+        for found in records.read(path)
+    ]
+    # The rows of the record are the estimates of the thoughts that lie beside it.
+    said = {(row.document, row.option): row.log_likelihood for row in record.rows}
+    for question in kept.questions:
+        log_p = question.thoughts.log_weights.logsumexp(-1) - math.log(40)
+        for option, value in enumerate(log_p.tolist()):
+            assert said[question.document, option] == pytest.approx(value, rel=1e-12)
+    # One question's thoughts serve its three answers.
+    assert len(kept.questions) == len(ASKED)
+    assert {row.stream for row in record.rows} == {
+        f"arc_easy/{n}" for n in range(len(ASKED))
+    }
+    # What is right is what the task says.
+    assert [q.right.index(1) for q in kept.questions] == [0, 1, 2, 0, 1]
+    accuracy = results["results"]["arc_easy"]["acc,none"]
+    [*_, all_of_them] = Choices.of(kept).curve()
+    assert all_of_them.accuracy == pytest.approx(accuracy)
+    ours = results["config"]["latent_eval"]
+    thoughts = ours["thoughts"]
+    assert thoughts["questions"] == len(ASKED) and thoughts["drawn"] == 200
+    shares = [thoughts.get(f"share_{e}", 0) for e in ("closed", "truncated", "ended")]
+    assert sum(shares) == pytest.approx(1)
+    assert ours["model_temperature"] == 1 and ours["close"] == "forced"
+    # Commands read it.
+    path = saved(results, tmp_path / "out")
+    assert "200 about 5 questions, shared by the answers" in " ".join(
+        explain(path).split()
+    )
+    assert "5 questions, 40 thoughts each, latent_cot" in text(kept)
+    assert main(["thoughts", str(tmp_path / "out"), "--format", "csv"]) in (0, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith(f"40,{all_of_them.accuracy:.1f}"), lines
+
+
+def test_other_answers_are_scored_from_the_file(
+    evaluate, directory, tmp_path, capsys, monkeypatch
+):
+    evaluate(proposal="hinted")
+    [path] = (tmp_path / "out").rglob("thoughts_*.parquet")
+    [kept] = thought_files(path)
+    wanted = {
+        q.document: q.thoughts.log_weights.logsumexp(-1) - math.log(40)
+        for q in kept.questions
+    }
+    answers = tmp_path / "answers.jsonl"
+    lines = [{"document": n, "answers": [" c", " a"]} for n in (3, 1)]
+    answers.write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr(
+        "lm_latent_eval.wrappers.cot.scorer.draw", lambda *_, **__: pytest.fail("drew")
+    )
+    command = ["thoughts", str(path), "--answers", str(answers), "--model"]
+    main([*command, directory, "--format", "csv", "--device", "cpu"])
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()[1:]]
+    found = {(int(n), a): float(log_p) for n, a, log_p, *_ in rows}
+    for n in (3, 1):
+        assert found[n, " c"] == pytest.approx(wanted[n][2].item(), rel=1e-9)
+        assert found[n, " a"] == pytest.approx(wanted[n][0].item(), rel=1e-9)
+
+
+def test_targets_of_a_generation_task(evaluate, directory):
+    results = evaluate("gsm8k_target")
+    values = results["results"]["gsm8k_target"]
+    samples = results["samples"]["gsm8k_target"]
+    asked = [tuple(s["arguments"][0]) for s in samples]
+    assert {a for _, a in asked} == {" a", " b", " c"}
+    found = [s["resps"][0][0][0] for s in samples]
+    model = lm_latent_eval.load(directory, model="cot", device="cpu")
+    assert values["perplexity,none"] == pytest.approx(
+        math.exp(-sum(found) / len(found))
+    )
+    # Exactly those probabilities, within five errors of the draws.
+    questions, targets = zip(*asked, strict=True)
+    estimates = model.log_likelihood(
+        targets, contexts=questions, **{**OPTIONS, "num_samples": 400}
+    )
+    for value, estimate in zip(found, estimates, strict=True):
+        error = estimate.draws_stderr * math.sqrt(1 + 400 / 40)
+        assert abs(value - estimate.log_evidence) < 5 * error
+
+
+def test_python_opens_it(directory):
+    model = lm_latent_eval.load(directory, model="cot", device="cpu")
+    [estimate] = model.log_likelihood([" c"], contexts=["a b"], **OPTIONS)
+    assert estimate.num_samples == 40 and estimate.num_tokens == 1
+    [hundred] = model.log_likelihood(
+        [" c"], contexts=["a b"], **{**OPTIONS, "num_samples": 100}
+    )
+    assert hundred.num_samples == 100
+    with pytest.raises(ValueError, match="a whole text has no question"):
+        model.log_likelihood(["a b"], **OPTIONS)
+    with pytest.raises(ValueError, match="option='thoughts'"):
+        model.log_likelihood([" c"], contexts=["a"], thoughts=3, **OPTIONS)
+
+
+def test_rolling_and_generation_are_refused_with_the_reason(directory):
+    lm = backend(directory)
+    with pytest.raises(ValueError, match="no question that thoughts could be about"):
+        lm.loglikelihood_rolling(rolling("a b"))
+    with pytest.raises(ValueError, match="use --model hf"):
+        lm.generate_until(generation("a", until=["b"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"think_end": ""}, "think_end=''"),
+        ({"close": "forcd"}, r"close='forcd'.*did you mean forced"),
+        ({"max_think_tokens": 0}, "max_think_tokens=0"),
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"model_temperature": 0}, "model_temperature=0"),
+        ({"hint": "{question}"}, "lacks {answer}"),
+        ({"num_sample": 3}, "did you mean num_samples"),
+        ({"enable_thinking": False}, "without them use --model hf"),
+    ],
+)
+def test_bad_options_are_said_before_anything_is_loaded(
+    directory, options, why, monkeypatch
+):
+    monkeypatch.setattr(LatentCoT, "loader", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(ValueError, match=why):
+        backend(directory, **options)
+
+
+def test_bad_questions_are_named(directory):
+    lm = backend(directory)
+    with pytest.raises(ValueError, match=r"task/0.*the answer is empty"):
+        lm.loglikelihood(conditional(("a", "")))
+    with pytest.raises(ValueError, match=r"reads 32 tokens.*Lower max_think_tokens"):
+        lm.loglikelihood(conditional(("a " * 40, " b")))
+    never = backend(directory, close="natural", max_think_tokens=1, num_samples=1)
+    with pytest.raises(ValueError, match="none of 1 thoughts has an answer after it"):
+        never.loglikelihood(conditional(*[(f"a {'b ' * n}", " b") for n in range(9)]))
+
+
+def test_marks_are_those_of_the_chat_template():
+    network = tiny.network()
+    with pytest.raises(ValueError, match=r"no chat template says.*give think_start="):
+        ThinkingLM(network).scorer({})
+    network.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}</think>{% endfor %}"
+    )
+    scorer = ThinkingLM(network).scorer({})
+    assert (scorer.marks.start, scorer.marks.end) == ("<think>", "</think>")
+    assert scorer.fingerprint["think_end"] == "</think>"
+
+
+def test_a_thought_that_the_template_opens_is_not_opened_twice():
+    marks = tiny.scorer(tiny.network()).marks
+    assert marks.prompt("a b <think>") == marks.prompt("a b ")
+    assert marks.prompt("a b <think>\n") == marks.prompt("a b ")
+    assert marks.hinted("a b <think>", " c") == marks.prompt("c a b ")
+
+
+def test_a_template_without_a_generation_prompt_is_refused(directory):
+    lm = backend(directory)
+    chat = [{"role": "user", "content": "a b"}]
+    lm._loaded.tokenizer.chat_template = "{{ messages[0].content }}</think>"
+    with pytest.raises(ValueError, match="writes no generation prompt"):
+        lm.apply_chat_template(chat)
+    lm._loaded.tokenizer.chat_template = (
+        "{{ messages[0].content }}{% if add_generation_prompt %} c{% endif %}"
+    )
+    assert lm.apply_chat_template(chat) == "a b c"
+
+
+def test_networks_that_are_not_causal_are_refused():
+    tokenizer = tiny.tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "d_model": 8, "d_ff": 8, "d_kv": 4}
+    t5 = T5ForConditionalGeneration(T5Config(**sizes, num_layers=1, num_heads=2))
+    with pytest.raises(ValueError, match="has an encoder"):
+        ThinkingLM(Network.of(t5, tokenizer, max_length=32))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        initializer_range=1.0,
+    )
+    with pytest.raises(ValueError, match="reads ahead"):
+        ThinkingLM(Network.of(BertLMHeadModel(config), tokenizer))

@@ -1,0 +1,234 @@
+"""``latent_mdm`` in lm-eval: its own tasks, unchanged, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import lm_eval
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import lm_latent_eval
+from lm_latent_eval.harness.wrappers.mdm import LatentMDM
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.mdm.lengths import Lengths
+from tests.stock_tasks import PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
+from tests.tiny_checkpoint import conditional, generation, rolling
+from tests.wrappers.mdm import tiny
+
+TEXTS = ("Ada saw the fox", "the fox saw Ada . a Bo saw the", "", "Bo", "the fox")
+PAIRS_ASKED = (("Ada saw", " the fox"), ("Ada saw", " Bo . Ada saw"), ("", "the"))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A tiny BERT in float64, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("bert")
+    network = tiny.network("bert", framed=True)
+    network.model.save_pretrained(folder)
+    network.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def backend(directory):
+    return lambda **how: LatentMDM(pretrained=str(directory), device="cpu", **how)
+
+
+@pytest.mark.usefixtures("stock_data")
+@pytest.mark.parametrize("estimator", ["elbo", "is"])
+def test_stock_tasks_run_unmodified(backend, estimator):
+    lm = backend(estimator=estimator, num_samples=16)
+    results = lm_eval.simple_evaluate(
+        model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0
+    )
+    found, scorer = log_likelihoods(results), lm._scorer
+
+    def alone(name, text, context=""):
+        (answer,) = scorer.score_continuations([Query(0, name, text, context)])
+        return pytest.approx(answer.estimate.log_evidence, rel=1e-9), answer.is_greedy
+
+    for i, passage in enumerate(PASSAGES):
+        context, _, last = passage.rpartition(" ")
+        expected = [alone(f"lambada_openai/{i}", f" {last}", context)]
+        assert found["lambada_openai", i] == expected
+    for i, pair in enumerate(PAIRS):
+        expected = [alone(f"blimp_adjunct_island/{i}", option)[0] for option in pair]
+        assert expected == [a for a, _ in found["blimp_adjunct_island", i]]
+    assert results["results"]["wikitext"]["word_perplexity,none"] > 1
+    ours = results["config"]["latent_eval"]
+    assert ours["estimator"] == estimator and ours["ends"] == "conditioned"
+    assert ours["questions"] == len(PAIRS)
+    assert 0 <= ours["share_of_questions_within_monte_carlo_error"] <= 1
+    # At most four tokens, whose sets of masks are all read.
+    bound = "strict lower" if estimator == "elbo" else "stochastic lower"
+    assert ours["bound_of_log_likelihood"][bound] > 0
+
+
+def test_one_token_after_its_context_is_exact(backend):
+    ((answer, greedy),) = backend().loglikelihood(conditional(("Ada saw the", " fox")))
+    truth = tiny.Truth(
+        tiny.denoiser(),
+        tiny.Target((tiny.BEGIN, 8, 7, 5), (6,), (tiny.END,)),
+    )
+    rows = truth.rows(frozenset())[0]
+    assert answer == pytest.approx(float(rows[6]), abs=1e-10)
+    assert greedy == (int(rows.argmax()) == 6)
+    assert str(answer.estimate.bound) == "exact" and answer.answer.evaluations == 1
+
+
+def everything(lm):
+    whole = lm.loglikelihood_rolling(rolling(*TEXTS))
+    parts = lm.loglikelihood(conditional(*PAIRS_ASKED))
+    drawn = lm.generate_until(generation(*TEXTS, max_gen_toks=5, do_sample=True))
+    greedy = lm.generate_until(generation(*TEXTS, max_gen_toks=5))
+    numbers = [float(x) for x in (*whole, *(a for a, _ in parts))]
+    return numbers, [g for _, g in parts], drawn, greedy
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"num_samples": 20},
+        {"estimator": "is", "num_samples": 9, "proposal": "adapted"},
+        {"estimator": "path", "order": "margin"},
+    ],
+    ids=str,
+)
+def test_batch_size_and_order_move_no_number(backend, how):
+    lm = backend(batch_size=1, **how)
+    numbers, *rest = everything(lm)
+    for size in (3, "auto"):
+        again, *others = everything(backend(batch_size=size, **how))
+        assert again == pytest.approx(numbers, rel=1e-9) and others == rest
+    backwards = lm.loglikelihood_rolling(rolling(*TEXTS)[::-1])[::-1]
+    assert backwards == pytest.approx(numbers[: len(TEXTS)], rel=1e-9)
+    contexts = generation(*TEXTS, max_gen_toks=5, do_sample=True)
+    assert lm.generate_until(contexts[::-1])[::-1] == rest[1]
+
+
+def test_options_of_a_question_share_their_masks(backend):
+    """Equal options get equal numbers; another document draws its own."""
+    lm = backend(num_samples=16)
+    text = " Bo . Ada saw the"
+    asked = conditional(("Ada saw", text), ("Ada saw", text))
+    asked[1].metadata = (*asked[0].metadata,)
+    asked[1].doc_id = asked[0].doc_id
+    (one, _), (other, _) = lm.loglikelihood(asked)
+    assert one == other
+    (elsewhere, _), _ = lm.loglikelihood(conditional(("Ada saw", text), ("", "a")))
+    again = lm.loglikelihood(conditional(("Ada saw", text), ("Ada saw", text)))[1][0]
+    assert elsewhere == one and again != one
+
+
+def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
+    import shutil
+
+    counted = tmp_path / "counted"
+    shutil.copytree(directory, counted)
+    lengths = Lengths.train([2, 4, 4])
+    lengths.save(counted)
+    lm = LatentMDM(pretrained=str(counted), device="cpu")
+    assert lm.fingerprint["ends"] == "counted"
+    assert lm.fingerprint["mass"] == "sub-normalised"
+    with_ends = lm.loglikelihood_rolling(rolling(*TEXTS))
+    without = backend().loglikelihood_rolling(rolling(*TEXTS))
+    for a, b, text in zip(with_ends, without, TEXTS, strict=True):
+        number = len(text.split())
+        assert a - b == pytest.approx(lengths.log_p(number), abs=1e-9)
+        assert a.estimate.num_tokens == number + 1 and b.estimate.num_tokens == number
+    given = LatentMDM(pretrained=str(counted), device="cpu", ends="conditioned")
+    assert given.loglikelihood_rolling(rolling(*TEXTS)) == without
+    with pytest.raises(ValueError, match=r"ends=counted: .* has no lengths.json"):
+        backend(ends="counted")
+
+
+def test_python_and_the_record_agree(directory, backend):
+    model = lm_latent_eval.load(directory, model="mdm", device="cpu")
+    [estimate] = model.log_likelihood([TEXTS[1]], num_samples=100)
+    assert estimate.num_samples == 100
+    assert str(estimate.bound) == "estimate of a lower bound"
+    assert 0 < estimate.stderr == estimate.draws_stderr
+    [path] = model.log_likelihood([TEXTS[1]], estimator="path", order="left_to_right")
+    assert str(path.bound) == "exact" and path.stderr == 0
+    lm = backend(estimator="path", order="left_to_right")
+    assert lm.loglikelihood_rolling(rolling(TEXTS[1])) == [
+        pytest.approx(path.log_evidence, rel=1e-9)
+    ]
+    assert model.generate(["the fox"], max_tokens=4, sampling_temperature=0)
+
+
+# -- bad input -----------------------------------------------------------------------
+
+
+def test_a_causal_model_is_refused(tmp_path):
+    config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=20)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="a gpt2 is a causal model"):
+        LatentMDM(pretrained=str(tmp_path), device="cpu")
+    with pytest.raises(ValueError, match="no network for AutoModelForMaskedLM"):
+        lm_latent_eval.load(tmp_path, model="mdm", device="cpu")
+
+
+def test_what_is_missing_or_misspelled_is_said(directory, backend, tmp_path):
+    for how, said in (
+        ({"estimator": "elbow"}, "estimator='elbow': .*did you mean elbo"),
+        ({"num_sample": 3}, "'num_sample' is not an argument.*num_samples"),
+        ({"num_samples": 0}, "num_samples='?0'?: expected a whole number of at least"),
+        ({"logit_shift": 2}, "logit_shift='2': expected one of 0, 1"),
+        ({"mask_token": "<m>"}, "mask_token='<m>': the tokenizer has no such token"),
+        ({"max_length": 3}, "max_length=3: no room for a text"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            backend(**how)
+    network = tiny.network("bert")
+    network.model.save_pretrained(tmp_path)
+    tiny.tokenizer(mask=False).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="has a token that masks: give mask_token"):
+        LatentMDM(pretrained=str(tmp_path), device="cpu")
+    lm = LatentMDM(pretrained=str(tmp_path), device="cpu", mask_token="[MASK]")
+    numbered = LatentMDM(pretrained=str(tmp_path), device="cpu", mask_token=1)
+    (one,), (other,) = (
+        each.loglikelihood_rolling(rolling("Ada saw")) for each in (lm, numbered)
+    )
+    assert one == other
+
+
+def test_texts_that_have_no_probability_are_named(backend):
+    lm = backend()
+    with pytest.raises(ValueError, match=r"task/0 .*target has 19 tokens, and the net"):
+        lm.loglikelihood(conditional(("Ada", " fox" * 19)))
+    with pytest.raises(ValueError, match=r"task/0 .*an empty target"):
+        lm.loglikelihood_rolling(rolling("  "))
+    with pytest.raises(ValueError, match=r"task/0 .*the token that masks"):
+        lm.loglikelihood_rolling(rolling("the [MASK]"))
+    with pytest.raises(ValueError, match=r"estimator=exact reads all 2\^17 - 1 sets"):
+        backend(estimator="exact").loglikelihood_rolling(rolling("the fox " * 8 + "a"))
+    with pytest.raises(ValueError, match="max_gen_toks=18: the network has room"):
+        lm.generate_until(generation("the", max_gen_toks=18))
+    assert lm.loglikelihood(conditional(("Ada", "")))[0][0] == 0.0
+
+
+def test_guidance_is_for_generation(backend):
+    lm = backend(guidance=1.5)
+    assert lm.generate_until(generation("the fox", max_gen_toks=3))
+    for ask in (
+        lambda: lm.loglikelihood(conditional(("Ada", " saw"))),
+        lambda: lm.loglikelihood_rolling(rolling("Ada saw")),
+    ):
+        with pytest.raises(ValueError, match="guided scores are those of another"):
+            ask()
+
+
+def test_a_dtype_is_hf_s(directory):
+    lm = LatentMDM(pretrained=str(directory), device="cpu", dtype="float32")
+    assert lm.fingerprint["dtype"] == "torch.float32"
+    (found,) = lm.loglikelihood_rolling(rolling("Ada saw"))
+    (wanted,) = LatentMDM(
+        pretrained=str(directory), device="cpu"
+    ).loglikelihood_rolling(rolling("Ada saw"))
+    # Two tokens, whose log-softmax is rounded in float32.
+    assert found == pytest.approx(wanted, abs=64 * torch.finfo(torch.float32).eps)
+    assert not math.isclose(found, wanted, rel_tol=1e-14), "premise: it computed so"

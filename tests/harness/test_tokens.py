@@ -1,0 +1,372 @@
+"""``latent_tokens`` beside ``--model hf``, on lm-eval's own tasks."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import lm_eval
+import pytest
+import torch
+from lm_eval.models.huggingface import HFLM
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+from transformers import BertConfig, BertForMaskedLM
+
+import lm_latent_eval
+from lm_latent_eval import cli
+from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.wrappers.tokens.__main__ import main
+from lm_latent_eval.wrappers.tokens.gaps import Gap, find
+from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
+from tests import tiny_causal
+from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
+from tests.tiny_checkpoint import conditional, generation, rolling
+
+SENTENCES = [
+    "The miller's daughter counted twelve geese before the rain came down.",
+    "Nobody in the valley had seen a bridge as old as this one.",
+    "He wrote 17 letters, and she answered none of them; so it went.",
+    "Geese, ducks and a grey heron: the pond behind the mill was theirs.",
+    "Ada saw the fox, and the fox saw Ada; Bo saw a zebra.",
+    *(text for pair in PAIRS for text in pair),
+    *PASSAGES,
+    *(page for page, *_ in PAGES),
+]
+SPECIAL = ["<s>", "</s>"]
+
+
+def byte_level():
+    """As GPT-2: bytes, merges, and no mark of its own around a text."""
+    built = Tokenizer(models.BPE())
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=SPECIAL[1:],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    built.train_from_iterator(SENTENCES, trainer)
+    return tiny_causal.fast(built, eos_token="</s>")
+
+
+def byte_fallback():
+    """As Llama 2: spaces as letters, bytes for what has no token, a mark before."""
+    built = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    built.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    built.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    built.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        show_progress=False,
+        special_tokens=["<unk>", *SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))],
+    )
+    built.train_from_iterator(SENTENCES, trainer)
+    state = json.loads(built.to_str())
+    # Tokens of bytes are no special ones: the trainer only puts them first.
+    state["added_tokens"] = state["added_tokens"][:3]
+    state["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "<s>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "pair": [
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"Sequence": {"id": "B", "type_id": 1}},
+        ],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+    }
+    return tiny_causal.fast(
+        Tokenizer.from_str(json.dumps(state)),
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+    )
+
+
+def word_pieces():
+    """As BERT: words, and their parts."""
+    built = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    built.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=300,
+        special_tokens=["[UNK]", "[SEP]"],
+        show_progress=False,
+    )
+    built.train_from_iterator(SENTENCES, trainer)
+    return tiny_causal.fast(built, eos_token="[SEP]", unk_token="[UNK]")
+
+
+KINDS = {"bytes": byte_level, "fallback": byte_fallback, "words": word_pieces}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def directory(request, tmp_path_factory):
+    """A network of 48 positions with a tokenizer of each kind."""
+    folder = tmp_path_factory.mktemp(request.param)
+    tokenizer = KINDS[request.param]()
+    network = tiny_causal.model(len(tokenizer), positions=48)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def evaluate(lm):
+    return lm_eval.simple_evaluate(
+        model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0
+    )
+
+
+LONG = " ".join(SENTENCES[:5])
+PAIRED = [
+    ("The miller's daughter", " counted twelve geese."),
+    ("The mil", "ler's daughter"),
+    ("Nobody in ", "the valley"),
+    ("", "Geese, ducks"),
+    (LONG, " and so on"),
+    (LONG + " Ada", " saw the fox"),
+]
+
+
+def test_canonical_is_hf(directory):
+    """Beginnings, ends, windows, and contexts longer than the window."""
+    hf = HFLM(pretrained=str(directory), device="cpu")
+    ours = LatentTokens(pretrained=str(directory), device="cpu", estimator="canonical")
+    texts = [*SENTENCES[:4], LONG, "a"]
+    assert ours.loglikelihood_rolling(rolling(*texts)) == pytest.approx(
+        hf.loglikelihood_rolling(rolling(*texts)), rel=1e-10
+    )
+    found = ours.loglikelihood(conditional(*PAIRED))
+    for (log_p, greedy), (wanted, whether) in zip(
+        found, hf.loglikelihood(conditional(*PAIRED)), strict=True
+    ):
+        assert log_p == pytest.approx(wanted, rel=1e-10)
+        assert greedy is whether
+    asked = generation("The miller", until=["."], max_gen_toks=8)
+    assert ours.generate_until(asked) == hf.generate_until(asked)
+
+
+@pytest.mark.usefixtures("stock_data")
+def test_canonical_is_hf_on_stock_tasks(directory):
+    hf = evaluate(HFLM(pretrained=str(directory), device="cpu"))
+    ours = evaluate(
+        LatentTokens(pretrained=str(directory), device="cpu", estimator="canonical")
+    )
+    for task, metrics in hf["results"].items():
+        for name, value in metrics.items():
+            if isinstance(value, float):
+                assert ours["results"][task][name] == pytest.approx(value, rel=1e-10)
+    found, wanted = log_likelihoods(ours), log_likelihoods(hf)
+    assert found.keys() == wanted.keys()
+    for key, answers in wanted.items():
+        for one, other in zip(found[key], answers, strict=True):
+            if isinstance(other, tuple):
+                assert one[0] == pytest.approx(other[0], rel=1e-10)
+                assert one[1] == other[1]
+            else:
+                assert one == pytest.approx(other, rel=1e-10)
+
+
+@pytest.fixture(scope="module")
+def model(directory):
+    return lm_latent_eval.load(directory, model="tokens", device="cpu")
+
+
+def restored(model):
+    """Strings that the tokenizer does not change."""
+    tokenizer = model.opened.network.tokenizer
+    decode = tokenizer.backend_tokenizer.decoder.decode
+    return [
+        text
+        for text in (*SENTENCES[:4], "the fox saw Ada", "Ducks and geese")
+        if decode(tokenizer.tokenize(text)) == text
+    ]
+
+
+@pytest.mark.parametrize("end", ["none", "eos", "prefix"])
+def test_texts_are_never_below_hf(model, directory, end):
+    """Of several windows, too, and strictly above where others fit in beside it."""
+    texts = restored(model)
+    assert len(texts) >= 2, "premise"
+    found = model.log_likelihood(texts, num_samples=10, end=end)
+    plain = model.log_likelihood(
+        texts, estimator="canonical", end="eos" if end == "eos" else "none"
+    )
+    gains = [a.log_evidence - b.log_evidence for a, b in zip(found, plain, strict=True)]
+    assert min(gains) >= 0
+    assert max(gains) > 0.01
+    if end == "none":
+        hf = HFLM(pretrained=str(directory), device="cpu")
+        assert [b.log_evidence for b in plain] == pytest.approx(
+            hf.loglikelihood_rolling(rolling(*texts)), rel=1e-10
+        )
+
+
+def test_a_short_text_is_exact(model):
+    """A beam with room for all of them, and a sum over all of them."""
+    for text in ("the fox", "Ada"):
+        [every] = model.log_likelihood([text], estimator="exact")
+        [found] = model.log_likelihood([text], num_samples=4000)
+        assert str(found.bound) == str(every.bound) == "exact"
+        assert found.log_evidence == pytest.approx(every.log_evidence, rel=1e-10)
+
+
+def test_characters_of_several_bytes_are_restored(model):
+    tokenizer = model.opened.network.tokenizer
+    text = "the é"
+    if (
+        tokenizer.unk_token_id in tokenizer.encode(text)
+        and "<0xC3>" not in tokenizer.get_vocab()
+    ):
+        with pytest.raises(ValueError, match="no tokens for a part of 'the é'"):
+            model.log_likelihood([text])
+        return
+    [found] = model.log_likelihood([text], estimator="exact", end="prefix")
+    lattice = model.opened.scorer({}, quiet=True)._strings.whole(text)[0].summed
+    assert lattice.target == text.encode() and lattice.num_segmentations > 1
+    assert found.log_evidence < 0
+
+
+def test_a_window_is_filled_by_what_fits(directory):
+    """Where the network reads more than a window, more segmentations do."""
+    text = "Nobody in the valley had seen a bridge as old as this one"
+
+    def gain(**limit):
+        lm = LatentTokens(
+            pretrained=str(directory),
+            device="cpu",
+            estimator="beam",
+            num_samples=8,
+            **limit,
+        )
+        [found] = lm.loglikelihood_rolling(rolling(text))
+        return found - found.answer.canonical, found.answer.sentences
+
+    fits, windows = gain(max_length=8)
+    assert windows > 1
+    assert fits > 0
+    assert gain()[0] > 0
+
+
+@pytest.mark.usefixtures("stock_data")
+def test_stock_tasks_are_summed_and_said_to_be(directory, tmp_path):
+    lm = LatentTokens(
+        pretrained=str(directory), device="cpu", num_samples=6, end="prefix"
+    )
+    if "words" in directory.name:  # the task puts a space first, which they drop
+        with pytest.raises(ValueError, match=r"does not restore ' the fox saw Ada\."):
+            lm.loglikelihood(conditional(("", " the fox saw Ada.")))
+        return
+    found = lm_eval.simple_evaluate(
+        model=lm,
+        tasks=["lambada_openai", "blimp_adjunct_island"],
+        task_manager=tasks(),
+        bootstrap_iters=0,
+    )
+    said = found["config"]["latent_eval"]
+    assert said["estimator"] == "mixed" and said["end"] == "prefix"
+    assert said["requests"] == sum(map(len, found["samples"].values())) + len(PAIRS)
+    assert found["config"]["checkpoint_digest"] == lm.fingerprint["checkpoint"]
+
+
+BAD = [
+    ({"num_samples": 1}, "num_samples=1: estimator=mixed needs at least 2"),
+    ({"proposal": "latice"}, r"proposal='latice': .*did you mean lattice"),
+    ({"estimator": "smc", "num_samples": 21}, "need a multiple of 2"),
+    ({"end": "bos"}, "end='bos': expected one of none, prefix, eos"),
+    ({"context_tokens": -1}, "context_tokens=-1"),
+    ({"contxt_tokens": 3}, "did you mean context_tokens"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_options(directory, options, message):
+    with pytest.raises(ValueError, match=message):
+        LatentTokens(pretrained=str(directory), device="cpu", **options)
+
+
+def test_bad_texts(model):
+    with pytest.raises(ValueError, match="the text is empty: only end=eos"):
+        model.log_likelihood([""])
+    assert model.log_likelihood([""], contexts=["Ada"])[0].log_evidence == 0
+    with pytest.raises(ValueError, match=r"estimator=exact would read .* max_segment"):
+        model.log_likelihood(
+            ["the fox saw Ada"], estimator="exact", max_segmentations=5
+        )
+
+
+def test_a_normalizer_that_changes_a_string_is_told():
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    model = Tokens(tiny_causal.network(tokenizer))
+    ask = model.scorer({"num_samples": 4}, quiet=True)
+    with pytest.raises(ValueError, match="does not restore 'Ada' but writes 'ada'"):
+        list(ask.score_texts([Query(0, "task/0", "Ada")]))
+    assert len(list(ask.score_texts([Query(0, "task/0", "ada")]))) == 1
+
+
+def test_networks_that_are_none(tmp_path):
+    tokenizer = byte_level()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    masked = Network.of(BertForMaskedLM(config).eval(), tokenizer)
+    with pytest.raises(ValueError, match="BertForMaskedLM reads what comes after"):
+        Tokens(masked)
+
+    class Slow:
+        pass
+
+    with pytest.raises(ValueError, match="Slow is a slow tokenizer"):
+        Vocabulary.of(Slow(), 10)
+
+
+def test_where_the_gap_arises(directory, capsys):
+    data = directory / "texts.txt"
+    data.write_text("the fox saw Ada\nthe fox\n")
+    main([str(directory), "--data", str(data), "--option", "num_samples=20"])
+    printed = capsys.readouterr().out
+    assert printed.count("\n") > 5 and "->" in printed
+    model = Tokens.open_directory(directory, dtype=None, device=torch.device("cpu"))
+    gaps = list(find(model.scorer({"estimator": "exact"}, quiet=True), ["the fox"]))
+    [gap] = gaps
+    assert gap.share == pytest.approx(
+        math.exp(gap.canonical - gap.estimate.log_evidence), rel=1e-12
+    )
+    # Every segmentation but the canonical one differs somewhere.
+    assert sum(gap.places.values()) >= 1 - gap.share - 1e-12
+    assert sum(Gap.total(gaps).places.values()) == pytest.approx(gap.nats)
+
+
+def test_estimate_takes_them(directory, tmp_path, capsys):
+    data = tmp_path / "texts.txt"
+    data.write_text("the fox saw Ada\nthe fox\n")
+    command = ["estimate", str(directory), "--model", "tokens", "--data", str(data)]
+    assert cli.main([*command, "--num-samples", "6"]) == 0
+    assert "bits_per_byte" in capsys.readouterr().out

@@ -1,0 +1,187 @@
+"""Writes what follows from the tables of options: docs/options.md and docstrings.
+
+python -m tests.option_tables
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from lm_latent_eval import models
+from lm_latent_eval.options import Option, table
+from lm_latent_eval.registry import ESTIMATORS
+from lm_latent_eval.scoring.budget import Auto
+from lm_latent_eval.scoring.interface import OffersOptions, TextModel
+from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
+from lm_latent_eval.training import options as training
+from tests.conftest import PROJECT
+
+PAGE = PROJECT / "docs" / "options.md"
+WIDTH = 88
+
+DOCUMENTED = (
+    ("lm_latent_eval/harness/backends.py", "Latent"),
+    ("lm_latent_eval/scoring/model.py", "log_likelihood"),
+    ("lm_latent_eval/scoring/model.py", "load"),
+)
+"""Files, and the class or function whose docstring lists options."""
+
+TRAINED = {
+    "kglm": (training.KGLMSize,),
+    "entitynlm": (training.EntityNLMSize,),
+    "rnng": (training.RNNGSize,),
+    "lrlm": (training.LRLMSize,),
+    "nklm": (training.NKLMSize,),
+    "lstm": (training.LSTMSize,),
+    "rnn": (training.RNNSize,),
+    "srnn": (training.SRNNSize, training.Margin),
+    "mdm": (training.MDMSize,),
+}
+
+HEAD = """\
+# Options
+
+Made by `python -m tests.option_tables` from the tables that the program itself reads
+(`lm_latent_eval/scoring/options.py`, `lm_latent_eval/training/options.py`).
+
+An option has one name everywhere:
+
+| | |
+|---|---|
+| `lm_eval` | `--model_args pretrained=DIR,num_samples=1000,target_stderr=0.01` |
+| `lm-latent-eval estimate`, `compare` | `--num-samples 1000 --target-stderr 0.01` |
+| Python | `model.log_likelihood(texts, num_samples=1000, target_stderr=0.01)` |
+
+Whole numbers may be written `1e3`. An option that has no effect is named in a warning,
+and an unknown one is an error that lists the known ones.
+"""
+
+
+def rows() -> dict[str, Option]:
+    """Every option of opening and scoring, by name."""
+    return {r.name: r for kind in (OpeningOptions, ScoringOptions) for r in table(kind)}
+
+
+def page() -> str:
+    """Return docs/options.md."""
+    return "\n".join(
+        [
+            HEAD,
+            "## Every model\n",
+            *_table(OpeningOptions),
+            "\n`batch_size` and `device` can be given as `lm_eval --batch_size` and "
+            "`--device`, too.\n",
+            "## Models with latents\n",
+            *_table(ScoringOptions),
+            "\n### Estimators\n",
+            "| `estimator` | |\n|---|---|",
+            f"| `auto` | {_first_line(Auto)} |",
+            *(f"| `{n}` | {_first_line(ESTIMATORS[n])} |" for n in ESTIMATORS.ours),
+            "\n### Models\n",
+            "The first estimator and the first proposal are the defaults.\n",
+            "| model | estimators | proposals |\n|---|---|---|",
+            *(f"| `latent_{name}` | {_has(name)} |" for name in sorted(models.MODELS)),
+            *_own(),
+            "\n## Training\n",
+            "Beside files, `lm-latent-eval train MODEL` has these options:\n",
+            *_table(training.Options),
+            *(line for name, of in TRAINED.items() for line in _trained(name, *of)),
+            "\n### `tune`\n",
+            *_table(training.Budget),
+            "",
+        ]
+    )
+
+
+def _table(*kinds: type) -> Iterator[str]:
+    yield "| option | value | default | |\n|---|---|---|---|"
+    for row in (row for kind in kinds for row in table(kind)):
+        default = row.unset or f"`{row.default}`".replace("\n", "\\n")
+        cells = (f"`{row.name}`", row.kind, default, row.sentences)
+        yield f"| {' | '.join(c.replace('|', '/') for c in cells)} |".replace("``", "`")
+
+
+def _first_line(kind: type) -> str:
+    return inspect.getdoc(kind).splitlines()[0]
+
+
+def _has(name: str) -> str:
+    """Return the estimators and proposals of a model that has been trained on all."""
+    kind = models.model_class(name)
+    if issubclass(kind, TextModel):
+        return "its own way | "
+    trained = getattr(inspect.getmodule(kind), "READING_MOST", None)
+    config = kind.config_class(**({"proposals": [*trained]} if trained else {}))
+    with torch.device("meta"):
+        names = kind(config).proposal_names
+    listed = [f"`{name}`" for name in names if name != "none"]
+    return f"{', '.join(f'`{e}`' for e in kind.estimators)} | {', '.join(listed)}"
+
+
+def _own() -> Iterator[str]:
+    for name in sorted(models.MODELS):
+        kind = models.model_class(name)
+        if issubclass(kind, OffersOptions):
+            yield f"\n## `latent_{name}`\n\n{_first_line(kind.options())}\n"
+            yield from _table(kind.options())
+
+
+def _trained(name: str, *kinds: type) -> Iterator[str]:
+    yield f"\n### `train {name}`\n"
+    yield from _table(*kinds)
+
+
+def entry(row: Option, indent: int) -> list[str]:
+    """Return what a docstring says of an option."""
+    said = row.sentences
+    if row.unset is not None:
+        said = f"{said} None: {row.unset}."
+    elif row.default is not None:
+        said = f"{said} Default: {row.default}."
+    lines = textwrap.wrap(
+        f"{row.name}: {said}",
+        WIDTH - indent,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [" " * indent + line for line in lines]
+
+
+def documented(path: Path, name: str) -> str:
+    """Return a file with the options in one of its docstrings as the tables say."""
+    source = path.read_text(encoding="utf-8")
+    [node] = [
+        each
+        for each in ast.walk(ast.parse(source))
+        if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name
+    ]
+    lines, known = source.splitlines(), rows()
+    first, last = node.body[0].lineno, node.body[0].end_lineno
+    indent, kept, skipping = node.body[0].col_offset + 4, [], False
+    for line in lines[first - 1 : last]:
+        found = re.match(rf" {{{indent}}}(\w+): ", line)
+        if found or not line.startswith(" " * (indent + 1)):
+            skipping = bool(found) and found[1] in known
+            kept += entry(known[found[1]], indent) if skipping else []
+        kept += [] if skipping else [line]
+    return "\n".join([*lines[: first - 1], *kept, *lines[last:]]) + "\n"
+
+
+def main() -> None:
+    """Write them."""
+    PAGE.write_text(page(), encoding="utf-8")
+    for file, name in DOCUMENTED:
+        path = PROJECT / file
+        path.write_text(documented(path, name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

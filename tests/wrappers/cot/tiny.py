@@ -1,0 +1,92 @@
+"""A causal network of six tokens, whose every thought can be listed."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from lm_latent_eval.wrappers.network import Network
+
+WORDS = ("<end>", "<think>", "</think>", "a", "b", "c")
+END, THINK, CLOSE = 0, 1, 2
+LONGEST = 3
+"""Tokens of a thought; there are 156 + 25 of them, some cut short."""
+HINT = "{answer} {question}"
+MARKS = {"think_start": "<think>", "think_end": "</think>"}
+OPTIONS = {**MARKS, "max_think_tokens": LONGEST, "hint": HINT}
+QUESTION, ANSWERS = "a b", (" c", " a a", " b")
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Whatever is not a word of ours is a b."""
+    vocabulary = {word: n for n, word in enumerate(WORDS)}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="b"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        eos_token="<end>",
+        additional_special_tokens=["<think>", "</think>"],
+    )
+
+
+def network(seed: int = 1, dtype: torch.dtype = torch.float64) -> Network:
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(WORDS),
+        n_positions=32,
+        n_embd=8,
+        n_layer=2,
+        n_head=2,
+        initializer_range=0.5,
+        bos_token_id=END,
+        eos_token_id=END,
+    )
+    return Network.of(GPT2LMHeadModel(config).to(dtype), tokenizer())
+
+
+def scorer(found: Network, rows: int = 64, questions: int | None = None, **options):
+    return ThinkingLM(found).scorer(
+        {**OPTIONS, **options}, batch_size=questions, max_batch_size=rows
+    )
+
+
+@torch.inference_mode()
+def log_p(found: Network, prompt, after, temperature: float = 1.0) -> float:
+    """Log p of tokens after others, in one reading without a cache."""
+    ids = torch.tensor([[*prompt, *after]])
+    scores = found.model(input_ids=ids).logits[0] / temperature
+    read = scores.log_softmax(-1)[len(prompt) - 1 : -1]
+    return read.gather(-1, ids[0, len(prompt) :, None]).sum().item()
+
+
+def every_thought(longest: int = LONGEST) -> list[tuple[int, ...]]:
+    """All that can be drawn: up to its first end, or as long as may be."""
+    found = []
+    for size in range(1, longest + 1):
+        for tokens in product(range(len(WORDS)), repeat=size):
+            inner = {END, CLOSE} & {*tokens[:-1]}
+            if not inner and (size == longest or tokens[-1] in (END, CLOSE)):
+                found.append(tokens)
+    return found
+
+
+def exact(found: Network, question: str, answer: str, close="natural", heat=1.0):
+    """p(answer | question), every thought summed over."""
+    cut = found.tokenizer.encode
+    prompt, target = [*cut(question), THINK], cut(answer)
+    total = 0.0
+    for z in every_thought():
+        p = log_p(found, prompt, z, heat)
+        if z[-1] == CLOSE:
+            read = [*prompt, *z]
+        elif close == "natural":
+            continue
+        else:
+            read = [*prompt, *(z[:-1] if z[-1] == END else z), CLOSE]
+        total += math.exp(p + log_p(found, read, target, heat))
+    return total

@@ -1,0 +1,74 @@
+"""Strings become targets: windows, contexts, borders."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.mdm.texts import Cutter
+from lm_latent_eval.wrappers.mdm.training import train_tokenizer
+from tests.wrappers.mdm import tiny
+
+
+def query(text: str, context: str = "") -> Query:
+    return Query(0, "q", text, context)
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    return train_tokenizer(["the fox saw Ada"] * 3, 270)
+
+
+@pytest.mark.parametrize("number", [1, 9, 10, 11, 15, 16, 47])
+def test_every_token_is_predicted_once_after_those_before_it(number):
+    cut = Cutter(tiny.tokenizer(framed=True), tiny.MASK, 12)  # room for ten
+    words = [tiny.WORDS[n * n % 7] for n in range(number)]
+    ids = [tiny.VOCABULARY.index(word) for word in words]
+    found = cut.whole(query(" ".join(words)))
+    predicted = [token for target in found.targets for token in target.tokens]
+    assert predicted == ids and found.num_tokens == number
+    done = 0
+    for n, target in enumerate(found.targets):
+        first, *given = target.before
+        assert first == tiny.BEGIN and target.after == (tiny.END,)
+        assert given == ids[done - len(given) : done]
+        assert target.num_places <= 12
+        if n:
+            assert len(target) <= 5 and len(given) >= 5
+        done += len(target)
+
+
+def test_a_long_context_loses_its_beginning():
+    cut = Cutter(tiny.tokenizer(), tiny.MASK, 6)
+    (target,) = cut.continuation(query(" fox saw", "the Ada Bo . a the")).targets
+    names = [tiny.VOCABULARY[token] for token in target.before]
+    assert names == ["Bo", ".", "a", "the"]
+    assert [tiny.VOCABULARY[token] for token in target.tokens] == ["fox", "saw"]
+    with pytest.raises(ValueError, match="target has 7 tokens, and the network has ro"):
+        cut.continuation(query(" the" * 7, "a"))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_token_across_the_border_is_the_continuations(subwords, fast, monkeypatch):
+    if not fast:  # as tokenizers are that tell no places in the text
+        monkeypatch.setattr(type(subwords), "is_fast", False)
+    cut = Cutter(subwords, subwords.mask_token_id, 40)
+    whole = subwords.encode("the fox é", add_special_tokens=False)
+    for context in ("", "the", "the ", "the fo", "the fox", "the fox ", "the fox é"):
+        found = cut.continuation(query("the fox é"[len(context) :], context))
+        targets = found.targets or [None]
+        given = list(targets[0].before) if found.targets else whole
+        rest = list(targets[0].tokens) if found.targets else []
+        assert given + rest == whole
+        assert context.startswith(subwords.decode(given))
+        one_more = subwords.decode(whole[: len(given) + 1])
+        assert not rest or not context.startswith(one_more)
+
+
+def test_what_tokens_do_not_spell_is_counted(subwords):
+    plain = Cutter(subwords, subwords.mask_token_id, 40).whole(query("the\t Fox"))
+    assert not plain.lossy and not plain.unknown
+    words = Cutter(tiny.tokenizer(), tiny.MASK, 40)
+    odd = words.whole(query("the  zebra"))
+    assert odd.lossy and odd.unknown == 1
+    assert not words.whole(query("the fox")).lossy

@@ -1,0 +1,105 @@
+"""``train mdm``: what it minimises, what it writes, and how it goes on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import lm_latent_eval
+from lm_latent_eval.cli import main
+from lm_latent_eval.training.options import MDMSize
+from lm_latent_eval.wrappers.mdm import bound
+from lm_latent_eval.wrappers.mdm.lengths import Lengths
+from lm_latent_eval.wrappers.mdm.training import negative_bound, train_tokenizer
+from tests.wrappers.mdm import tiny
+
+LINES = ["the fox saw Ada .", "Ada saw the fox .", "Bo saw a fox", "", "é\tthe  fox"]
+SMALL = ("--vocab-size", "270", "--hidden-size", "16", "--num-layers", "1")
+
+
+def run(folder, *more, epochs=2):
+    data = folder / "texts.jsonl"
+    lines = [f'{{"text": "{line}"}}\n'.replace("\t", "\\t") for line in LINES * 4]
+    data.write_text("".join(lines), encoding="utf-8")
+    command = ["train", "mdm", "--data", data, "--dev", data, "--output", folder / "m"]
+    main([*map(str, command), *SMALL, "--epochs", str(epochs), *more])
+    return folder / "m"
+
+
+def test_the_loss_is_the_negative_bound_on_average():
+    model = tiny.lopsided(tiny.KINDS["bert"]())
+    items = [[5, 6, 7], [8, 7], [9, 6, 5, 7]]
+    reader = tiny.denoiser(model)
+
+    def every(item):
+        target = tiny.Target((), tuple(item))
+        return tiny.ask(reader, target, bound.elbo(len(item), 15, None)).value.value
+
+    exact = -math.fsum(map(every, items))
+    model.training = True  # its dropout is that of BERT's parts, which stay as they are
+    torch.manual_seed(0)
+    drawn = torch.stack([negative_bound(model, items, tiny.MASK) for _ in range(600)])
+    stderr = float(drawn.std()) / math.sqrt(len(drawn))
+    assert stderr < 0.05 * exact, "premise: precise enough"
+    assert abs(float(drawn.mean()) - exact) < 5 * stderr
+    model.training = False
+    one, other = (negative_bound(model, items, tiny.MASK) for _ in range(2))
+    assert one == other, "development losses of epochs compare"
+
+
+def test_a_trained_model_scores_strings(tmp_path, capsys):
+    directory = run(tmp_path)
+    assert capsys.readouterr().out == f"wrote {directory}\n"
+    model = lm_latent_eval.load(directory, model="mdm", device="cpu")
+    estimates = model.log_likelihood([*LINES, "zebra ☃"], num_samples=64)
+    lengths = Lengths.load(directory)
+    assert lengths.num_texts == len(LINES) * 4
+    assert estimates[3].log_evidence == pytest.approx(lengths.log_p(0))
+    assert all(e.log_evidence < 0 for e in estimates)
+    output = tmp_path / "estimates.jsonl"
+    data = tmp_path / "texts.jsonl"
+    command = ["estimate", directory, "--model", "mdm", "--data", data]
+    main([*map(str, command), "--output", str(output), "--num-samples", "16"])
+    assert "bits_per_byte" in capsys.readouterr().out
+    assert len(output.read_text().splitlines()) == 1 + len(LINES) * 4
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path, capsys):
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    whole.mkdir(), halves.mkdir()
+    run(whole, epochs=3)
+    run(halves, epochs=1)
+    capsys.readouterr()
+    run(halves, epochs=3)
+    assert "resuming after epoch 1" in capsys.readouterr().err
+    weights = [(f / "m" / "model.safetensors").read_bytes() for f in (whole, halves)]
+    assert weights[0] == weights[1]
+
+
+def test_its_tokens_spell_every_string():
+    tokenizer = train_tokenizer(LINES, 270)
+    for text in (*LINES, "zebra ☃\n\x00 <mas k>", "  a  "):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+        assert tokenizer.mask_token_id not in ids
+
+
+def test_lengths_total_one():
+    for counts in ([0], [3, 3, 9], [1] * 50 + [200]):
+        lengths = Lengths.train(counts)
+        total = math.fsum(math.exp(lengths.log_p(n)) for n in range(20_000))
+        assert total == pytest.approx(1.0, abs=1e-9)
+        assert lengths.log_p(10**6) > -math.inf
+
+
+def test_damaged_lengths_and_sizes_that_cannot_be(tmp_path):
+    for damaged in ("[1]", "{}", '{"a": 1}', '{"3": -1}', "{"):
+        (tmp_path / "lengths.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"lengths.json holds no lengths of texts"):
+            Lengths.load(tmp_path)
+    with pytest.raises(ValueError, match="vocab_size=100: expected at least 260"):
+        MDMSize(vocab_size=100)
+    with pytest.raises(ValueError, match="hidden_size=10: expected a multiple of"):
+        MDMSize(hidden_size=10)

@@ -1,0 +1,179 @@
+"""Tiny networks that predict masked tokens, of every kind, and their orders listed."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from itertools import permutations
+from types import SimpleNamespace
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from lm_latent_eval.wrappers.mdm.asking import Target, answer_all
+from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
+from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
+from lm_latent_eval.wrappers.mdm.orders import RULES
+from lm_latent_eval.wrappers.network import Network
+
+PAD, MASK, UNKNOWN, BEGIN, END = range(5)
+WORDS = ("the", "fox", "saw", "Ada", "Bo", ".", "a")
+VOCABULARY = ("[PAD]", "[MASK]", "[UNK]", "[CLS]", "[SEP]", *WORDS)
+SIZE = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "max_position_embeddings": 20,
+    "pad_token_id": PAD,
+}
+MARKS = {
+    f"{name}_token_id": number
+    for name, number in (("bos", BEGIN), ("cls", BEGIN), ("eos", END), ("sep", END))
+}
+
+
+def tokenizer(*, framed: bool = False, mask: bool = True) -> PreTrainedTokenizerFast:
+    """Words of a few; ``framed`` puts marks around a text, as BERT's does."""
+    numbers = {word: n for n, word in enumerate(VOCABULARY)}
+    words = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    if framed:
+        marks = [("[CLS]", BEGIN), ("[SEP]", END)]
+        words.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=marks
+        )
+    masking = {"mask_token": "[MASK]"} if mask else {}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]", **masking
+    )
+
+
+def lopsided(model: nn.Module, seed: int = 0, spread: float = 0.8) -> nn.Module:
+    """Draw large weights, so that what is revealed matters."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        drawn = torch.randn(parameter.shape, generator=generator) * spread
+        parameter.data = drawn.to(parameter.dtype)
+    return model.double().eval().requires_grad_(False)
+
+
+KINDS = {
+    "bert": lambda: BertForMaskedLM(BertConfig(**SIZE)),
+    "modernbert": lambda: ModernBertForMaskedLM(
+        ModernBertConfig(
+            **SIZE,
+            bos_token_id=BEGIN,
+            cls_token_id=BEGIN,
+            eos_token_id=END,
+            sep_token_id=END,
+        )
+    ),
+    "roberta": lambda: RobertaForMaskedLM(
+        RobertaConfig(**SIZE | {"max_position_embeddings": 24})
+    ),
+}
+
+
+class Own(nn.Module):
+    """A network as published ones bring it, with code of its own."""
+
+    def __init__(self, model_type: str) -> None:
+        super().__init__()
+        self.inner = lopsided(KINDS["bert"]())
+        self.config = SimpleNamespace(model_type=model_type)
+
+    def forward(self, input_ids):
+        """Score each place (LLaDA)."""
+        return SimpleNamespace(logits=self.inner(input_ids=input_ids).logits)
+
+
+class Shifted(Own):
+    """Scores each place for the token after it (Dream)."""
+
+    def forward(self, input_ids):
+        logits = self.inner(input_ids=input_ids).logits
+        return SimpleNamespace(logits=torch.cat([logits[:, 1:], logits[:, :1]], 1))
+
+
+class Timed(Own):
+    """Is told a time, and does not look at it (MDLM)."""
+
+    def forward(self, input_ids, timesteps):
+        assert timesteps.shape == input_ids.shape[:1]
+        return SimpleNamespace(logits=self.inner(input_ids=input_ids).logits)
+
+
+def network(kind: str = "bert", *, framed: bool = False) -> Network:
+    model = lopsided(KINDS[kind]())
+    return Network.of(model, tokenizer(framed=framed), max_length=20)
+
+
+def mdm(kind: str = "bert", **how) -> MaskedDiffusion:
+    return MaskedDiffusion(network(kind, **how))
+
+
+def denoiser(model: nn.Module | None = None, **how) -> Denoiser:
+    model = lopsided(KINDS["bert"]()) if model is None else model
+    return Denoiser(
+        lambda tokens: model(input_ids=tokens).logits,
+        MASK,
+        0,
+        len(VOCABULARY),
+        torch.device("cpu"),
+        **how,
+    )
+
+
+def ask(reader: Denoiser, target: Target, asking, rule: str = "confidence"):
+    """Run one estimator of one target."""
+    ((_, found),) = answer_all(reader, RULES[rule], [(target, asking)])
+    return found
+
+
+class Truth:
+    """log p of a target under each order, one call of the network a revealed set."""
+
+    def __init__(self, reader: Denoiser, target: Target) -> None:
+        self.reader, self.target = reader, target
+        self.rows = cache(self._rows)
+
+    @torch.no_grad()
+    def _rows(self, revealed: frozenset[int]) -> torch.Tensor:
+        """log p of every token at every place of the target, (L, V)."""
+        target = self.target
+        inner = [
+            token if i in revealed else MASK for i, token in enumerate(target.tokens)
+        ]
+        tokens = torch.tensor([[*target.before, *inner, *target.after]])
+        logits = self.reader.scores(tokens)[0]
+        logits = logits[len(target.before) :][: len(target)].clone()
+        logits[:, MASK] = -torch.inf
+        return logits.log_softmax(-1)
+
+    def log_p(self, order) -> float:
+        total, revealed = 0.0, frozenset()
+        for place in order:
+            total += float(self.rows(revealed)[place, self.target.tokens[place]])
+            revealed |= {place}
+        return total
+
+    def all_orders(self) -> torch.Tensor:
+        orders = permutations(range(len(self.target)))
+        return torch.tensor([self.log_p(o) for o in orders], dtype=torch.float64)
+
+    @property
+    def exact(self) -> float:
+        each = self.all_orders()
+        return float(each.logsumexp(0)) - math.log(len(each))
