@@ -101,33 +101,41 @@ class Population:
 
 @dataclass(frozen=True)
 class Mixed:
-    """K latents: half are found by beam search, half are drawn; unbiased for p(x)."""
+    """K latents: some are found by beam search, others drawn; unbiased for p(x)."""
 
     name: ClassVar[str] = "mixed"
     num_samples: int
     """K, found and drawn together."""
     searcher: Any = field(default=None, compare=False, repr=False)
     """The proposal that the search goes by; None is the one that is drawn from."""
+    drawn: int | None = None
+    """N, how many of K are drawn; None is half, and the search finds the rest."""
     pilot: int = 0
     """How many of the draws decide on the others (``unseen``), and are not used."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be halved."""
+        """Refuse what leaves nothing to find or to draw."""
         if self.num_samples < 2:
             raise ValueError(
                 f"num_samples={self.num_samples}: estimator=mixed needs at least 2, "
                 "one to find and one to draw"
             )
+        if self.drawn is not None and not 0 < self.drawn < self.num_samples:
+            raise ValueError(
+                f"drawn={self.drawn}: of num_samples={self.num_samples} at least one "
+                "is drawn and one is found"
+            )
 
     @property
     def search(self) -> BeamMarginalization:
         """What finds B."""
-        return BeamMarginalization(self.num_samples // 2)
+        return BeamMarginalization(self.num_samples - self.sampling.num_samples)
 
     @property
     def sampling(self) -> ImportanceSampling:
         """What draws the rest."""
-        return ImportanceSampling(self.num_samples - self.num_samples // 2)
+        half = self.num_samples - self.num_samples // 2
+        return ImportanceSampling(half if self.drawn is None else self.drawn)
 
     def log_weights(
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]

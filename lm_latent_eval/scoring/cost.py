@@ -51,7 +51,7 @@ def announce(
         memory += sum(_keeping(*group) for group in groups)
     most = max((method.num_samples for method, _ in groups), default=0)
     cost = (
-        f"num_samples={most} for {texts:,} text{'s' * (texts != 1)}: "
+        f"up to {most:,} latents of {texts:,} text{'s' * (texts != 1)}: "
         f"{evaluations:,} evaluations of p(x, z), of {scored:,} words in all; "
         f"log-weights and latents take {_gigabytes(memory)} GB"
     )
@@ -104,8 +104,7 @@ def machine_memory() -> int:
 def _estimating(method: Any, words: Sequence[int], stepwise: bool) -> int:
     """Bytes that the longest text's log-weights and latents take, at least."""
     # What is searched for is held; draws come in rounds, and filters go by tokens.
-    halves = {BeamMarginalization: 2, Mixed: 1}.get(type(method), 0)
-    held = method.num_samples * (2 if stepwise else halves) // 2
+    held = method.num_samples if stepwise else _found(method)
     longest = min(max(words, default=0), PIECE)
     weights = method.num_samples * ESTIMATED * bool(words)
     return int(weights + held * DECISION * longest)
@@ -113,8 +112,21 @@ def _estimating(method: Any, words: Sequence[int], stepwise: bool) -> int:
 
 def _keeping(method: Any, words: Sequence[int]) -> int:
     """Bytes of the log-weights in all estimates; beams have none, filters have few."""
-    halves = {ImportanceSampling: 2, Mixed: 1}.get(type(method), 0)
-    return int(method.num_samples * len(words) * KEPT * halves // 2)
+    return int(_drawn(method) * len(words) * KEPT)
+
+
+def _found(method: Any) -> int:
+    """How many latents of a text are searched for."""
+    if isinstance(method, Mixed):
+        method = method.search
+    return method.num_samples if isinstance(method, BeamMarginalization) else 0
+
+
+def _drawn(method: Any) -> int:
+    """How many log-weights of a text's draws are kept."""
+    if isinstance(method, Mixed):
+        method = method.sampling
+    return method.num_samples if isinstance(method, ImportanceSampling) else 0
 
 
 def _gigabytes(number: int) -> str:

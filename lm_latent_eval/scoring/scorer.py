@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.latent import Mass, SentenceModel, WholeText
+from lm_latent_eval.latent import Mass, ReadsAhead, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
@@ -101,7 +101,11 @@ class Scorer:
             reader=self.reader,
             options=self.options,
             budget=budget_of(
-                self.options, estimators, filters=filters, searcher=searcher
+                self.options,
+                estimators,
+                filters=filters,
+                searcher=searcher,
+                wide=isinstance(best, ReadsAhead),
             ),
             batch_size=parse_batch_size(batch_size),
             max_batch_size=parse_batch_size(max_batch_size) or MOST_TEXTS,

@@ -281,7 +281,7 @@ def test_the_results_say_what_the_numbers_are(results):
     assert said["requests"] == 3
     assert said["predicted_tokens"] == 5 + 6 + 3
     assert sum(said["bound_of_log_likelihood"].values()) == 3
-    assert said["samples_per_request"][0] == 40
+    assert said["samples_per_request"][0] == 80 + 20, "searched for and drawn"
     assert 1 <= said["effective_sample_size_minimum"] <= 20, "half are drawn"
     samples = results["samples"]["latent_perplexity"]
     assert all(math.isfinite(sample["filtered_resps"][0]) for sample in samples)

@@ -66,19 +66,20 @@ def test_fingerprints_are_of_the_whole_text_so_far(name, which):
 
 
 @proposals(*WITHOUT_LATENTS)
-@pytest.mark.parametrize("width", [3])
-def test_mixed_is_unbiased_and_never_below_its_search(name, which, width):
+@pytest.mark.parametrize("method", [Mixed(6), Mixed(5, drawn=2)])
+def test_mixed_is_unbiased_and_never_below_its_search(name, which, method):
     case, model, proposal = opened(name, which)
     text = example(name, case, proposal)
-    method, copies = Mixed(2 * width), 1000
+    width, drawn, copies = 3, method.sampling.num_samples, 1000
+    assert method.search.num_samples == width
     log_w = method.log_weights(
         model, proposal, case.batch([text] * copies), keys(copies)
     )
-    outside = log_w[:, :width]
+    outside = log_w[:, :drawn]
     assert outside.isneginf().any(), "premise: some draws are in B"
     assert (outside > -torch.inf).any(), "premise: some are not"
     exact = case.log_p(text)
-    found = log_w[:, width : 2 * width].logsumexp(-1, True)
+    found = log_w[:, drawn : drawn + width].logsumexp(-1, True)
     log_p = log_evidence(outside.logaddexp(found))
     ratio = (log_p - exact).exp()
     error = ratio.std().item() / math.sqrt(copies)
@@ -235,6 +236,12 @@ def test_what_the_search_says_of_the_draws_by_hand():
 def test_one_sample_cannot_be_halved():
     with pytest.raises(ValueError, match=r"num_samples=1: .* at least 2"):
         Mixed(1)
+
+
+@pytest.mark.parametrize("drawn", [0, 4, 5])
+def test_something_is_drawn_and_something_is_found(drawn):
+    with pytest.raises(ValueError, match=f"drawn={drawn}: of num_samples=4 at least"):
+        Mixed(4, drawn=drawn)
 
 
 def test_the_empty_text():

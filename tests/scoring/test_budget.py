@@ -44,12 +44,13 @@ def test_the_pilot_decides():
         yield from zip(texts, PILOTS.values(), strict=True)
 
     long = [text(SHORT + 1, n) for n in range(4)]
-    groups = dict(Auto(100, filters=True).spend([text(SHORT, 9), *long], weigh))
+    auto = Auto(100, filters=True, wide=True)
+    groups = dict(auto.spend([text(SHORT, 9), *long], weigh))
     assert asked == [(Mixed(20), "pilot", [0, 1, 2, 3])]
     assert {
         method: [t.query.index for t in some] for method, some in groups.items()
     } == {
-        Mixed(100, pilot=10): [9],
+        Mixed(250, drawn=50, pilot=10): [9],
         Mixed(80): [0, 3],
         ImportanceSampling(80): [1],
         ParticleFilter(80): [2],
@@ -65,13 +66,43 @@ def test_the_pilot_decides():
         (100, False, Mixed(100, pilot=10)),
     ],
 )
-def test_no_pilot_where_there_is_nothing_to_decide(number, filters, method):
+def test_no_pilot_of_a_long_text_where_there_is_nothing_to_decide(
+    number, filters, method
+):
     def weigh(*_):
         pytest.fail("a pilot")
 
     texts = [text(500)]
-    groups = list(Auto(number, filters).spend(texts, weigh))
+    groups = list(Auto(number, filters, wide=True).spend(texts, weigh))
     assert groups == [(method, texts)]
+    short = [text(SHORT)]
+    narrow = list(Auto(number, filters).spend(short, weigh))
+    assert narrow == [(method, short)], "a search that does not read ahead"
+
+
+@pytest.mark.parametrize(
+    ("number", "method", "again"),
+    [
+        (1, ImportanceSampling(1), None),
+        (2, Mixed(5, drawn=1), Mixed(8)),
+        (59, Mixed(150, drawn=30, pilot=6), Mixed(240)),
+        (100, Mixed(250, drawn=50, pilot=10), Mixed(400)),
+    ],
+)
+def test_a_short_text_is_searched_wide_at_once(number, method, again):
+    """What is scored anew is drawn more often, beside the same beam."""
+    auto, texts = Auto(number, filters=True, wide=True), [text(SHORT)]
+    [(given, group)] = auto.spend(texts, lambda *_: pytest.fail("a pilot"))
+    assert (given, group) == (method, texts)
+    if again:
+        assert again.search == method.search
+        assert again.sampling.num_samples == 4 * method.sampling.num_samples
+        missed = searched(
+            [-9.0] * method.sampling.num_samples,
+            [0.0] * method.search.num_samples,
+            [-99.0] * method.search.num_samples,
+        )
+        assert auto.instead(method, missed) == again
 
 
 @pytest.mark.parametrize("number", [63, 70, 99, 100, 101, 1234])
@@ -83,7 +114,7 @@ def test_filters_can_be_divided_and_tell_their_error(number):
         log_w[0], log_w[size] = 0.0, -20.0
         yield texts[0], log_w
 
-    _, (method, _) = Auto(number, filters=True).spend([text(500)], weigh)
+    [(method, _)] = Auto(number, filters=True).spend([text(500)], weigh)
     assert isinstance(method, ParticleFilter)
     assert method.filters >= 5
     assert number * 0.6 <= method.num_samples <= number * 0.8 + 1
@@ -111,7 +142,8 @@ def test_company_decides_nothing(checkpoint):
     ]
     together = scored(checkpoint, texts)
     assert len({answer.estimate.estimator for answer in together}) > 1, "premise"
-    assert {answer.evaluations for answer in together} == {100}, "pilots included"
+    spent = [100, 250, 100, 100]
+    assert [answer.evaluations for answer in together] == spent, "pilots included"
     backwards = scored(checkpoint, texts[::-1], batch_size=1)[::-1]
     for one, other in zip(together, backwards, strict=True):
         a, b = one.estimate, other.estimate
@@ -184,7 +216,7 @@ def test_what_a_text_is_given_does_not_depend_on_its_draws(checkpoint):
     scorer = Scorer(checkpoint, options, quiet=True)
     answers = [*scorer.score_texts(queries)]
     assert {a.estimate.num_samples for a in answers} == {16}, "premise: more is asked"
-    assert {a.evaluations for a in answers} == {4 + 16}
+    assert {a.evaluations for a in answers} == {10 + 16}
     assert len({a.estimate.log_evidence for a in answers}) > 1
 
 

@@ -77,7 +77,7 @@ def test_a_large_run_states_its_cost_first(
     monkeypatch.setattr(WholeTexts, "draw", watching)
     score(30)
     assert said_before == [True]
-    said = f"num_samples=30 for 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
+    said = f"up to 30 latents of 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
     assert said in caplog.text
     assert "Ctrl-C ends the run" in caplog.text
 
@@ -97,10 +97,10 @@ def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
         TEXTS, num_samples=10, target_stderr=0.1, max_samples=200
     )
     pilot, chosen = [record.getMessage() for record in caplog.records]
-    assert pilot.startswith("num_samples=10 for 2 texts: 20 evaluations")
+    assert pilot.startswith("up to 10 latents of 2 texts: 20 evaluations")
     drawn = [estimate.num_samples for estimate in estimates]
     assert drawn != [10, 10], "premise"
-    assert f"num_samples={max(drawn)} for 2 texts: {sum(drawn)} evalu" in chosen
+    assert f"up to {max(drawn)} latents of 2 texts: {sum(drawn)} evalu" in chosen
 
 
 def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog):
@@ -132,7 +132,7 @@ def test_an_exact_model_draws_nothing(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize("estimator", ["auto", "mixed", "is", "beam", "smc"])
 def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
-    message = r"num_samples=10{12} .*take [\d,.]+ GB, and there are .* GB: draw fewer"
+    message = r"latents of 2 texts: .*take [\d,.]+ GB, and there are .* GB: draw fewer"
     for score in (
         lambda: model.log_likelihood(TEXTS, num_samples=10**12, estimator=estimator),
         lambda: model.log_likelihood(
@@ -162,7 +162,8 @@ def test_the_command_refuses_in_one_line(model, checkpoint, text_file, capsys):
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
-    monkeypatch.setattr(cost, "machine_memory", lambda: 100 * (88 + 8 * 6 + 16 * 2))
+    need = 250 * 88 + 200 * 16 * 6 + 50 * 32 * 2
+    monkeypatch.setattr(cost, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):
         model.log_likelihood([*TEXTS, "Ada"], num_samples=100)

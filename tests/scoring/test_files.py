@@ -209,7 +209,7 @@ def test_the_file_is_a_record_of_the_run(checkpoint, tmp_path):
     )
     assert [row.bytes for row in record.rows] == [len(text) for text in TEXTS]
     assert len({row.text for row in record.rows}) == len(TEXTS)
-    assert {row.evaluations for row in record.rows} <= {20, 100}
+    assert {row.evaluations for row in record.rows} <= {50, 50 + 80}
     assert record.settings["unk"] == "spelled"
     old = output.read_text().replace('"text":', '"txt":')
     output.write_text(old)
