@@ -18,7 +18,7 @@ export HF_HUB_OFFLINE ?= 1
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: $(stamp) ## Score a short text with stock lm_eval, and explain the number.
+demo: $(stamp) ## Score the demonstration with stock lm_eval, and explain the numbers.
 	@rm -rf $(results)
 	$(bin)/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --batch_size auto --output_path $(results)
 	@$(bin)/lm-latent-eval explain $(results)

@@ -88,7 +88,10 @@ def page() -> str:
             "\n### Models\n",
             "The first estimator and the first proposal are the defaults.\n",
             "| model | estimators | proposals |\n|---|---|---|",
-            *(f"| `latent_{name}` | {_has(name)} |" for name in sorted(models.MODELS)),
+            *(
+                f"| `latent_{name}` | {_has(name)} |"
+                for name in sorted(models.MODELS | models.WRAPPERS)
+            ),
             *_own(),
             "\n## Training\n",
             "Beside files, `lm-latent-eval train MODEL` has these options:\n",
@@ -113,6 +116,10 @@ def _first_line(kind: type) -> str:
     return inspect.getdoc(kind).splitlines()[0]
 
 
+def _names() -> list[str]:
+    return sorted(models.MODELS | models.WRAPPERS)
+
+
 def _has(name: str) -> str:
     """Return the estimators and proposals of a model that has been trained on all."""
     kind = models.model_class(name)
@@ -127,7 +134,7 @@ def _has(name: str) -> str:
 
 
 def _own() -> Iterator[str]:
-    for name in sorted(models.MODELS):
+    for name in _names():
         kind = models.model_class(name)
         if issubclass(kind, OffersOptions):
             yield f"\n## `latent_{name}`\n\n{_first_line(kind.options())}\n"

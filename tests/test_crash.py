@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from lm_latent_eval.distortion.columns import Scores
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.study.layout import Layout, Learners
-from lm_latent_eval.distortion.study.plan import Plan
+from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.study.draws import DrawsFile
 from lm_latent_eval.study.rows import read as read_rows
 from tests.conftest import PROJECT
@@ -34,7 +34,7 @@ pytestmark = [
 ROUNDING = 1e-11
 IN_EXPONENTS = 1e-4
 NUM_TEXTS = 24
-PLAN = PROJECT / "tests" / "studies" / "distortion" / "mini.json"
+PLAN = PROJECT / "tests" / "distortion" / "study" / "mini.json"
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_distort_study(tmp_path):
     assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
     assert killed.finish() == total
     layouts = [Layout(folder) for folder in (cut, whole)]
-    for learner in Learners(Plan.read(PLAN)).all:
+    for learner in Learners(DistortionPlan.read(PLAN)).all:
         for kind in ("test", "text"):
             found, expected = (
                 Scores.open(layout.scores(learner, kind)).columns()

@@ -23,7 +23,7 @@ from tests.convert.test_entitynlm import archive
 
 resource = pytest.importorskip("resource")
 
-PLAN = Path(__file__).parent / "studies" / "distortion" / "mini.json"
+PLAN = Path(__file__).parent / "distortion" / "study" / "mini.json"
 SENTENCES = ("the fox saw Ada .", "Ada saw Bo .", "Bo saw the fox .", "the fox .")
 
 

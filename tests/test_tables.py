@@ -10,7 +10,13 @@ from importlib import import_module
 import pytest
 from lm_eval.api.model import LM
 
-from lm_latent_eval.models import MODELS, known_types, model_class, name_of
+from lm_latent_eval.models import (
+    MODELS,
+    WRAPPERS,
+    known_types,
+    model_class,
+    name_of,
+)
 from lm_latent_eval.scoring.interface import TextModel
 from tests.conftest import PROJECT
 
@@ -23,7 +29,7 @@ LATENT = [alias for alias in ENTRY_POINTS if alias.startswith("latent_")]
 
 
 def test_every_model_has_a_backend():
-    assert {*LATENT} == {f"latent_{name}" for name in MODELS}
+    assert {*LATENT} == {f"latent_{name}" for name in (*MODELS, *WRAPPERS)}
     assert ENTRY_POINTS.keys() - {*LATENT} == {"kenlm", "latent"}
 
 
@@ -44,10 +50,15 @@ def test_a_backend_is_found_and_names_its_model(alias):
 def test_a_model_is_found(name):
     model = model_class(name)
     assert MODELS[name].endswith(f":{model.__name__}")
-    if MODELS[name].startswith("lm_latent_eval.wrappers."):
-        assert isinstance(model, TextModel) and fields(model.options())
-        return  # its directories are those of transformers, of any type
     assert name_of(model.config_class.model_type) == name
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_what_wraps_a_network_is_found_by_its_name_alone(name):
+    model = model_class(name)
+    assert WRAPPERS[name].endswith(f":{model.__name__}")
+    assert isinstance(model, TextModel) and fields(model.options())
+    assert name_of(name) is None, "its directories are those of transformers"
 
 
 def test_types_of_others_are_not_ours():

@@ -7,20 +7,25 @@ from typing import Any
 from lm_latent_eval.registry import Registry
 
 MODELS = {
-    "cot": "lm_latent_eval.wrappers.cot.model:ThinkingLM",
     "entitynlm": "lm_latent_eval.models.entitynlm.modeling:EntityNLM",
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
     "lda": "lm_latent_eval.models.lda.modeling:LDA",
     "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
     "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
-    "mdm": "lm_latent_eval.wrappers.mdm.model:MaskedDiffusion",
     "nklm": "lm_latent_eval.models.nklm.modeling:NKLM",
     "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
     "srnn": "lm_latent_eval.models.srnn.modeling:SentenceRNN",
-    "tokens": "lm_latent_eval.wrappers.tokens.modeling:Tokens",
 }
 """Name -> class. Models of other packages join by an entry point."""
+
+WRAPPERS = {
+    "cot": "lm_latent_eval.wrappers.cot.model:ThinkingLM",
+    "mdm": "lm_latent_eval.wrappers.mdm.model:MaskedDiffusion",
+    "tokens": "lm_latent_eval.wrappers.tokens.modeling:Tokens",
+}
+"""Name -> class, of what wraps a network of transformers: its directories are those of
+the network, so it is never found by their ``model_type`` but asked for by name."""
 
 TYPES = {
     "latent_eval_lda": "lda",
@@ -31,7 +36,7 @@ TYPES = {
 }
 """``model_type`` of ``config.json`` -> name, where they are not the same."""
 
-REGISTRY = Registry("lm_latent_eval.models", "latent model", MODELS)
+REGISTRY = Registry("lm_latent_eval.models", "latent model", MODELS | WRAPPERS)
 
 
 def model_class(name: str) -> Any:
@@ -53,10 +58,11 @@ def name_of(model_type: object) -> str | None:
     if model_type in TYPES.values():  # "lstm" is a model of others
         return None
     name = TYPES.get(model_type, model_type)
-    return name if name in REGISTRY else None
+    return name if name in REGISTRY and name not in WRAPPERS else None
 
 
 def known_types() -> list[str]:
     """List every ``model_type`` that has a name, in alphabetical order."""
     types = {name: model_type for model_type, name in TYPES.items()}
-    return sorted(types.get(name, name) for name in REGISTRY.names())
+    names = [name for name in REGISTRY.names() if name not in WRAPPERS]
+    return sorted(types.get(name, name) for name in names)

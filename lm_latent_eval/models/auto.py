@@ -9,7 +9,8 @@ A model makes itself known when its module is imported (``Pretrained``); importi
 module is only worth it where nobody knows beforehand which one a directory holds.
 """
 
-from lm_latent_eval.models import REGISTRY, model_class
+from lm_latent_eval.models import REGISTRY, WRAPPERS, model_class
 
 for _name in REGISTRY.names():
-    model_class(_name)
+    if _name not in WRAPPERS:
+        model_class(_name)

@@ -13,7 +13,7 @@ from lm_eval._cli import HarnessCLI
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.cache import CacheMismatchError
 from lm_latent_eval.harness.offline import write_dataset
-from lm_latent_eval.scoring import scorer
+from lm_latent_eval.scoring import continuations
 from lm_latent_eval.scoring.texts import Query
 from tests.conftest import PROJECT
 from tests.stock_tasks import TASKS, approximately, log_likelihoods, tasks
@@ -88,19 +88,21 @@ def test_num_fewshot_puts_examples_before_the_question(
 
 def test_a_context_is_read_once_for_all_options(evaluate_stock, questions, monkeypatch):
     read, predicted = [], []
-    read_contexts = scorer.Scorer._read_contexts
-    most_probable = scorer.Scorer._most_probable
+    read_contexts = continuations.read_contexts
+    most_probable = continuations.Continuations._most_probable
 
-    def counting_contexts(self, texts):
+    def counting_contexts(setting, texts):
         read.append(len(texts))
-        return read_contexts(self, texts)
+        return read_contexts(setting, texts)
 
     def counting_predictions(self, last, particles):
         predicted.append(len(last))
         return most_probable(self, last, particles)
 
-    monkeypatch.setattr(scorer.Scorer, "_read_contexts", counting_contexts)
-    monkeypatch.setattr(scorer.Scorer, "_most_probable", counting_predictions)
+    monkeypatch.setattr(continuations, "read_contexts", counting_contexts)
+    monkeypatch.setattr(
+        continuations.Continuations, "_most_probable", counting_predictions
+    )
     evaluate_stock(names=["who_saw"], include_path=questions)
     assert (read, predicted[0]) == ([len(QUESTIONS)], len(QUESTIONS))
     read.clear(), predicted.clear()

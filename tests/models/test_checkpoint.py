@@ -311,7 +311,8 @@ def test_a_damaged_configuration(saved, content):
 def test_a_configuration_of_something_else(saved, content):
     (saved[1] / "config.json").write_text(content)
     refused(
-        saved[1], r"config\.json describes a model of type .* kglm, latent_eval_lstm"
+        saved[1],
+        r"config\.json describes a model of type .* kglm, latent_eval_lda",
     )
 
 
@@ -469,7 +470,7 @@ def test_a_graph_of_another_checkpoint(tmp_path, other):
 def test_no_such_model_lists_its_neighbours():
     with pytest.raises(ValueError, match=r"no latent model 'kgml'; there is kglm"):
         model_class("kgml")
-    with pytest.raises(ValueError, match=r"there is .*kglm, lrlm, lstm"):
+    with pytest.raises(ValueError, match=r"there is .*kglm, lda, lrlm, lstm"):
         model_class("?")
 
 

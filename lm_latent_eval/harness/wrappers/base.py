@@ -34,6 +34,8 @@ class Wrapper(Backend):
     """
 
     loader: ClassVar[type[HFLM]] = HFLM
+    mixes_precision: ClassVar[bool] = False
+    """Whether ``mixed_precision_dtype`` of ``--model hf`` has an effect."""
 
     def __init__(
         self,
@@ -54,6 +56,11 @@ class Wrapper(Backend):
         names = [field.name for field in fields(model.options())]
         options = {name: arguments.pop(name) for name in names if name in arguments}
         self._refuse_misspelled(arguments, names)
+        if arguments.get("mixed_precision_dtype") and not self.mixes_precision:
+            raise ValueError(
+                f"mixed_precision_dtype: {self._alias} computes in the type of the "
+                "weights; give dtype"
+            )
         processes = Processes.start()
         self._loaded = self.loader(
             pretrained=str(pretrained), device=str(device or "cuda"), **arguments

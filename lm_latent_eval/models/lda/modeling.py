@@ -1,52 +1,20 @@
-r"""LDA: a topic model, whose latents are the topics of a text's words.
-
-.. math::
-    p(x, z) = p(z) \prod_t \phi_{z_t, x_t}, \qquad
-    p(z) = \frac{\Gamma(A)}{\Gamma(A + T)}
-           \prod_n \frac{\Gamma(\alpha_n + c_n)}{\Gamma(\alpha_n)}
-
-The proportions of a text, of a Dirichlet distribution, are integrated out; phi and
-alpha are those of the checkpoint. Symbols: log phi -> ``log_topics``; alpha ->
-``alpha``; c_n, the words of topic n -> ``TopicState.counts``; A is the sum of alpha.
-A text of T words has no end, so p is a distribution over texts of one length. The order
-of words moves no probability.
-Departures: none; collapsed topics are those of Griffiths and Steyvers (2004).
-Source: Blei, Ng and Jordan (2003), "Latent Dirichlet allocation"; Wallach et al. (2009)
-for held-out likelihoods.
-"""
+"""LDA with its proposals; ``joint.py`` has p(x, z)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
-from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.lda.configuration import LDAConfig
+from lm_latent_eval.models.lda.joint import LDAJoint
 from lm_latent_eval.models.lda.proposals import (
     Adapted,
     Document,
     LeftToRightTopics,
     Prior,
-    gathered,
 )
-from lm_latent_eval.models.lda.topics import (
-    Encoded,
-    TopicConditionals,
-    TopicState,
-    count,
-    log_urn,
-)
-from lm_latent_eval.models.lda.words import KnownWords
-from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
 
-PROPOSALS: dict[str, Callable[[LDA, float], Document | LeftToRightTopics]] = {
+PROPOSALS: dict[str, Callable[[LDAJoint, float], Document | LeftToRightTopics]] = {
     "document": Document,
     "adapted": Adapted,
     "prior": Prior,
@@ -54,7 +22,7 @@ PROPOSALS: dict[str, Callable[[LDA, float], Document | LeftToRightTopics]] = {
 """Name -> what builds it for a model at a temperature; the default first."""
 
 
-class LDA(Pretrained):
+class LDA(LDAJoint):
     """A topic model with its proposals.
 
     Implements ``LatentLM``, ``LeftToRight``, ``NextToken``, and ``Redraws``
@@ -68,85 +36,11 @@ class LDA(Pretrained):
     """What estimates its likelihoods, the default first."""
     proposal_names = tuple(PROPOSALS)
     """What ``proposal`` can return."""
-    why_whole = (
-        "a topic model knows which words a text has and not in which order, so nothing "
-        "follows a context: ask for whole texts (perplexity tasks), or for document "
-        "completion"
-    )
-    mass = Mass.BY_LENGTH
-    """What its probabilities of all texts total: one for each number of words."""
-    config: LDAConfig
 
     def __init__(self, config: LDAConfig) -> None:
         """Make room for topics."""
         super().__init__(config)
-        size = config.num_topics, config.vocab_size
-        self.log_topics = nn.Parameter(torch.zeros(size))
-        self.log_alpha = nn.Parameter(torch.zeros(config.num_topics))
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model: there is none."""
-
-    def load_encoder(self, directory: Path) -> KnownWords:
-        """Read the words that the topics know."""
-        words = WordTokenizer.load(directory, self.config.vocab_size)
-        return KnownWords(words, self.config.lowercase)
-
-    # -- p(x, z) --------------------------------------------------------------------
-
-    @property
-    def alpha(self) -> Tensor:
-        """Parameters of the Dirichlet distribution, (N,) float64."""
-        return self.log_alpha.double().exp()
-
-    def log_phi(self) -> Tensor:
-        """Return log p(word | topic), (N, V) float64."""
-        never = torch.tensor(self.config.never_uttered, device=self.device).long()
-        scores = self.log_topics.double().index_fill(1, never, -torch.inf)
-        return scores.log_softmax(-1)
-
-    def encode(self, batch: TokenBatch, after: TopicState | None = None) -> Encoded:
-        """Look up what each topic says of each word."""
-        known = batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
-        log_words = self.log_phi().T[known]
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        log_words = log_words + cost[..., None]
-        if after is None:
-            empty = log_words.new_zeros(len(known), 1, self.config.num_topics)
-            after = TopicState(empty)
-        return Encoded(batch, log_words, after)
-
-    def log_joint(self, encoded: Encoded, topics: Tensor) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64."""
-        inside = encoded.batch.inside
-        drawn = count(topics, inside, self.config.num_topics)
-        log_p = log_urn(encoded.state.counts, drawn, self.alpha)
-        return log_p + gathered(encoded.log_words, topics, inside)
-
-    def advance(self, encoded: Encoded, topics: Tensor) -> TopicState:
-        """Return the topics after the encoded piece."""
-        drawn = count(topics, encoded.batch.inside, self.config.num_topics)
-        return TopicState(encoded.state.counts + drawn)
-
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
-        """Predict the first token of an encoded piece, (B, num_words) nats."""
-        share = (encoded.state.counts + self.alpha).log().log_softmax(-1)
-        mixed = (log_w.log_softmax(-1)[..., None] + share).logsumexp(1)
-        log_p = (mixed[..., None] + self.log_phi()).logsumexp(1)
-        rest = self.config.num_words - self.config.vocab_size
-        return F.pad(log_p, (0, rest), value=-torch.inf)
-
-    def conditionals(
-        self, encoded: Encoded, latents: Tensor | int
-    ) -> TopicConditionals:
-        """Redraw topics, each given all others: the steps of a Gibbs sampler."""
-        inside = encoded.batch.inside
-        return TopicConditionals.begin(encoded.log_words, inside, self.alpha, latents)
-
-    # -- q(z | x) -------------------------------------------------------------------
 
     def proposal(
         self,

@@ -16,23 +16,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.sweeps import invert_cdf
 from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.lda.joint import LDAJoint
 from lm_latent_eval.models.lda.search import best_topics
 from lm_latent_eval.models.lda.topics import (
     Encoded,
     TopicConditionals,
     TopicState,
+    gathered,
 )
 from lm_latent_eval.text.batch import TokenBatch
-
-if TYPE_CHECKING:
-    from lm_latent_eval.models.lda.modeling import LDA
 
 ITERATIONS = 20
 """Of pseudo-counts."""
@@ -42,7 +40,7 @@ ITERATIONS = 20
 class LeftToRightTopics(ABC):
     """q(z | x), one topic after another."""
 
-    model: LDA
+    model: LDAJoint
     temperature: float
 
     def encode(self, batch: TokenBatch, after: TopicState | None = None) -> Encoded:
@@ -173,7 +171,7 @@ class EncodedDocument:
 class Document:
     """q(z | x) of independent topics, fitted to the whole text."""
 
-    model: LDA
+    model: LDAJoint
     temperature: float
     name: str = "document"
 
@@ -230,13 +228,6 @@ class Document:
         """Redraw topics, which do not depend on one another."""
         inside = encoded.batch.inside
         return TopicConditionals.begin(encoded.log_q, inside, None, latents)
-
-
-def gathered(scores: Tensor, topics: Tensor, inside: Tensor) -> Tensor:
-    """Sum the scores of the chosen topics: (B, T, N), (B, K, T) -> (B, K)."""
-    each = scores[:, None].expand(-1, topics.shape[1], -1, -1)
-    chosen = each.gather(3, topics[..., None])[..., 0]
-    return chosen.masked_fill(~inside[:, None], 0.0).sum(-1)
 
 
 def _log_share(urn: Tensor) -> Tensor:

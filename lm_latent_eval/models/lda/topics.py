@@ -134,3 +134,10 @@ class TopicConditionals:
         self.counts.scatter_add_(2, choice[..., None], one)
         self.topics[..., t] = choice
         self.decided.add(t)
+
+
+def gathered(scores: Tensor, topics: Tensor, inside: Tensor) -> Tensor:
+    """Sum the scores of the chosen topics: (B, T, N), (B, K, T) -> (B, K)."""
+    each = scores[:, None].expand(-1, topics.shape[1], -1, -1)
+    chosen = each.gather(3, topics[..., None])[..., 0]
+    return chosen.masked_fill(~inside[:, None], 0.0).sum(-1)

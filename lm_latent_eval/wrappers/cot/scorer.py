@@ -178,7 +178,8 @@ class ThoughtScorer:
         with naming(queries[0]):
             prompts = [self.marks.prompt(text)]
             if self.options.proposal == "hinted":
-                prompts += [self.marks.hinted(text, answer) for answer in answers]
+                # In an order of their own, so that that of the queries moves no number.
+                prompts += [self.marks.hinted(text, a) for a in sorted(answers)]
             self._check_length(max(map(len, prompts)), max(map(len, answers.values())))
         return Question(name, text, tuple(queries), tuple(prompts), answers)
 

@@ -109,9 +109,15 @@ class Estimator:
         if complete:
             estimate = replace(estimate, stderr=0.0, bound=Bound.EXACT)
         too_long = walk.stretch.lattice.longest > walk.stretch.room
-        if estimate.bound is Bound.EXACT and too_long:
-            return replace(estimate, stderr=None, bound=Bound.STRICT_LOWER)
-        return estimate
+        if not too_long:
+            return estimate
+        exact = estimate.bound is Bound.EXACT
+        # Neither search nor draws reach what the network cannot read.
+        return replace(
+            estimate,
+            stderr=None,
+            bound=Bound.STRICT_LOWER if exact else estimate.bound,
+        )
 
 
 def _log_p(walk: Walk, spot: Spot) -> float:

@@ -271,7 +271,12 @@ class Strings:
             given = self._encode(stripped) if stripped else []
             after = self._encode(context + text)[len(given) :]
         after = [*after, *self._end]
-        room = max(1, self._window + 1 - len(after))
+        room = self._window + 1 - len(after)
+        if room < 1:
+            raise ValueError(
+                f"the text has {len(after)} tokens after its context, and the network "
+                f"reads {self._window}: shorten it, or take a network that reads more"
+            )
         return Piece(tuple(given or [self._prefix])[-room:], tuple(after), None)
 
     def _encode(self, text: str, special: bool | None = None) -> list[int]:

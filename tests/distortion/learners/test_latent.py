@@ -147,9 +147,10 @@ def test_a_sequence_is_not_cut_into_sentences():
 
 
 def test_bounds_are_those_of_the_estimates():
-    assert BOUNDS.keys() == {"auto", *ESTIMATORS.ours}
+    redrawn = {"chib", "l2r"}  # of models that languages are not
+    assert BOUNDS.keys() == {"auto", *ESTIMATORS.ours} - redrawn
     log_w = torch.tensor([-1.0, -2.0], dtype=torch.float64)
-    for name in ESTIMATORS.ours:
+    for name in ESTIMATORS.ours.keys() - redrawn:
         given = {"exact": log_w[:1], "mixed": log_w[[0, 1, 1]]}.get(name, log_w)
         assert ESTIMATORS[name](2).estimate(given, 2).bound is BOUNDS[name]
 

@@ -8,7 +8,7 @@ import torch
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.kglm import edges, modeling, scores, words
+from lm_latent_eval.models.kglm import edges, joint, scores, words
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.scores import EntityScores
@@ -24,7 +24,7 @@ def in_small_groups(monkeypatch, size: int) -> None:
     """Let everything that is computed in groups be computed in groups this large."""
     for module in (scores, edges):
         monkeypatch.setattr(module, "AT_ONCE", size)
-    monkeypatch.setattr(modeling, "TABLE", 40 * size)
+    monkeypatch.setattr(joint, "TABLE", 40 * size)
     monkeypatch.setattr(words, "NUMBERS", size)
 
 
@@ -188,10 +188,10 @@ SCORE = """
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.models.kglm import look_ahead, modeling, scores, words
+from lm_latent_eval.models.kglm import look_ahead, joint, scores, words
 from lm_latent_eval.text.batch import TokenBatch
 from tests import large_graph
-scores.AT_ONCE = words.NUMBERS = modeling.TABLE = 1 << 20
+scores.AT_ONCE = words.NUMBERS = joint.TABLE = 1 << 20
 look_ahead.MOST_PAIRS = 1 << 14
 particles.PIECE = importance.PIECE = 64
 kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
@@ -248,7 +248,7 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     table = 10 * NUM_WORDS
     assert max(largest) > 2 * table, "premise: there is something to cut"
     largest.clear()
-    monkeypatch.setattr(modeling, "TABLE", table)
+    monkeypatch.setattr(joint, "TABLE", table)
     monkeypatch.setattr(words, "NUMBERS", table)
     torch.testing.assert_close(kglm.log_words(encoded, walks), whole, **EXACTLY)
     assert 0 < max(largest) <= table
