@@ -37,8 +37,8 @@ class Latent(Backend):
             1000: beyond, rounding would decide. Default: 1.0.
         seed: Of all random numbers. Default: 0.
         unk: What an unknown word costs beside p(unknown): its spelling (``spelled``), 1
-            / number of unknown types (``penalized``) or nothing (``closed``). None: the
-            first of them that the checkpoint has what it takes for.
+            / number of unknown types (``penalized``) or nothing (``closed``). None:
+            `spelled` with a character model, else `penalized` or `closed`.
         target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
             error of its log-likelihood in nats; the number comes from fresh draws.
             None: K is given.

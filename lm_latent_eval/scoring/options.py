@@ -96,7 +96,7 @@ class ScoringOptions:
         None,
         _name,
         choices=lambda: [*UnknownWords],
-        unset="the first of them that the checkpoint has what it takes for",
+        unset="`spelled` with a character model, else `penalized` or `closed`",
     )
     target_stderr: float | None = option(None, _stderr, unset="K is given")
     max_samples: int = option(100_000, partial(whole, least=1))

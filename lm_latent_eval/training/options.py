@@ -95,10 +95,10 @@ class LDAFit:
     """How many topics, and how they are found by the sampler of tomotopy.
 
     Attributes:
-        num_topics: N.
+        num_topics: Number of topics.
         iterations: Sweeps of the sampler; alpha is fitted every tenth.
         alpha: Of the Dirichlet distribution of proportions, at the start.
-        eta: Of that of topics.
+        eta: Concentration of the Dirichlet prior of each topic's words.
         seed: Of the sampler, which runs on one core.
     """
 
@@ -172,7 +172,7 @@ class MDMSize:
     Attributes:
         vocab_size: Subwords, at most.
         hidden_size: Of each layer; feed-forward layers are twice as wide.
-        num_layers: Of them.
+        num_layers: Number of layers.
         num_heads: Of attention.
         max_length: Tokens read at once; longer training texts are cut.
     """
