@@ -124,3 +124,21 @@ def test_a_continuation_is_a_ratio_of_prefixes(kind):
             borders = {listed.strings[tuple(canonical[:n])] for n in range(9)}
             inside += context not in borders
     assert inside > 3, "premise"
+
+
+def test_a_context_that_the_tokenizer_shortens_is_refused():
+    model = Tokens(tiny_causal.network(tiny_causal.words()))
+    scorer = model.scorer({"estimator": "exact"}, quiet=True)
+    [answer] = scorer.score_continuations([Query(0, "one space", " a", "a")])
+    assert str(answer.estimate.bound) == "exact"
+    with pytest.raises(ValueError, match=r"normalizer changes this context"):
+        [*scorer.score_continuations([Query(0, "two spaces", "  a", "a")])]
+
+
+def test_canonical_tokens_that_write_another_string_bound_nothing():
+    model = Tokens(tiny_causal.network(tiny_causal.words()))
+    scorer = model.scorer({"estimator": "canonical"}, quiet=True)
+    bounds = {"a a": "strict lower", "a  a": "none"}
+    queries = [Query(n, text, text) for n, text in enumerate(bounds)]
+    found = {a.index: str(a.estimate.bound) for a in scorer.score_texts(queries)}
+    assert [found[n] for n in range(2)] == [*bounds.values()]

@@ -125,11 +125,18 @@ def _log_p(walk: Walk, spot: Spot) -> float:
     return walk.stretch.log_p if spot.canonical else spot.log_p
 
 
-def canonical(log_p: float, num_tokens: int) -> Estimate:
-    """Take the canonical segmentation's probability for that of the string."""
+def canonical(log_p: float, num_tokens: int, *, restores: bool = True) -> Estimate:
+    """Take the canonical segmentation's probability for that of the string.
+
+    Args:
+        log_p: Of the segmentation, nats.
+        num_tokens: That it has.
+        restores: Whether it writes the string; one that does not bounds nothing.
+    """
     found = torch.tensor([log_p], dtype=torch.float64)
     estimate = BeamMarginalization(1).estimate(found, num_tokens)
-    return replace(estimate, estimator="canonical")
+    bound = estimate.bound if restores else Bound.NONE
+    return replace(estimate, estimator="canonical", bound=bound)
 
 
 def shifted(estimate: Estimate, log_factor: float) -> Estimate:

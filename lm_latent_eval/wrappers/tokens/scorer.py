@@ -165,7 +165,10 @@ class TokensScorer:
         """Put the windows of a text together."""
         plain = [scores[piece.scored] for piece in pieces]
         if self._estimator is None:
-            parts = [canonical(one.total, len(one.log_p)) for one in plain]
+            restores = self._strings.restores(query.text)
+            parts = [
+                canonical(one.total, len(one.log_p), restores=restores) for one in plain
+            ]
         else:
             # Special tokens that stand before a text are not summed over.
             parts = [

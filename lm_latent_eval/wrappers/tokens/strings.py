@@ -125,6 +125,12 @@ class Strings:
             pieces.append(Piece(given, tuple(inside), lattice, leading))
         return pieces
 
+    def restores(self, text: str) -> bool:
+        """Whether the canonical tokens of a text write it."""
+        _, inner, _ = self._framed(text)
+        written = self._vocabulary.write(inner, begins=True)
+        return b"".join(written) == text.encode()
+
     def _windows(
         self, tokens: Sequence[int]
     ) -> Iterator[tuple[tuple[int, ...], int, int]]:
@@ -170,6 +176,7 @@ class Strings:
             )
         given = ((*head, *long[:border]) or (self._prefix,))[-room:]
         whole = self._last(given, long[border:], joined, begins=begins)
+        self._check_given(long[:border], whole, joined)
         if not short[border:] or whole.lattice is None:
             return Continuation(plain, whole, None)
         rest = len(context.encode()) - len(joined) + len(whole.lattice.target)
@@ -180,6 +187,26 @@ class Strings:
         tail = tuple(short[border:])
         lattice = self._lattice(tail, written, begins=begins, overruns=True)
         return Continuation(plain, whole, Piece(given, tail, lattice))
+
+    def _check_given(self, tokens: Sequence[int], last: Piece, joined: bytes) -> None:
+        """Refuse a context that the tokenizer shortens: its text is another string.
+
+        After special tokens some tokenizers begin anew, which this cannot tell.
+        """
+        if (
+            not tokens
+            or last.lattice is None
+            or {*tokens} & self._vocabulary.special.keys()
+        ):
+            return
+        written = b"".join(self._vocabulary.write(tokens, begins=True))
+        before = joined[: len(joined) - len(last.lattice.target)]
+        if len(written) != len(before):
+            raise ValueError(
+                f"the tokenizer writes {written.decode(errors='replace')!r} for "
+                f"{before.decode(errors='replace')!r}: its normalizer changes this "
+                "context, so its tokens do not stand for it"
+            )
 
     def given(self, context: str, most: int) -> tuple[int, ...]:
         """Return the tokens of a context that is gone on with.
