@@ -142,3 +142,13 @@ def test_canonical_tokens_that_write_another_string_bound_nothing():
     queries = [Query(n, text, text) for n, text in enumerate(bounds)]
     found = {a.index: str(a.estimate.bound) for a in scorer.score_texts(queries)}
     assert [found[n] for n in range(2)] == [*bounds.values()]
+
+
+def test_odd_strings_under_canonical_end_no_run():
+    model = Tokens(tiny_causal.network(tiny_causal.spaced()))
+    scorer = model.scorer({"estimator": "canonical"}, quiet=True)
+    queries = [Query(n, str(n), text) for n, text in enumerate(["", "a b", "\ud800"])]
+    found = {a.index: a.estimate for a in scorer.score_texts(queries)}
+    assert found.keys() == {0, 1, 2}
+    assert (found[0].log_evidence, found[0].num_tokens) == (0.0, 0)
+    assert str(found[0].bound) == "exact"

@@ -168,7 +168,7 @@ class TokensScorer:
             restores = self._strings.restores(query.text)
             parts = [
                 canonical(one.total, len(one.log_p), restores=restores) for one in plain
-            ]
+            ] or [Estimate.exact(0.0, num_tokens=0, estimator="canonical")]
         else:
             # Special tokens that stand before a text are not summed over.
             parts = [

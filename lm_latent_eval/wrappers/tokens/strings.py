@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.text.words import encodable
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.lattice import Lattice
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
@@ -100,6 +101,7 @@ class Strings:
             ValueError: If there is nothing to score, or the tokenizer does not restore
                 the text.
         """
+        text = encodable(text)
         before, inner, after = self._framed(text)
         if self._options.end == "prefix":
             after = []
@@ -127,7 +129,7 @@ class Strings:
 
     def restores(self, text: str) -> bool:
         """Whether the canonical tokens of a text write it."""
-        _, inner, _ = self._framed(text)
+        _, inner, _ = self._framed(text := encodable(text))
         written = self._vocabulary.write(inner, begins=True)
         return b"".join(written) == text.encode()
 
@@ -150,7 +152,7 @@ class Strings:
             ValueError: If the tokenizer does not restore the end of the context or the
                 text, or they are longer than the window.
         """
-        context, text = query.context, query.text
+        context, text = encodable(query.context), encodable(query.text)
         plain = self._plain(context, text)
         if self._options.estimator == "canonical" or not (text or self._end):
             return Continuation(plain, None, None)
