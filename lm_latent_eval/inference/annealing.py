@@ -30,9 +30,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference.few import chains_of, estimate_of_few
-from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.few import Chains
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, invert_cdf
 from lm_latent_eval.latent import Moves, Redraws
@@ -56,26 +54,10 @@ class Transitions(Protocol):
 
 
 @dataclass(frozen=True)
-class AnnealedImportanceSampling:
+class AnnealedImportanceSampling(Chains):
     """K evaluations of p in up to ten chains; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "ais"
-    num_samples: int
-    """K, all evaluations."""
-
-    def __post_init__(self) -> None:
-        """Refuse a number that cannot be divided."""
-        chains_of(self.num_samples, self.name)
-
-    @property
-    def chains(self) -> int:
-        """R: as many as leave ten steps each, and no more than ten."""
-        return chains_of(self.num_samples, self.name)
-
-    @property
-    def steps(self) -> int:
-        """S, of each chain."""
-        return self.num_samples // self.chains
 
     def log_weights(
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
@@ -91,11 +73,11 @@ class AnnealedImportanceSampling:
         draws = proposal.sample(q, streams, self.chains)
         latents, log_q = draws.latents, draws.log_q
         log_p = model.log_joint(p, latents).double()
-        log_w = _ratio(log_p, log_q) / self.steps
-        for step in range(1, self.steps):
-            b = step / self.steps
+        log_w = _ratio(log_p, log_q) / self.length
+        for step in range(1, self.length):
+            b = step / self.length
             latents, log_p, log_q = move(latents, b, step, backwards=False)
-            log_w = log_w + _ratio(log_p, log_q) / self.steps
+            log_w = log_w + _ratio(log_p, log_q) / self.length
         return log_w
 
     def reverse_log_weights(
@@ -126,54 +108,12 @@ class AnnealedImportanceSampling:
         streams = Streams(keys, self.chains, device=batch.inputs.device)
         move = transitions(model, proposal, p, q, streams)
         log_p = model.log_joint(p, latents).double()
-        log_w = _ratio(log_p, proposal.log_prob(q, latents)) / self.steps
-        for step in reversed(range(1, self.steps)):
-            b = step / self.steps
+        log_w = _ratio(log_p, proposal.log_prob(q, latents)) / self.length
+        for step in reversed(range(1, self.length)):
+            b = step / self.length
             latents, log_p, log_q = move(latents, b, step, backwards=True)
-            log_w = log_w + _ratio(log_p, log_q) / self.steps
+            log_w = log_w + _ratio(log_p, log_q) / self.length
         return log_w
-
-    def extend(
-        self,
-        model: Any,
-        proposal: Any,
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Particles,
-    ) -> Particles:
-        """Refuse to read on.
-
-        Raises:
-            ValueError: Always: a chain is of one text, which is all there.
-        """
-        raise ValueError(
-            f"estimator={self.name} anneals the latents of whole texts, and this one "
-            "goes on: use mixed, is or smc"
-        )
-
-    def unbiased(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
-        return log_w
-
-    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
-        """Return the estimate of one text's log p(x), from log-weights (R,)."""
-        return estimate_of_few(
-            log_w,
-            num_samples=self.num_samples,
-            num_tokens=num_tokens,
-            estimator=self.name,
-        )
-
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Refuse what ``extend`` refuses.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"estimator={self.name} has no weights of a text that goes on")
 
 
 def log_evidence_from_above(reverse_log_w: Tensor) -> Tensor:

@@ -23,10 +23,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference.few import chains_of, estimate_of_few
+from lm_latent_eval.inference.few import Chains
 from lm_latent_eval.inference.left_to_right import redrawable
-from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import (
     SweepNumbers,
@@ -42,26 +40,10 @@ SEARCHING = 1 << 30
 
 
 @dataclass(frozen=True)
-class ChibStyle:
+class ChibStyle(Chains):
     """K sweeps in up to ten chains; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "chib"
-    num_samples: int
-    """K, all sweeps of the chains."""
-
-    def __post_init__(self) -> None:
-        """Refuse a number that cannot be divided."""
-        chains_of(self.num_samples, self.name)
-
-    @property
-    def chains(self) -> int:
-        """R, each with a z* and a place of its own."""
-        return chains_of(self.num_samples, self.name)
-
-    @property
-    def length(self) -> int:
-        """S, of each chain."""
-        return self.num_samples // self.chains
 
     def log_weights(
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
@@ -133,42 +115,3 @@ class ChibStyle:
         window = torch.arange(self.length, device=every.device)
         index = (self.length - 1 - place)[..., None] + window
         return every.gather(-1, index)
-
-    def extend(
-        self,
-        model: Any,
-        proposal: Any,
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Particles,
-    ) -> Particles:
-        """Refuse to read on.
-
-        Raises:
-            ValueError: Always: a chain is of one text, which is all there.
-        """
-        raise ValueError(f"estimator={self.name} reads whole texts: use is or smc")
-
-    def unbiased(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
-        return log_w
-
-    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
-        """Return the estimate of one text's log p(x), from those of the chains (R,)."""
-        return estimate_of_few(
-            log_w,
-            num_samples=self.num_samples,
-            num_tokens=num_tokens,
-            estimator=self.name,
-        )
-
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Refuse what ``extend`` refuses.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"estimator={self.name} has no weights of a text that goes on")

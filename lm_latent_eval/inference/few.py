@@ -1,14 +1,17 @@
-"""Estimates from a few independent unbiased ones, each of much work."""
+"""What estimators of whole texts share, and those by a few chains of much work."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.smc import FEWEST, FILTERS
+from lm_latent_eval.text.batch import TokenBatch
 
 CHAINS = FILTERS
 """As many as filters, for the same reason: their spread is the error."""
@@ -45,3 +48,72 @@ def estimate_of_few(
     if chains >= FEWEST:
         error = estimate.draws_stderr * math.sqrt(chains / (chains - 1))
     return replace(estimate, draws_stderr=error, num_samples=num_samples, pareto_k=None)
+
+
+@dataclass(frozen=True)
+class OfWholeTexts:
+    """An estimator that cannot go on with a text: all of it must be there."""
+
+    name: ClassVar[str]
+    num_samples: int
+
+    def extend(
+        self,
+        model: Any,
+        proposal: Any,
+        batch: TokenBatch,
+        keys: list[int],
+        starts: list[int],
+        after: Particles,
+    ) -> Particles:
+        """Refuse to read on.
+
+        Raises:
+            ValueError: Always: what was decided of the text so far would change.
+        """
+        raise ValueError(
+            f"estimator={self.name} takes whole texts, and this one goes on: use "
+            "mixed, is or smc"
+        )
+
+    def difference(
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+    ) -> Estimate:
+        """Refuse what ``extend`` refuses.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(f"estimator={self.name} has no weights of a text that goes on")
+
+    def unbiased(self, log_w: Tensor) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x)."""
+        return log_w
+
+
+@dataclass(frozen=True)
+class Chains(OfWholeTexts):
+    """K units of work, divided among R chains of S each: at most ten."""
+
+    def __post_init__(self) -> None:
+        """Refuse a number that cannot be divided."""
+        chains_of(self.num_samples, self.name)
+
+    @property
+    def chains(self) -> int:
+        """R: as many as leave ten units each, and no more than ten."""
+        return chains_of(self.num_samples, self.name)
+
+    @property
+    def length(self) -> int:
+        """S, of each chain."""
+        return self.num_samples // self.chains
+
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Return the estimate of one text's log p(x), from those of the chains (R,)."""
+        return estimate_of_few(
+            log_w,
+            num_samples=self.num_samples,
+            num_tokens=num_tokens,
+            estimator=self.name,
+        )

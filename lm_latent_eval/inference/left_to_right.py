@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference.few import OfWholeTexts
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SweepNumbers, invert_cdf, redraw
 from lm_latent_eval.latent import Redraws
@@ -37,11 +37,10 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class LeftToRightEstimator:
+class LeftToRightEstimator(OfWholeTexts):
     """K independent particles a text; unbiased for p(x), nested in K."""
 
     name: ClassVar[str] = "l2r"
-    num_samples: int
 
     def log_weights(
         self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
@@ -86,40 +85,10 @@ class LeftToRightEstimator:
         means = log_predicted.logsumexp(-2) - math.log(self.num_samples)
         return means.sum(-1)
 
-    def extend(
-        self,
-        model: Any,
-        proposal: Any,
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Particles,
-    ) -> Particles:
-        """Refuse to read on.
-
-        Raises:
-            ValueError: Always: earlier decisions would have to be redrawn.
-        """
-        raise ValueError(f"estimator={self.name} reads whole texts: use is or smc")
-
-    def unbiased(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x), (K,)."""
-        return log_w
-
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from log-weights (K,)."""
         estimate = ImportanceSampling(self.num_samples).estimate(log_w, num_tokens)
         return replace(estimate, estimator=self.name)
-
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Refuse what ``extend`` refuses.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"estimator={self.name} has no weights of a text that goes on")
 
 
 def redrawable(model: Any, estimator: str) -> Any:

@@ -76,7 +76,7 @@ def test_one_step_is_importance_sampling(model):
     q, texts = proposal_named(model, "document"), [TEXT, TEXT[:2]]
     one = AnnealedImportanceSampling(1)
     drawn = ImportanceSampling(1)
-    assert (one.chains, one.steps) == (1, 1)
+    assert (one.chains, one.length) == (1, 1)
     torch.testing.assert_close(
         one.log_weights(model, q, batch(texts), keys(2)),
         drawn.log_weights(model, q, batch(texts), keys(2)),
@@ -188,7 +188,7 @@ def test_the_published_left_to_right_estimate_is_biased(model):
 
 def test_errors_of_few_chains_are_unknown(model):
     method = AnnealedImportanceSampling(20)
-    assert (method.chains, method.steps) == (2, 10)
+    assert (method.chains, method.length) == (2, 10)
     q = proposal_named(model)
     log_w = method.log_weights(model, q, batch([TEXT]), keys(1))
     estimate = method.estimate(log_w[0], len(TEXT))
