@@ -135,6 +135,26 @@ class Network:
         }
 
 
+@torch.inference_mode()
+def check_causal(network: Network) -> None:
+    """Refuse a network whose scores of a token depend on what comes after it.
+
+    Raises:
+        ValueError: If it has an encoder, or reads ahead.
+    """
+    model, kind = network.model, type(network.model).__name__
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"{kind} has an encoder: give a causal language model")
+    pair = torch.tensor([[0, 0], [0, 1]], device=network.device)
+    one, other = model(input_ids=pair).logits[:, 0].float()
+    rounding = 8 * torch.finfo(model.dtype).eps * one.abs().max()
+    if bool((one - other).abs().max() > rounding):
+        raise ValueError(
+            f"{kind} reads ahead: its scores of a token depend on the tokens after it. "
+            "Give a causal language model, not one that fills masks"
+        )
+
+
 def _configured_length(model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config()
     for name in CONFIGURED_LENGTHS:

@@ -337,7 +337,7 @@ def test_networks_that_are_none(tmp_path):
         intermediate_size=16,
     )
     masked = Network.of(BertForMaskedLM(config).eval(), tokenizer)
-    with pytest.raises(ValueError, match="BertForMaskedLM reads what comes after"):
+    with pytest.raises(ValueError, match="BertForMaskedLM reads ahead"):
         Tokens(masked)
 
     class Slow:

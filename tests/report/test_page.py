@@ -44,7 +44,6 @@ def drawn(seed: int, spread: float) -> Record:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    pytest.importorskip("matplotlib", reason="pip install 'lm-latent-eval[report]'")
     output = tmp_path_factory.mktemp("page") / "report.html"
     sides = {"A": drawn(0, 0.5), "B": drawn(1, 1.5)}
     right = questions([True, True, False, True])
@@ -102,7 +101,6 @@ def test_names_are_text_and_not_tags(path):
 
 
 def test_models_that_do_not_compare_are_shown_still(tmp_path):
-    pytest.importorskip("matplotlib", reason="pip install 'lm-latent-eval[report]'")
     output = tmp_path / "deep" / "report.html"
     page.write({"A": [[record()]], "B": [[record(texts=9)]]}, {}, output)
     text = output.read_text()
@@ -116,7 +114,6 @@ def test_models_that_do_not_compare_are_shown_still(tmp_path):
 
 
 def test_from_the_command_line(tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="pip install 'lm-latent-eval[report]'")
     records.write(record(), tmp_path / "a.parquet")
     output = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "a.parquet"), "--output", str(output)]) == 0

@@ -9,9 +9,8 @@ from typing import Any, Self
 import torch
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.wrappers.network import Network, check_causal
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.reading import call
 from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
 from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
 
@@ -28,7 +27,7 @@ class Tokens:
         self.network = network
         size = network.model.config.get_text_config().vocab_size
         self.vocabulary = Vocabulary.of(network.tokenizer, size)
-        _check_causal(network)
+        check_causal(network)
 
     @classmethod
     def open_directory(
@@ -61,24 +60,4 @@ class Tokens:
             batch_size=batch_size,
             max_batch_size=max_batch_size,
             quiet=quiet,
-        )
-
-
-@torch.inference_mode()
-def _check_causal(network: Network) -> None:
-    """Refuse a network whose scores of a token depend on what comes after it.
-
-    Raises:
-        ValueError: If it is one.
-    """
-    kind = type(network.model).__name__
-    if network.model.config.is_encoder_decoder:
-        raise ValueError(f"{kind} has an encoder: give a causal LM")
-    ids = torch.tensor([[0, 0], [0, 1]], device=network.device)
-    one, other = call(network, ids).logits[:, 0].float()
-    rounding = 8 * torch.finfo(network.model.dtype).eps * one.abs().max()
-    if (one - other).abs().max() > rounding:
-        raise ValueError(
-            f"{kind} reads what comes after a token before it scores it: give a causal "
-            "LM, not one that fills masks"
         )

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
-
-pytest.importorskip("matplotlib")
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

@@ -1,9 +1,6 @@
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("matplotlib")
-
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 

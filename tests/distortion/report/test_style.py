@@ -2,9 +2,6 @@ import sys
 
 import numpy as np
 import pytest
-
-pytest.importorskip("matplotlib")
-
 from matplotlib.figure import Figure
 
 from lm_latent_eval.distortion.report.style import (

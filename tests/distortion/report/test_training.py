@@ -1,8 +1,5 @@
 import pytest
 import torch
-
-pytest.importorskip("matplotlib")
-
 from matplotlib.figure import Figure
 
 from lm_latent_eval.distortion.report import draw_amount, draw_training

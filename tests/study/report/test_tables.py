@@ -9,9 +9,6 @@ import re
 
 import numpy as np
 import pytest
-
-pytest.importorskip("matplotlib")
-
 from matplotlib.figure import Figure
 
 from lm_latent_eval.cli import main
