@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.scoring.answer import Part
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
@@ -38,7 +38,7 @@ class Continuations:
 
     setting: Setting
 
-    def parts(self, texts: list[Text]) -> Iterator[Part]:
+    def parts(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
         """Estimate continuations.
 
         Raises:
@@ -76,7 +76,7 @@ class Continuations:
 
     def _continue(
         self, texts: list[Text], before: Particles, likely: Tensor
-    ) -> Iterator[Part]:
+    ) -> Iterator[tuple[Text, Answer]]:
         """Weigh continuations under their contexts' latents.
 
         Args:
@@ -100,7 +100,7 @@ class Continuations:
                 estimate = self.setting.method.difference(
                     log_w + text.log_spacing, prefix, len(text.words)
                 )
-            yield Part(text, estimate, is_greedy)
+            yield text, Answer.of(text, estimate, is_greedy=is_greedy)
 
     def _are_greedy(
         self, texts: list[Text], batch: TokenBatch, particles: Particles, likely: Tensor

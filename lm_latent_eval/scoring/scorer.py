@@ -19,7 +19,7 @@ from lm_latent_eval.latent import Mass, ReadsAhead, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
-from lm_latent_eval.scoring.answer import Answer, Part
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
@@ -226,18 +226,18 @@ class Scorer:
         return self._tuned is not None and digest(query.text) in self._tuned.texts
 
     def _whole_queries(
-        self, parts: Iterable[Part], texts: Iterable[Text]
+        self, parts: Iterable[tuple[Text, Answer]], texts: Iterable[Text]
     ) -> Iterator[Answer]:
         """Put the sentences of each query together, as soon as all are there."""
         missing = Counter(text.query.index for text in texts)
-        found: dict[int, list[Part]] = {}
-        for part in parts:
-            query = part.text.query
-            together = found.setdefault(query.index, [])
-            together.append(part)
+        found: dict[int, dict[int, Answer]] = {}
+        for text, part in parts:
+            query = text.query
+            together = found.setdefault(query.index, {})
+            together[text.sentence] = part
             if len(together) == missing[query.index]:
-                stream = f"{self.options.seed}/{query.name}"
-                answer = Answer.of(found.pop(query.index), stream)
+                del found[query.index]
+                answer = Answer.product([together[n] for n in sorted(together)])
                 bound = answer.estimate.bound
                 if self.model.mass is Mass.UNNORMALISED:
                     bound = Bound.UNNORMALISED
@@ -248,4 +248,5 @@ class Scorer:
                     bound=bound,
                     upper=None if bound is Bound.NONE else answer.estimate.upper,
                 )
-                yield replace(answer, estimate=estimate)
+                stream = f"{self.options.seed}/{query.name}"
+                yield replace(answer, estimate=estimate, stream=stream)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference import ImportanceSampling, Mixed
-from lm_latent_eval.scoring.answer import Part
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce, is_much, recommend
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
@@ -25,7 +25,7 @@ class WholeTexts:
 
     setting: Setting
 
-    def parts(self, texts: list[Text]) -> Iterator[Part]:
+    def parts(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
         """Estimate texts, those without words among them, and show progress.
 
         Raises:
@@ -37,14 +37,14 @@ class WholeTexts:
         for text in texts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
-                yield Part(text, known)
+                yield text, Answer.of(text, known)
         parts = self.estimate(worded)
         with self.setting.bar(len(worded), "texts") as bar:
             for part in parts:
                 yield part
                 bar.update()
 
-    def estimate(self, texts: list[Text]) -> Iterator[Part]:
+    def estimate(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
         """Estimate whole texts, their white space included.
 
         Args:
@@ -58,7 +58,9 @@ class WholeTexts:
         """
         return self._estimates(list(self.setting.budget.spend(texts, self.draw)))
 
-    def _estimates(self, groups: list[tuple[Any, list[Text]]]) -> Iterator[Part]:
+    def _estimates(
+        self, groups: list[tuple[Any, list[Text]]]
+    ) -> Iterator[tuple[Text, Answer]]:
         again: dict[Any, list[Text]] = {}
         spent: dict[str, int] = {}
         for method, group in groups:
@@ -76,7 +78,7 @@ class WholeTexts:
 
     def _part(
         self, method: Any, text: Text, log_w: Tensor, spent: dict[str, int]
-    ) -> Part:
+    ) -> tuple[Text, Answer]:
         with naming(text.query):
             estimate = method.estimate(log_w, len(text.words))
         if self.setting.options.bounds == "both" and estimate.stderr is not None:
@@ -84,7 +86,7 @@ class WholeTexts:
             psi = method.estimate(others, len(text.words)).log_evidence
             estimate = estimate.bounded_above(psi)
             spent[text.name] += method.num_samples
-        return Part(text, estimate, pilot=spent[text.name])
+        return text, Answer.of(text, estimate, pilot=spent[text.name])
 
     def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
         """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
