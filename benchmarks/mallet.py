@@ -92,7 +92,8 @@ def main() -> None:
     draw = np.random.default_rng(0)
     phi = draw.dirichlet(np.full(WORDS, 0.2), TOPICS)
     sizes = TOKENS * np.arange(1, TOPICS + 1)  # topics of different sizes
-    counts = np.stack([draw.multinomial(*pair) for pair in zip(sizes, phi)], 1)
+    uttered = [draw.multinomial(n, p) for n, p in zip(sizes, phi, strict=True)]
+    counts = np.stack(uttered, 1)
     topics = Topics(counts, np.linspace(0.1, 0.9, TOPICS), BETA)
     documents = [
         [
