@@ -6,7 +6,7 @@ Documents are drawn from a topic model, so each comes with a draw of its posteri
 annealed chains from both ends say between which bounds log p(x) lies, and every
 estimator is held against their middle. After the experiments of Wallach et al. (2009),
 section 5, whose reference was the left-to-right estimator itself. With ``--mallet`` the
-left-to-right estimates of MALLET stand beside ours; ``mallet.py`` tells how to build it.
+left-to-right estimates of MALLET stand beside ours (``mallet.py`` has how to build it).
 """
 
 from __future__ import annotations
