@@ -4,7 +4,8 @@
 
 Runs ``lm_eval --tasks wikitext`` on three short texts of its own with both models by
 turns, and ``lm_latent_eval.load`` of the demonstration model beside the import of the
-class that every model of transformers derives from, each in a process of its own. CPU seconds, because others may share the machine.
+class that every model of transformers derives from, each in a process of its own. CPU
+seconds, because others may share the machine.
 """
 
 from __future__ import annotations

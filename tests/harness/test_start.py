@@ -7,7 +7,7 @@ import sys
 
 FOREIGN = """
 import sys
-import lm_eval.evaluator
+import lm_eval.evaluator, lm_eval.models.dummy
 from transformers import AutoTokenizer, PreTrainedModel
 
 host = set(sys.modules)
@@ -15,7 +15,8 @@ from lm_latent_eval.harness.backends import LatentKGLM
 
 model = LatentKGLM()
 new = {name.partition(".")[0] for name in set(sys.modules) - host}
-print(*sorted(new - {"lm_latent_eval"} - set(sys.stdlib_module_names)))
+known = {"lm_eval", "lm_latent_eval", "lm_latent_eval_bridge", *sys.stdlib_module_names}
+print(*sorted(new - known))
 print(*sorted({"arviz_stats", "scipy.signal", "scipy.stats"} & set(sys.modules)))
 """
 
