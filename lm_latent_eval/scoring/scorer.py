@@ -25,7 +25,7 @@ from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.generation import generate
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
-from lm_latent_eval.scoring.setting import Setting
+from lm_latent_eval.scoring.setting import Model, Setting
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.text.digests import digest
@@ -67,7 +67,8 @@ class Scorer:
             ValueError: If the model has no such estimator, proposal or policy, or a
                 batch size is none.
         """
-        self.checkpoint, self.model = checkpoint, checkpoint.model
+        self.checkpoint = checkpoint
+        self.model: Model = checkpoint.model
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
@@ -116,8 +117,7 @@ class Scorer:
     @property
     def mass(self) -> Mass:
         """What the probabilities of all texts total."""
-        mass: Mass = self.model.mass
-        return mass
+        return self.model.mass
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Scorer:
     @property
     def _tuned(self) -> Tuned | None:
         """What the proposal was tuned on, if it was, but for the model's own texts."""
-        tuned: Tuned | None = self.model.tuned.get(self.proposal.name)
+        tuned = self.model.tuned.get(self.proposal.name)
         return tuned if tuned and tuned.texts else None
 
     def _warn_of_tuning(self, queries: Sequence[Query]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference import ImportanceSampling, Mixed
+from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce, is_much, recommend
 from lm_latent_eval.scoring.setting import Setting
@@ -59,9 +58,9 @@ class WholeTexts:
         return self._estimates(list(self.setting.budget.spend(texts, self.draw)))
 
     def _estimates(
-        self, groups: list[tuple[Any, list[Text]]]
+        self, groups: list[tuple[Estimator, list[Text]]]
     ) -> Iterator[tuple[Text, Answer]]:
-        again: dict[Any, list[Text]] = {}
+        again: dict[Estimator, list[Text]] = {}
         spent: dict[str, int] = {}
         for method, group in groups:
             for text, log_w in self.draw(method, group) if group else ():
@@ -77,7 +76,7 @@ class WholeTexts:
                 yield self._part(method, text, log_w, spent)
 
     def _part(
-        self, method: Any, text: Text, log_w: Tensor, spent: dict[str, int]
+        self, method: Estimator, text: Text, log_w: Tensor, spent: dict[str, int]
     ) -> tuple[Text, Answer]:
         with naming(text.query):
             estimate = method.estimate(log_w, len(text.words))
@@ -104,7 +103,7 @@ class WholeTexts:
         return self.draw(self.setting.method, texts)
 
     def draw(
-        self, method: Any, texts: list[Text], purpose: str = ""
+        self, method: Estimator, texts: list[Text], purpose: str = ""
     ) -> Iterator[tuple[Text, Tensor]]:
         """Weigh texts by an estimator, with random numbers for a purpose."""
         for batch in self.setting.batches(texts, method.num_samples):
@@ -112,17 +111,18 @@ class WholeTexts:
             for text, row in zip(batch, log_w, strict=True):
                 yield text, row + text.log_spacing
 
-    def _log_weights(self, method: Any, texts: list[Text], purpose: str) -> Tensor:
+    def _log_weights(
+        self, method: Estimator, texts: list[Text], purpose: str
+    ) -> Tensor:
         """Weigh the latents of whole texts, (B, K)."""
 
         def weigh(some: list[Text]) -> Tensor:
-            log_w: Tensor = method.log_weights(
+            return method.log_weights(
                 self.setting.model,
                 self.setting.proposal,
                 self.setting.collate(some),
                 self.setting.keys(some, purpose),
             )
-            return log_w
 
         try:
             return weigh(texts)
@@ -135,8 +135,9 @@ class WholeTexts:
     def _recommend(self, texts: list[Text]) -> None:
         """Before a long run, say how many samples a few of its texts ask for."""
         method, apart = self.setting.method, len(texts) // FEW
-        drawn = isinstance(method, ImportanceSampling | Mixed)
-        if not (drawn and apart and is_much(method, [len(t.words) for t in texts])):
+        if not isinstance(method, ImportanceSampling | Mixed):
+            return
+        if not (apart and is_much(method, [len(t.words) for t in texts])):
             return
         small = replace(method, num_samples=min(method.num_samples, FEW_SAMPLES))
         few = self.draw(small, texts[::apart][:FEW], "recommend")
