@@ -63,8 +63,8 @@ class LeftToRightEstimator(OfWholeTexts):
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        encoded = model.encode(batch)
-        latents = redrawable(model, self.name).conditionals(encoded, self.num_samples)
+        redraws = redrawable(model, self.name)
+        latents = redraws.conditionals(model.encode(batch), self.num_samples)
         streams = Streams(keys, self.num_samples, device=batch.inputs.device)
         numbers = SweepNumbers(streams)
         parts = []
