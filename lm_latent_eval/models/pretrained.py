@@ -122,7 +122,9 @@ class Pretrained(PreTrainedModel):
         tuning.save(self.tuned, Path(save_directory))
         manifest.write(Path(save_directory))
 
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> str:
+    def push_to_hub(  # type: ignore[override]
+        self, *args: Any, **kwargs: Any
+    ) -> str:
         """Refuse: a model without its vocabulary is no checkpoint.
 
         Raises:

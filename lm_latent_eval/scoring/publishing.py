@@ -84,7 +84,8 @@ def read_card(path: Path, name: str) -> ModelCard:
         name: What a new one calls the model.
     """
     if path.exists():
-        return ModelCard.load(path)
+        there: ModelCard = ModelCard.load(path)
+        return there
     data = ModelCardData(tags=["latent-variable-model"])
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {name}\n")
 

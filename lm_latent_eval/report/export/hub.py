@@ -93,7 +93,7 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
         ValueError: If a result lacks what it must state.
     """
     statements = [Statement.of(record) for record in records]
-    card = read_card(output, model_name)
+    card: Any = read_card(output, model_name)
     ours = [result for statement in statements for result in _results(statement)]
     kept = [r for r in card.data.eval_results or [] if r.task_type != ours[0].task_type]
     card.data.model_name = card.data.model_name or model_name
