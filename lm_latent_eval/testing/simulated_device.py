@@ -7,6 +7,8 @@ are the CPU's, so whatever differs was computed from something else.
 
     with simulated_device():
         model.to("sim:0")(torch.ones(3, device="sim:0"))
+
+With ``float64=False`` it has no float64 either, as Apple's ``mps`` has none.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,8 +36,12 @@ _PACKING = {"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"}
 
 
 @contextlib.contextmanager
-def simulated_device() -> Iterator[None]:
+def simulated_device(*, float64: bool = True) -> Iterator[None]:
     """Offer ``sim:0`` to what runs inside.
+
+    Args:
+        float64: Whether it can compute in that type; a ``TypeError`` says where it is
+            asked to and cannot.
 
     Raises:
         RuntimeError: If this version of torch cannot have such a device.
@@ -44,10 +50,12 @@ def simulated_device() -> Iterator[None]:
     makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
     for name, make in makers.items():
         setattr(torch, name, _placed(make))
+    before, _Tensor.float64 = _Tensor.float64, float64
     try:
         with _Simulation():  # type: ignore[no-untyped-call]
             yield
     finally:
+        _Tensor.float64 = before
         for name, make in makers.items():
             setattr(torch, name, make)
 
@@ -92,11 +100,15 @@ class _Tensor(torch.Tensor):
     """A tensor on the device; ``numbers`` lie on the CPU."""
 
     numbers: torch.Tensor
+    float64: ClassVar[bool] = True
+    """Whether the device has that type."""
     # Only operations count, not the functions that lead to them.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, numbers: torch.Tensor) -> _Tensor:
+        if numbers.dtype is torch.float64 and not cls.float64:
+            raise TypeError(f"{SIMULATED} has no float64: use float32, or the CPU")
         made: _Tensor = torch.Tensor._make_wrapper_subclass(
             cls,
             numbers.shape,
