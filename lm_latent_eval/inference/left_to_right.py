@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference.few import OfWholeTexts
+from lm_latent_eval.inference.few import WholeTextEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SweepNumbers, invert_cdf, redraw
@@ -37,7 +37,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class LeftToRightEstimator(OfWholeTexts):
+class LeftToRightEstimator(WholeTextEstimator):
     """K independent particles a text; unbiased for p(x), nested in K."""
 
     name: ClassVar[str] = "l2r"
