@@ -21,6 +21,7 @@ from lm_latent_eval.scoring.interface import (
     scorer_of,
 )
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.publishing import push_to_hub
 from lm_latent_eval.scoring.texts import Query
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
@@ -194,6 +195,22 @@ class LatentModel:
         queries = [(Query(n, f"text/{n}", "", c), how) for n, c in enumerate(contexts)]
         texts = dict(scorer.generate(queries))
         return [texts[n] for n in range(len(contexts))]
+
+    def push_to_hub(self, repo_id: str, **how: Any) -> str:
+        """Send the checkpoint to the hub, with a model card that says how it is scored.
+
+        Args:
+            repo_id: ``name/model``.
+            **how: See ``scoring.publishing.push_to_hub``.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            ValueError: If the model scores strings its own way, or the directory is not
+                what its manifest says.
+        """
+        return push_to_hub(self.checkpoint, repo_id, **how)
 
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
         """Tell the model of the options that were given, not of our defaults."""
