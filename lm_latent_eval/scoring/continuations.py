@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.scoring.answer import Part
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
@@ -19,9 +20,9 @@ from lm_latent_eval.text.batch import TokenBatch
 logger = logging.getLogger(__name__)
 
 
-def read_contexts(setting: Setting, texts: list[Text]) -> Particles:
+def read_contexts(setting: Setting, texts: list[Text]) -> Weighted:
     """Return the weighted latents of the contexts of a batch of texts."""
-    particles: Particles = setting.method.extend(
+    return setting.method.extend(
         setting.model,
         setting.stepwise,
         setting.collate(texts, contexts=True),
@@ -29,7 +30,6 @@ def read_contexts(setting: Setting, texts: list[Text]) -> Particles:
         [0] * len(texts),
         Particles.begin(len(texts), setting.model.device),
     )
-    return particles
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Continuations:
 
     setting: Setting
 
-    def parts(self, texts: list[Text]) -> Iterator[Part]:
+    def parts(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
         """Estimate continuations.
 
         Raises:
@@ -75,8 +75,8 @@ class Continuations:
                     bar.update(len(part))
 
     def _continue(
-        self, texts: list[Text], before: Particles, likely: Tensor
-    ) -> Iterator[Part]:
+        self, texts: list[Text], before: Weighted, likely: Tensor
+    ) -> Iterator[tuple[Text, Answer]]:
         """Weigh continuations under their contexts' latents.
 
         Args:
@@ -100,10 +100,10 @@ class Continuations:
                 estimate = self.setting.method.difference(
                     log_w + text.log_spacing, prefix, len(text.words)
                 )
-            yield Part(text, estimate, is_greedy)
+            yield text, Answer.of(text, estimate, is_greedy=is_greedy)
 
     def _are_greedy(
-        self, texts: list[Text], batch: TokenBatch, particles: Particles, likely: Tensor
+        self, texts: list[Text], batch: TokenBatch, particles: Weighted, likely: Tensor
     ) -> Tensor:
         """Compare continuations with the estimated marginals, token by token.
 
@@ -135,7 +135,7 @@ class Continuations:
         return greedy
 
     def _most_probable(
-        self, last: Tensor | Sequence[int], particles: Particles
+        self, last: Tensor | Sequence[int], particles: Weighted
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is given."""
         inputs = torch.as_tensor(last, device=self.setting.model.device)

@@ -136,6 +136,19 @@ class Network:
         return self.model.device
 
     @property
+    def computed_in(self) -> torch.dtype:
+        """The type that it computes in."""
+        return self.mixed_precision or self.model.dtype
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which it computes."""
+        return torch.autocast(
+            self.device.type,
+            dtype=self.mixed_precision,
+            enabled=self.mixed_precision is not None,
+        )
+
+    @property
     def about(self) -> dict[str, Any]:
         """What results say of it, as JSON."""
         return {
