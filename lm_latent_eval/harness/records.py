@@ -43,25 +43,39 @@ class Host:
 
 def host() -> Host | None:
     """Find the ``simple_evaluate`` that runs and writes results."""
+    tracker = _evaluation().get("evaluation_tracker")
+    if tracker is None or not tracker.output_path:
+        return None
+    output = Path(tracker.output_path)
+    model = str(tracker.general_config_tracker.model_name_sanitized)
+    folder = output.parent if output.suffix == ".json" else output / model
+    return Host(folder, running_tasks())
+
+
+def running_tasks() -> dict[str, Any]:
+    """Return the tasks of the ``simple_evaluate`` that runs, by name; {} without one.
+
+    Of every document that is this process's they hold all instances, those that a cache
+    has answered too.
+    """
+    tasks: dict[str, Any] = _evaluation().get("loaded", {}).get("tasks", {})
+    return tasks
+
+
+def _evaluation() -> dict[str, Any]:
+    """Return what the ``simple_evaluate`` that runs knows; {} where none does."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        known = frame.f_locals
         if (
             frame.f_code.co_name == "simple_evaluate"
             and frame.f_globals["__name__"] == "lm_eval.evaluator"
         ):
-            tracker = known.get("evaluation_tracker")
-            if tracker is None or not tracker.output_path:
-                return None
-            output = Path(tracker.output_path)
-            model = str(tracker.general_config_tracker.model_name_sanitized)
-            folder = output.parent if output.suffix == ".json" else output / model
-            return Host(folder, known.get("loaded", {}).get("tasks", {}))
+            return frame.f_locals
         frame = frame.f_back
-    return None
+    return {}
 
 
-def _run(settings: Settings) -> str:
+def run_digest(settings: Settings) -> str:
     """Name a run, so that the same one again takes the place of what it left."""
     return digest(json.dumps(settings))[:8]
 
@@ -92,7 +106,9 @@ class Recorder:
         if where is None:
             yield lambda request, scored: None
             return
-        name = f"record_{_run(settings)}_{kind}_{self._processes.rank}{UNFINISHED}"
+        name = (
+            f"record_{run_digest(settings)}_{kind}_{self._processes.rank}{UNFINISHED}"
+        )
         with journal(where.folder / name, settings) as add:
 
             def keep(request: Instance, scored: ScoredFloat) -> None:
@@ -127,7 +143,9 @@ class Recorder:
             name = re.sub(r"[^-.\w]", "_", task)
             files[task] = f"record_{name}_{stamp}.parquet"
             write(record, where.folder / files[task])
-        for unfinished in where.folder.glob(f"record_{_run(settings)}_*{UNFINISHED}"):
+        for unfinished in where.folder.glob(
+            f"record_{run_digest(settings)}_*{UNFINISHED}"
+        ):
             unfinished.unlink()
         return files
 

@@ -187,7 +187,8 @@ class Mixed:
         num_draws = self.sampling.num_samples
         num_found = (log_w.shape[-1] - num_draws) // 2
         outside, found, weights = log_w.split([num_draws, num_found, num_found], -1)
-        return outside[..., self.pilot :], found, weights
+        possible = found.masked_fill(found <= LEAST, -torch.inf)
+        return outside[..., self.pilot :], possible, weights
 
     def bound(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
@@ -203,14 +204,16 @@ class Mixed:
         outside, found, weights = self._split(log_w)
         if weights.isnan().any():
             return None
-        if self._holds_everything(found):
+        if self._holds_everything(log_w):
             return 0.0
         drawn = log_w[: self.pilot].logaddexp(self.bound(log_w))
         evidence = log_evidence(drawn) if self.pilot else self.bound(log_w)
         return unseen_share(found, weights, len(outside), evidence.item())
 
-    def _holds_everything(self, found: Tensor) -> bool:
+    def _holds_everything(self, log_w: Tensor) -> bool:
         """Whether a beam has room left, which then holds every latent there is."""
+        num_draws = self.sampling.num_samples
+        found = log_w[num_draws : num_draws + (len(log_w) - num_draws) // 2]
         return bool(found.isneginf().any()) or len(found) < self.search.num_samples
 
     def unbiased(self, log_w: Tensor) -> Tensor:
@@ -225,9 +228,12 @@ class Mixed:
 
         The error is never taken to be below 1/N nats otherwise: had one more draw been
         outside, with a weight of p(x), it would have moved the estimate by as much.
+
+        Raises:
+            MissedSupportError: If p is zero for all that was found and drawn.
         """
         outside, found, weights = self._split(log_w)
-        if self._holds_everything(found) and outside.isneginf().all():
+        if self._holds_everything(log_w) and outside.isneginf().all():
             return replace(
                 Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),
                 stderr=0.0,

@@ -215,7 +215,8 @@ def load(
 
     Args:
         path: Where it is.
-        model: Its name or ``package.module:Class``. None: what the directory says.
+        model: Its name, with or without ``latent_``, or ``package.module:Class``. None:
+            what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
         device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
             if there is one.

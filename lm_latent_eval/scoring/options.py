@@ -124,7 +124,7 @@ class OpeningOptions:
 
     Attributes:
         pretrained: Checkpoint directory or hub repository.
-        model: Its name or ``package.module:Class``.
+        model: Its name, with or without ``latent_``, or ``package.module:Class``.
         revision: Of the repository: a commit, tag or branch.
         batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
             no number but by rounding.

@@ -207,9 +207,9 @@ class Scorer:
 
     @property
     def _tuned(self) -> Tuned | None:
-        """What the proposal was tuned on, if it was."""
+        """What the proposal was tuned on, if it was, but for the model's own texts."""
         tuned: Tuned | None = self.model.tuned.get(self.proposal.name)
-        return tuned
+        return tuned if tuned and tuned.texts else None
 
     def _warn_of_tuning(self, queries: Sequence[Query]) -> None:
         found = sum(self._was_tuned_on(query) for query in queries)

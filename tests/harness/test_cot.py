@@ -166,7 +166,8 @@ def test_other_answers_are_scored_from_the_file(
     lines = [{"document": n, "answers": [" c", " a"]} for n in (3, 1)]
     answers.write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(
-        "lm_latent_eval.wrappers.cot.scorer.draw", lambda *_, **__: pytest.fail("drew")
+        "lm_latent_eval.wrappers.cot.thinking.draw",
+        lambda *_, **__: pytest.fail("drew"),
     )
     command = ["thoughts", str(path), "--answers", str(answers), "--model"]
     main([*command, directory, "--format", "csv", "--device", "cpu"])

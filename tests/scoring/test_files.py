@@ -292,9 +292,23 @@ def test_the_command_names_what_is_wrong(checkpoint, text_file, capsys):
     assert "temperature=1e-30: expected a positive number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["latent_kglm", "kglm", "latent"])
+def test_models_have_the_names_that_lm_eval_knows(checkpoint, name):
+    assert load(checkpoint, model=name, device="cpu").checkpoint.name == "kglm"
+
+
+def test_another_model_than_is_there_is_refused(checkpoint, text_file, capsys):
+    command = ["estimate", str(checkpoint), "--data", str(text_file)]
+    assert main([*command, "--model", "latent_rnng"]) == 2
+    assert "holds a kglm model, not a rnng one" in capsys.readouterr().err
+    assert main([*command, "--revision", "v1"]) == 2
+    assert "only repositories of the hub have revisions" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options",
     [
+        ["--max-batch-size", "2"],
         ["--num-samples", "2e1"],
         ["--temperature", "1e-3"],
         ["--target-stderr", "1e300"],
