@@ -251,9 +251,8 @@ class Mixed:
         if weights.isnan().any():
             return estimate
         share = math.exp(min(self.bound(log_w).item() - estimate.log_evidence, 0.0))
-        return estimate.checked(
-            unseen_share(found, weights, len(outside), estimate.log_evidence), share
-        )
+        unseen = unseen_share(found, weights, len(outside), estimate.log_evidence)
+        return estimate.checked(unseen, share, same=self.searcher is None)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int

@@ -8,6 +8,7 @@ import math
 import lm_eval
 import pytest
 import torch
+from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import (
     BertConfig,
@@ -23,6 +24,7 @@ from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import Choices, text, thought_files
 from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.network import Network
 from tests.stock_tasks import STOCK
@@ -211,6 +213,29 @@ def test_python_opens_it(directory):
         model.log_likelihood(["a b"], **OPTIONS)
     with pytest.raises(ValueError, match="option='thoughts'"):
         model.log_likelihood([" c"], contexts=["a"], thoughts=3, **OPTIONS)
+
+
+def test_mixed_precision_is_that_of_hf(directory):
+    """A thought's tokens, as drawn, have what ``hf`` gives them in that precision."""
+    mixed = {"dtype": "float32", "mixed_precision_dtype": "bfloat16"}
+    lm, hf = backend(directory, **mixed), HFLM(directory, device="cpu", **mixed)
+    assert lm.fingerprint["dtype"] == "torch.bfloat16"
+    kept = tiny.keeping(lm._scorer)
+    list(lm._scorer.score_continuations([Query(0, "t/0", " c", "a b")]))
+    [thoughts] = kept
+    prompt = lm._scorer.marks.prompt("a b")
+    exact = backend(directory, dtype="float32")._scorer
+    for thought, log_p in zip(thoughts.drawn, thoughts.log_p.tolist(), strict=True):
+        ids = torch.tensor([[*prompt, *thought.tokens]])
+        rows = hf._model_call(ids)[0].double().log_softmax(-1)[len(prompt) - 1 : -1]
+        targets = ids[0, len(prompt) :, None]
+        # A score in bfloat16 has a rounding error of 2^-8 of its size, here below 4;
+        # read with a cache or without, in batches or alone, it is another.
+        bound = 4 * 2**-8 * 2 * len(targets)
+        assert log_p == pytest.approx(rows.gather(-1, targets).sum().item(), abs=bound)
+    whole = tiny.keeping(exact)
+    list(exact.score_continuations([Query(0, "t/0", " c", "a b")]))
+    assert not torch.equal(whole[0].log_p, thoughts.log_p)
 
 
 def test_rolling_and_generation_are_refused_with_the_reason(directory):

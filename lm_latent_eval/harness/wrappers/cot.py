@@ -27,6 +27,7 @@ class LatentCoT(Wrapper):
     """
 
     model_name = "cot"
+    mixes_precision = True
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class ThoughtScorer:
         return {
             "model": "cot",
             "checkpoint": self.network.digest,
-            "dtype": str(self.network.model.dtype),
+            "dtype": str(self.network.computed_in),
             "estimator": "is",
             **asdict(self.options),
             "think_start": self.marks.start,

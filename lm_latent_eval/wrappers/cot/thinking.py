@@ -124,7 +124,7 @@ class Thinker:
 
     def _begin(self, prompts: Tensor) -> Reading:
         return Reading.of(
-            self.network.model,
+            self.network,
             prompts.to(self.network.device),
             self.options.model_temperature,
         )

@@ -87,11 +87,7 @@ def call(network: Network, ids: Tensor, *, past: Any = None, last: bool = False)
     forward = inspect.signature(network.model.forward).parameters
     if last and "logits_to_keep" in forward:
         more["logits_to_keep"] = 1
-    with torch.autocast(
-        network.device.type,
-        dtype=network.mixed_precision,
-        enabled=network.mixed_precision is not None,
-    ):
+    with network.autocast():
         return network.model(ids, **more)
 
 

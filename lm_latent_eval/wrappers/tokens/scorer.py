@@ -96,7 +96,7 @@ class TokensScorer:
             "model": "tokens",
             "checkpoint": network.digest,
             "dtype": str(network.model.dtype),
-            "computed_in": str(network.mixed_precision or network.model.dtype),
+            "computed_in": str(network.computed_in),
             **asdict(self._options),
             "window": [network.max_length, network.positions],
             "prefix_token": network.prefix_token,
