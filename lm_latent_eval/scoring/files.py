@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,14 +51,15 @@ def score_file(
     """
     found: dict[int, Answer] = {}
     if output is None:
-        for answer in scorer.score_texts(_queries(texts, found)):
+        for answer in scorer.score_texts(_queries(dict(enumerate(texts)))):
             found[answer.index] = answer
     else:
-        settings = _settings(scorer, texts)
+        settings = settings_of(scorer, texts)
         with only_writer(output, "the estimates so far", lock=_lock(output)):
             found |= _resume(output, settings, len(texts))
             with appending(output) as append:
-                for answer in scorer.score_texts(_queries(texts, found)):
+                left = {n: t for n, t in enumerate(texts) if n not in found}
+                for answer in scorer.score_texts(_queries(left)):
                     found[answer.index] = answer
                     line = {**_record(answer), **_sizes(texts[answer.index])}
                     append(json.dumps(line).encode() + b"\n")
@@ -67,12 +68,15 @@ def score_file(
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
     """Score texts into a record that no file keeps."""
-    settings = _settings(scorer, texts)
-    rows = []
-    for answer in scorer.score_texts(_queries(texts, ())):
-        values = _sizes(texts[answer.index])
-        rows.append(_row(answer, values))
-    return Record("estimate", settings, sorted(rows, key=lambda row: row.document))
+    rows = score_rows(scorer, dict(enumerate(texts)))
+    return Record("estimate", settings_of(scorer, texts), rows)
+
+
+def score_rows(scorer: TextScorer, texts: Mapping[int, str]) -> list[Row]:
+    """Score some texts of a corpus, by their places in it, into rows in that order."""
+    answers = scorer.score_texts(_queries(texts))
+    rows = (_row(answer, _sizes(texts[answer.index])) for answer in answers)
+    return sorted(rows, key=lambda row: row.document)
 
 
 def _lock(output: Path) -> Path:
@@ -82,18 +86,26 @@ def _lock(output: Path) -> Path:
     return file.with_name(f".{file.name}.lock")
 
 
-def _queries(texts: Sequence[str], found: Container[int]) -> list[Query]:
-    return [
-        Query(n, f"text/{n}", text) for n, text in enumerate(texts) if n not in found
-    ]
+def _queries(texts: Mapping[int, str]) -> list[Query]:
+    return [Query(n, f"text/{n}", text) for n, text in texts.items()]
 
 
-def _settings(scorer: TextScorer, texts: Sequence[str]) -> dict[str, Any]:
+def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
+    """Return what the numbers of texts depend on, which are read once."""
     return {
         "lm_latent_eval": lm_latent_eval.__version__,
-        "texts": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()[:16],
+        "texts": _digest_of(texts),
         **scorer.fingerprint,
     }
+
+
+def _digest_of(texts: Iterable[str]) -> str:
+    """Return the digest of a list of texts in JSON, which is not made."""
+    found = hashlib.sha256(b"[")
+    for n, text in enumerate(texts):
+        found.update(f"{', ' if n else ''}{json.dumps(text)}".encode())
+    found.update(b"]")
+    return found.hexdigest()[:16]
 
 
 def _resume(path: Path, settings: dict[str, Any], num_texts: int) -> dict[int, Answer]:

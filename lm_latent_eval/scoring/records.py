@@ -237,14 +237,18 @@ def write(record: Record, path: Path) -> None:
         "texts": record.texts_digest,
         **record.settings,
     }
-    columns = {name: [getattr(r, name) for r in record.rows] for name in TYPES}
-    if not any(columns["log_weights"]):
-        del columns["log_weights"]
-    schema = pa.schema([SCHEMA.field(name) for name in columns])
-    table = pa.table(columns, schema=schema)
+    table = table_of(record.rows)
+    if not any(row.log_weights for row in record.rows):
+        table = table.drop_columns("log_weights")
     metadata = {METADATA: json.dumps(settings).encode()}
     with replacing(path) as partial:
         pq.write_table(table.replace_schema_metadata(metadata), partial)
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    """Put rows into columns."""
+    columns = {name: [getattr(row, name) for row in rows] for name in TYPES}
+    return pa.table(columns, schema=SCHEMA)
 
 
 def read(path: Path) -> list[Record]:
@@ -315,5 +319,6 @@ __all__ = [
     "journal",
     "plain",
     "read",
+    "table_of",
     "write",
 ]
