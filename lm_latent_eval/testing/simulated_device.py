@@ -228,12 +228,12 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _work.launches[name] += 1
     if name == "aten::copy_":  # between devices, in either direction
         if isinstance(args[0], _Tensor) != isinstance(args[1], _Tensor):
-            _work.waited("a copy")
+            _copied(isinstance(args[0], _Tensor) and args[2:] == (True,))
         func(*on_cpu, **options)
         return args[0]
     if name == "aten::_to_copy":
         if there != bool(ours):
-            _work.waited("a copy")
+            _copied(there and kwargs.get("non_blocking", False))
         options.pop("device", None)
         options.pop("non_blocking", None)
         copy = func(*on_cpu, **options)
@@ -241,7 +241,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
     if ours and name not in _INDEXING | _PACKING:
         _refuse_mixture(name, tensors)
-    if ours and (name in _WAITING or name in _INDEXING and _is_sized(args[1])):
+    if ours and (name in _WAITING or (name in _INDEXING and _is_sized(args[1]))):
         _work.waited(name.removeprefix("aten::"))
     elif ours and name in _INDEXING and len(ours) < len(tensors):
         _work.waited("an index of the host")
@@ -264,6 +264,12 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return known[id(value)] if id(value) in known else _Tensor(value)
 
     return tree_map(placed, found)
+
+
+def _copied(goes_on: bool) -> None:
+    """Count a copy, for which the host waits unless it says that it goes on."""
+    if not goes_on:
+        _work.waited("a copy")
 
 
 def _is_sized(indices: Any) -> bool:
