@@ -128,5 +128,6 @@ def test_a_text_that_does_not_fit_is_named(checkpoint, small_memory):
     opened = load(checkpoint, device="cpu").checkpoint
     small_memory(words=50)
     scorer = Scorer(opened, ScoringOptions(), batch_size=4, quiet=True)
-    with pytest.raises(ValueError, match=r"^0 \(.*61 words.* do not fit .*fewer samples"):
+    named = r"^0 \(.*61 words.* do not fit .*fewer samples"
+    with pytest.raises(ValueError, match=named):
         answers(scorer, "texts")
