@@ -118,4 +118,4 @@ def _by_workers(args: argparse.Namespace) -> None:
         dtype=args.dtype,
     )
     record = score_corpus(opening, args.data, args.output, workers=args.workers)
-    print(table([row.scored for row in record.rows], record.settings))
+    print(table(record.answers, record.settings))

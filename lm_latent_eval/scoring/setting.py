@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
+from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.importance import DECISIONS
+from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Mass, WholeTextsOnly
+from lm_latent_eval.latent import Latents, Mass, UnfoldingLM, WholeTextsOnly
+from lm_latent_eval.models.proposals import HasProposals
+from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
@@ -38,14 +43,70 @@ class Room:
     """Texts x words of the longest."""
 
 
+class Sizes(Protocol):
+    """What scoring asks of a model's configuration."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids the model can utter."""
+        ...
+
+    @property
+    def num_words(self) -> int:
+        """The same, with those that it can copy."""
+        ...
+
+
+class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
+    """A latent LM as scoring asks it."""
+
+    @property
+    def config(self) -> Sizes:
+        """Its configuration."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        ...
+
+    @property
+    def mass(self) -> Mass:
+        """What its probabilities total."""
+        ...
+
+    @property
+    def estimators(self) -> Sequence[str]:
+        """Which of ours suit, the default first."""
+        ...
+
+    @property
+    def tuned(self) -> Mapping[str, Tuned]:
+        """Proposals that were fitted to texts."""
+        ...
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Yield its weights."""
+        ...
+
+    def next_token(self, encoded: object, log_w: Tensor, /) -> Tensor:
+        """See ``NextToken``; asked of models that generate."""
+        ...
+
+
 @dataclass(frozen=True)
 class Setting:
     """What whole texts, continuations and generation have in common."""
 
-    model: Any
-    proposal: Any
+    model: Model
+    proposal: Sampler[object]
     """Of whole texts: it may read them to their ends."""
-    stepwise: Any
+    stepwise: Sampler[object]
     """Of texts that go on: it stops where a context stops."""
     reader: Encoder
     options: ScoringOptions
@@ -60,7 +121,7 @@ class Setting:
     room: Room = field(default_factory=Room)
 
     @property
-    def method(self) -> Any:
+    def method(self) -> Estimator:
         """The estimator."""
         return self.budget.method
 
@@ -158,7 +219,7 @@ class Setting:
                 "something (contrastive entropy)"
             )
 
-    def bar(self, total: int, unit: str) -> Any:
+    def bar(self, total: int, unit: str) -> tqdm:
         """Show how far a run is."""
         title = f"latent likelihoods ({self.options.estimator})"
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)

@@ -24,10 +24,17 @@ from lm_latent_eval import settings
 from lm_latent_eval.arguments import whole
 from lm_latent_eval.durable import only_writer
 from lm_latent_eval.extras import require
-from lm_latent_eval.scoring.files import score_rows, settings_of
+from lm_latent_eval.scoring.files import TASK, scored, settings_of
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.records import SCHEMA, Record, Row, table_of
+from lm_latent_eval.scoring.records import (
+    SCHEMA,
+    Record,
+    answer_of,
+    check_format,
+    row_of,
+    table_of,
+)
 from lm_latent_eval.text.corpora import stream_texts
 
 logger = logging.getLogger(__name__)
@@ -90,7 +97,7 @@ def score_corpus(
         words: Of a block.
 
     Returns:
-        The rows of all texts, in their order.
+        The answers of all texts, in their order.
 
     Raises:
         ModuleNotFoundError: If Ray is not installed.
@@ -104,8 +111,7 @@ def score_corpus(
         found = _found(output)
         left = blocks(stream_texts(data), found, words)
         _run(opening, left, output, workers)
-        record = read(output)
-    return record
+        return read(output)
 
 
 def blocks(
@@ -144,8 +150,8 @@ class _Worker:
 
     def __call__(self, block: pa.Table) -> pa.Table:
         documents, texts = (column.to_pylist() for column in block.columns)
-        texts = dict(zip(documents, texts, strict=True))
-        return table_of(score_rows(self.scorer, texts))
+        found = scored(self.scorer, dict(zip(documents, texts, strict=True)))
+        return table_of([row_of(answer) for answer in found])
 
 
 def _run(
@@ -196,11 +202,12 @@ def read(output: Path) -> Record:
     Raises:
         ValueError: If it is no such folder, or has a text twice.
     """
-    claimed = settings.read(output, KIND, having="checkpoint")
+    claimed = settings.read(output, KIND, having="num_texts")
+    check_format(output, claimed)
     tables = [pq.read_table(path, schema=SCHEMA) for path in output.glob("*.parquet")]
-    rows = [Row.read(values) for table in tables for values in table.to_pylist()]
-    rows.sort(key=lambda row: row.document)
-    for one, other in pairwise(rows):
-        if one.document == other.document:
-            raise ValueError(f"{output} has text {one.document} twice: remove a file")
-    return Record("estimate", claimed, rows)
+    answers = [answer_of(row) for table in tables for row in table.to_pylist()]
+    answers.sort(key=lambda answer: answer.index)
+    for one, other in pairwise(answers):
+        if one.index == other.index:
+            raise ValueError(f"{output} has text {one.index} twice: remove a file")
+    return Record(TASK, claimed, answers, len(answers) == claimed["num_texts"])

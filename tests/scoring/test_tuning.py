@@ -241,7 +241,7 @@ def test_scoring_a_text_that_was_tuned_on_is_found_out(checkpoint, tmp_path, cap
             score_file(scorer, texts, output)
         said = "the smoothing proposal was tuned on 1 of these texts" in caplog.text
         assert said == warned
-        bounds = [row.bound for row in read_record(output).rows]
+        bounds = [a.estimate.bound for a in read_record(output).answers]
         void = ["none", "stochastic lower"] if warned else ["stochastic lower"] * 2
         assert bounds == void, "no certificate of what was tuned on it"
         head = json.loads(output.read_text().splitlines()[0])

@@ -30,6 +30,28 @@ def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     return element, row
 
 
+def distinct_pairs(
+    first: Tensor, second: Tensor, limit: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the different pairs of two columns, in increasing order.
+
+    Args:
+        first: Whole numbers, shape (N,).
+        second: Whole numbers below ``limit``, shape (N,).
+        limit: More than any of ``second``.
+
+    Returns:
+        Both columns of the D pairs, (D,) each, and which pair each of the N is, (N,).
+
+    Example:
+        >>> a, b = torch.tensor([4, 2, 4]), torch.tensor([0, 1, 0])
+        >>> distinct_pairs(a, b, 2)
+        (tensor([2, 4]), tensor([1, 0]), tensor([1, 0, 1]))
+    """
+    pair, which = torch.unique(first * limit + second, return_inverse=True)
+    return pair // limit, pair % limit, which
+
+
 def in_groups(
     columns: tuple[Tensor, ...], size: Tensor, limit: int
 ) -> Iterator[tuple[Tensor, ...]]:

@@ -56,24 +56,21 @@ def sample_walks(
     length: Tensor,
     uniforms: Callable[[int], Tensor],
     num_tokens: int,
-) -> tuple[Walks, Tensor]:
-    """Draw walks from left to right; return them with log q, (B, K) float64."""
+) -> Walks:
+    """Draw walks from left to right."""
     batch, samples, width = history.shape
-    device = history.device
     path = torch.cat([history, history.new_zeros(batch, samples, num_tokens)], -1)
     mention = torch.zeros_like(path[..., width:])
-    log_q = torch.zeros(batch, samples, dtype=torch.float64, device=device)
     for t in range(num_tokens):
         (text,) = (length > t).nonzero(as_tuple=True)
         rows = Rows(
             (text * num_tokens + t).repeat_interleave(samples),
             path[text, :, t : t + width].flatten(0, 1),
         )
-        m, node, log_prob = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
+        m, node = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
         mention[text, :, t] = m.view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
-        log_q[text] += log_prob.double().view(-1, samples)
-    return Walks(mention, path[..., width:]), log_q
+    return Walks(mention, path[..., width:])
 
 
 def beam_walks(

@@ -23,7 +23,7 @@ from lm_latent_eval.wrappers.mdm.lengths import Lengths
 PAD, MASK, END = "<pad>", "<mask>", "<end>"
 
 
-def train(
+def train_mdm(
     texts: Sequence[str],
     dev: Sequence[str],
     directory: Path,
