@@ -88,7 +88,7 @@ def test_every_letter_stays_in_its_place_in_lower_case(topics):
 def test_training_and_reading_write_the_same_lower_case(tmp_path):
     pytest.importorskip("tomotopy")
     texts = ["ΛΟΓΟΣ İZMİR ΟΔΥΣΣΕΥΣ", "λόγος ΛΟΓΟΣ İzmir οδυσσευς"]
-    train(texts, tmp_path, min_count=2, lowercase=True, fit=LDAFit(2, iterations=5))
+    train_lda(texts, tmp_path, min_count=2, lowercase=True, fit=LDAFit(2, iterations=5))
     read = lm_latent_eval.load(tmp_path).checkpoint.encoder()
     for text in (
         "ΛΟΓΟΣ İZMİR ΟΔΥΣΣΕΥΣ",
