@@ -12,7 +12,7 @@ import torch
 from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.scoring.answer import telling
+from lm_latent_eval.scoring.answer import noting_progress
 from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.interface import (
     TextModel,
@@ -147,7 +147,9 @@ class LatentModel:
             ]
             answers = scorer.score_continuations(queries)
         found: dict[int, Estimate] = {}
-        with telling(found, texts, f"texts were scored, and are lost: {KEEPING}"):
+        with noting_progress(
+            found, texts, f"texts were scored, and are lost: {KEEPING}"
+        ):
             for answer in answers:
                 found[answer.index] = answer.estimate
         return [found[n] for n in range(len(texts))]
