@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.kglm import walk as walk_module
 from lm_latent_eval.models.kglm import words
 from lm_latent_eval.models.kglm.unfolding import windows
-from lm_latent_eval.models.kglm.walk import Walk
+from lm_latent_eval.models.kglm.walk import Mention, Walk
 from tests import large_graph, tiny_models
 
 TEXTS = [[4, 7, 90, 4, 3, 11], [150, 5, 4]]
@@ -43,23 +45,20 @@ def test_walks_that_agree_so_far_are_advanced_once(kglm, monkeypatch):
     draws = proposal.sample(
         encoded, Streams([stream_key(0, str(i)) for i in range(2)], K), K
     )
-    behind = windows(encoded.before(draws.latents), draws.latents.node)
-    pasts = [
-        {
-            (b, tuple(behind[b, k, t].tolist()))
-            for b in range(2)
-            for k in range(K)
-            if t < len(TEXTS[b])
-        }
-        for t in range(len(TEXTS[0]))
+    mention, node = draws.latents
+    behind = windows(encoded.before(draws.latents), node).tolist()
+    steps = [
+        (t, (b, *behind[b][k][t]), int(mention[b, k, t]), int(node[b, k, t]))
+        for b, text in enumerate(TEXTS)
+        for t in range(len(text))
+        for k in range(K)
     ]
-    decisions = K * sum(map(len, TEXTS))
-    assert 2 * sum(map(len, pasts)) < decisions, "premise: walks agree"
-    tokens = len(TEXTS[0])
-    assert numbers[:tokens] == [len(past) for past in pasts]
-    # Log q of all tokens in one go: of types, and of the nodes that were derived.
-    assert numbers[tokens] == sum(map(len, pasts))
-    assert len(numbers) == tokens + 2
+    pasts = {(t, past) for t, past, _, _ in steps}
+    assert 2 * len(pasts) < len(steps), "premise: walks agree"
+    a_token = Counter(t for t, _ in pasts)
+    # Nodes that were derived are scored in one go.
+    derived = {(t, past, n) for t, past, m, n in steps if m == Mention.DERIVED}
+    assert numbers == [*(a_token[t] for t in range(len(TEXTS[0]))), len(derived)]
 
 
 def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):
