@@ -21,7 +21,7 @@ from lm_latent_eval.testing.model_laws import keys
 from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS, UNNORMALISED
 
-SHORT, LONG = 4, 8
+SHORT, LONG = 2, 5
 """Words of two texts; what the longer one costs more is the cost of its words."""
 SAMPLES = 4
 

@@ -72,12 +72,20 @@ def questions(**_):
     ])}
 """
 
-LAUNCH = (
+ACCELERATE = (
     # "multi_gpu" starts processes; where there is no GPU they take the CPU. With
     # --cpu, accelerate starts one process, whatever --num_processes says.
     *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
     *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
     *("--main_process_port", "0"),
+)
+TORCHRUN = (
+    "-m",
+    "torch.distributed.run",
+    "--nproc-per-node",
+    "2",
+    "--master-port",
+    "0",
 )
 
 
@@ -121,9 +129,17 @@ def run(tiny, tmp_path_factory):
     return start
 
 
+@pytest.fixture(scope="module")
+def alone(run):
+    return run("alone", ())
+
+
 @pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one(run):
-    alone, two = run("alone", ()), run("two", LAUNCH)
+@pytest.mark.parametrize(
+    "launch", [ACCELERATE, TORCHRUN], ids=["accelerate", "torchrun"]
+)
+def test_two_processes_give_the_numbers_of_one(run, alone, launch):
+    two = run(launch[1], launch)
     for runs in (alone, two):
         for cached in runs[1:]:
             assert_close(cached[0], runs[0][0])
