@@ -103,7 +103,7 @@ def main() -> None:
         for text in read_texts(args.data)
     ]
     long = [tuple(each[:TOKENS]) for each in ids if len(each) >= TOKENS][:TEXTS]
-    targets = [Target((), each) for each in long]
+    targets = [Target(scorer.cut.before, each, scorer.cut.after) for each in long]
     torch.manual_seed(0)
     schemes = (independent, systematic, balanced)
     found = [variances(scorer.denoiser, targets, draw).mean() for draw in schemes]

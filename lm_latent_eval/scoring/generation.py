@@ -50,7 +50,7 @@ def _written(
     found = []
     model, reader = setting.model, setting.reader
     particles = read_contexts(setting, texts)
-    writing = [(t, Utterance(t.context, options[t.query.index])) for t in texts]
+    writing = [(t, Utterance(t.context, options[t.query.index], reader)) for t in texts]
     read = 0
     while writing:
         now = [text for text, _ in writing]
@@ -61,10 +61,10 @@ def _written(
         chance = Streams(setting.keys(now, "utter"), 1, device=model.device)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):
-                utterance.extend(row, float(u[0, 0]), reader)
+                utterance.extend(row, float(u[0, 0]))
         for text, utterance in writing:
             if utterance.finished:
-                found.append((text.query.index, utterance.text(reader)))
+                found.append((text.query.index, utterance.text()))
         rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
         if not rows:
             break

@@ -12,6 +12,8 @@ value, a size or a copy before it can go on.
     with simulated_device() as work:
         model.to("sim:0")(torch.ones(3, device="sim:0"))
     work.num_launches, work.num_waits, work.waits.most_common(5)
+
+With ``float64=False`` it has no float64 either, as Apple's ``mps`` has none.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -93,8 +95,12 @@ _work = Work()
 
 
 @contextlib.contextmanager
-def simulated_device() -> Iterator[Work]:
+def simulated_device(*, float64: bool = True) -> Iterator[Work]:
     """Offer ``sim:0`` to what runs inside, and count what it is asked for.
+
+    Args:
+        float64: Whether it can compute in that type; a ``TypeError`` says where it is
+            asked to and cannot.
 
     Raises:
         RuntimeError: If this version of torch cannot have such a device.
@@ -111,10 +117,12 @@ def simulated_device() -> Iterator[Work]:
     vars(torch._C)["_InferenceMode"] = lambda on: torch.set_grad_enabled(
         torch.is_grad_enabled() and not on
     )
+    before, _Tensor.float64 = _Tensor.float64, float64
     try:
         with _Simulation():  # type: ignore[no-untyped-call]
             yield _work
     finally:
+        _Tensor.float64 = before
         for name, make in makers.items():
             setattr(torch, name, make)
         vars(torch._C)["_InferenceMode"] = inference_mode
@@ -160,11 +168,15 @@ class _Tensor(torch.Tensor):
     """A tensor on the device; ``numbers`` lie on the CPU."""
 
     numbers: torch.Tensor
+    float64: ClassVar[bool] = True
+    """Whether the device has that type."""
     # Only operations count, not the functions that lead to them.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, numbers: torch.Tensor) -> _Tensor:
+        if numbers.dtype is torch.float64 and not cls.float64:
+            raise TypeError(f"{SIMULATED} has no float64: use float32, or the CPU")
         made: _Tensor = torch.Tensor._make_wrapper_subclass(
             cls,
             numbers.shape,
