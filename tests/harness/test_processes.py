@@ -80,14 +80,7 @@ ACCELERATE = (
     *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
     *("--main_process_port", "0"),
 )
-TORCHRUN = (
-    "-m",
-    "torch.distributed.run",
-    "--nproc-per-node",
-    "2",
-    "--master-port",
-    "0",
-)
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 def launch(folder, worker, arguments, how):
