@@ -102,7 +102,8 @@ class Estimate:
     """Monte Carlo standard error of ``log_evidence``, nats, what the draws may have
     missed included: 0 of what is exact; None where it cannot be estimated, since
     nothing but the draws themselves could say (see ``checked``), or only a bound is
-    known (a beam)."""
+    known (a beam). Of an average of log-weights it is the error of the bound that they
+    estimate."""
 
     draws_stderr: float
     """The error as the draws tell it, nats: it says nothing of what their proposal

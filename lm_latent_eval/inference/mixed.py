@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -37,7 +37,9 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles, encode
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
+from lm_latent_eval.inference.particles import Particles, as_particles, encode
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -74,7 +76,7 @@ class Population:
         """Pick texts."""
         return Population(self.found.select(index), self.drawn.select(index))
 
-    def next_token(self, model: Any, inputs: Tensor) -> Tensor:
+    def next_token(self, model: Predicts[P], inputs: Tensor) -> Tensor:
         """Predict the next token of each text: the two predictions by their shares.
 
         Args:
@@ -106,7 +108,7 @@ class Mixed:
     name: ClassVar[str] = "mixed"
     num_samples: int
     """K, found and drawn together."""
-    searcher: Any = field(default=None, compare=False, repr=False)
+    searcher: Sampler[object] | None = field(default=None, compare=False, repr=False)
     """The proposal that the search goes by; None is the one that is drawn from."""
     drawn: int | None = None
     """N, how many of K are drawn; None is half, and the search finds the rest."""
@@ -138,7 +140,11 @@ class Mixed:
         return ImportanceSampling(half if self.drawn is None else self.drawn)
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return the weights of whole texts, see ``Population``, (B, N + 2 W) float64.
 
@@ -163,17 +169,17 @@ class Mixed:
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles | Population,
+        after: Weighted,
     ) -> Population:
         """Read on: search and draw over some more tokens."""
-        if isinstance(after, Particles):  # the beginning
-            after = Population(after, after)
-        searcher = self.searcher or proposal
+        if not isinstance(after, Population):  # the beginning
+            after = Population(as_particles(after), as_particles(after))
+        searcher = cast(Sampler[object], self.searcher or proposal)
         if isinstance(searcher, WholeText):
             searcher = searcher.left_to_right
         starts = starts or [0] * len(keys)

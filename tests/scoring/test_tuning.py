@@ -14,6 +14,7 @@ import pytest
 
 from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned
 from lm_latent_eval.scoring import tuning
@@ -132,8 +133,9 @@ def test_a_model_tunes_without_any_text(checkpoint, tmp_path, monkeypatch):
     assert loaded.model.tuned["smoothing"].history["budget"]["sleep"] == 12
     scorer = Scorer(loaded, ScoringOptions("is", 5, "smoothing"), quiet=True)
     score_file(scorer, TEXTS, tmp_path / "scored.jsonl")
-    rows = read_record(tmp_path / "scored.jsonl").rows
-    assert {row.bound for row in rows} == {"stochastic lower"}, "nothing to hold back"
+    answers = read_record(tmp_path / "scored.jsonl").answers
+    bounds = {answer.estimate.bound for answer in answers}
+    assert bounds == {Bound.STOCHASTIC_LOWER}, "nothing to hold back"
     assert scorer.fingerprint["tuned_on"] is None
 
 
@@ -241,7 +243,7 @@ def test_scoring_a_text_that_was_tuned_on_is_found_out(checkpoint, tmp_path, cap
             score_file(scorer, texts, output)
         said = "the smoothing proposal was tuned on 1 of these texts" in caplog.text
         assert said == warned
-        bounds = [row.bound for row in read_record(output).rows]
+        bounds = [a.estimate.bound for a in read_record(output).answers]
         void = ["none", "stochastic lower"] if warned else ["stochastic lower"] * 2
         assert bounds == void, "no certificate of what was tuned on it"
         head = json.loads(output.read_text().splitlines()[0])
