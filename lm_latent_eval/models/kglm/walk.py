@@ -180,13 +180,18 @@ class Walk:
     def log_prob(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
         """Return log p(z_t | z_<t) of one choice a row, in nats, (R,)."""
         past, which = rows.distinct()
-        result = self.log_mention(past)[which, mention]
+        log_mention = self.log_mention(past)[which, mention]
         right_node = torch.where(
             mention == Mention.CONTINUE,
             (node == rows.previous) & (node != NO_ENTITY),
             (mention == Mention.NONE) == (node == NO_ENTITY),
         )
-        result = result.masked_fill(~right_node, -torch.inf)
+        log_mention = log_mention.masked_fill(~right_node, -torch.inf)
+        return log_mention + self.log_node(rows, mention, node)
+
+    def log_node(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
+        """Return log p(node | mention type, z_<t), nats, (R,); 0 of what is certain."""
+        result = self.scores.mention.new_zeros(len(node))
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
         if len(new):
             entity = self.graph.entity(node[new])
@@ -194,8 +199,9 @@ class Walk:
             result = result.index_add(0, new, log_new)
         (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
         if len(derived):
+            past, which = rows.pick(derived).distinct()
             some, tail, pair = distinct_pairs(
-                which[derived], node[derived], self.graph.num_nodes
+                which, node[derived], self.graph.num_nodes
             )
             log_derived = self.log_derived(past.pick(some), tail)
             result = result.index_add(0, derived, log_derived[pair])
@@ -273,7 +279,7 @@ class Walk:
 
     # -- sampling -------------------------------------------------------------------
 
-    def sample(self, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Draw one choice a row.
 
         Args:
@@ -281,7 +287,8 @@ class Walk:
             u: Uniform numbers, (R, 4).
 
         Returns:
-            Mention types and nodes, each (R,).
+            Mention types, nodes, and log-probabilities of the types in nats, each (R,):
+            with ``log_node``, those of the choices.
         """
         past, which = rows.distinct()
         parents = self.parents(past)
@@ -309,7 +316,7 @@ class Walk:
             node[derived] = self.edges.sample(
                 rows.position[derived], parent[drawn], u[derived, 2]
             )
-        return mention, node
+        return mention, node, log_mention[which, mention]
 
     # -- enumeration ----------------------------------------------------------------
 
