@@ -39,7 +39,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import compare, rows, told
+    from lm_latent_eval.report.compare import as_text, compare, rows
     from lm_latent_eval.report.tabular import Table, rendered
 
     if not 2 <= len(args.sides) <= len(ascii_uppercase):
@@ -59,7 +59,7 @@ def _compare(args: argparse.Namespace) -> None:
         print(rendered(Table.of(rows(found)), kind))
         return
     print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
-    print(told(found))
+    print(as_text(found))
 
 
 def runs(side: str) -> list[Path]:

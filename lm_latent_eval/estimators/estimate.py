@@ -26,8 +26,8 @@ LITTLE, MOST_OF_LITTLE = 0.1, 0.5
 """The same where a search found less than this share of p(x): it may not stand for the
 rest, so draws have to see more of what it found."""
 LEFT = 0.1
-"""Share of p(x) that is thought to be outside of a search at least: draws that see
-nothing there do not say that nothing is there."""
+"""Share of p(x) that a search is thought to leave at least, and share of what it leaves
+that draws are thought to see: where they find little, little need not be there."""
 LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""
 
@@ -380,11 +380,11 @@ class Estimate:
         .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2
             + \log^2 \Bigl(1 + r \frac{u}{1 - u}\Bigr)
 
-        r is the share of p-hat that is left to draws. If they see but 1 - u of what
-        they ought to, the rest is larger than r by r u / (1 - u), and log p-hat too low
-        by the logarithm. What a search has summed is not missed: r is ``LEFT`` where it
-        found all else. Where it found less, or draws are of a proposal that the search
-        did not go by, r is 1, and the logarithm is -log(1 - u).
+        r is the share of p(x) that is left to draws. If they see but 1 - u of it, the
+        rest is larger than r by r u / (1 - u), and log p-hat too low by the logarithm.
+        What a search has summed is not missed: r is ten times what the draws say is
+        left, a tenth at least and 1 at most (``LEFT``). It is 1 where draws are of a
+        proposal that the search did not go by; the logarithm is -log(1 - u) then.
 
         There is no error where u is above ``MOST_UNSEEN``, which is to say that search
         and draws contradict each other (``MOST_OF_LITTLE`` where the search found
@@ -408,7 +408,7 @@ class Estimate:
             0.117
             >>> round(estimate.checked(0.4, found=0.99).stderr, 3)
             0.133
-            >>> round(estimate.checked(0.4, found=0.5).stderr, 3)
+            >>> round(estimate.checked(0.4, found=0.9).stderr, 3)
             0.524
             >>> estimate.checked(0.4, found=0.5, same=False).stderr is None
             True
@@ -416,11 +416,11 @@ class Estimate:
             True
         """
         most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
-        nearly_all = found >= 1 - LEFT
-        known = unseen <= most and self.draws_stderr <= LARGEST and (same or nearly_all)
-        if not known:
+        rest = 1 - found
+        known = unseen <= most and self.draws_stderr <= LARGEST
+        if not known or (rest > LEFT and not same):
             return replace(self, stderr=None, unseen=unseen)
-        left = LEFT if same and nearly_all else 1.0
+        left = min(max(rest / LEFT, LEFT), 1.0) if same else 1.0
         missed = math.log1p(left * unseen / (1 - unseen))
         return replace(
             self, stderr=math.hypot(self.draws_stderr, missed), unseen=unseen

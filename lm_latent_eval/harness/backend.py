@@ -27,7 +27,7 @@ from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import Keep, Recorder
 from lm_latent_eval.latent import Mass
-from lm_latent_eval.scoring.answer import Answer, telling
+from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.summary import Summary
@@ -101,7 +101,7 @@ class Backend(LM):
             for number, name, instance in _identified(requests)
         ]
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT), self._keeping("texts") as keep:
+        with noting_progress(answers, requests, KEPT), self._keeping("texts") as keep:
             for answer in self._scorer.score_texts(queries):
                 arguments = requests[answer.index].args
                 scored = ScoredFloat(answer.about(*arguments))
@@ -121,7 +121,10 @@ class Backend(LM):
             context, continuation = instance.args
             queries.append(Query(number, name, continuation, context))
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT), self._keeping("continuations") as keep:
+        with (
+            noting_progress(answers, requests, KEPT),
+            self._keeping("continuations") as keep,
+        ):
             for answer in self._scorer.score_continuations(queries):
                 context, continuation = arguments = requests[answer.index].args
                 scored = ScoredFloat(answer.about(continuation, context))
@@ -141,7 +144,7 @@ class Backend(LM):
             with naming(query):
                 queries.append((query, GenerationOptions.parse(options)))
         texts: dict[int, str] = {}
-        with telling(texts, requests, KEPT):
+        with noting_progress(texts, requests, KEPT):
             for i, text in self._scorer.generate(queries):
                 texts[i] = text
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)

@@ -53,7 +53,7 @@ def estimate_of_few(
 
 
 @dataclass(frozen=True)
-class OfWholeTexts:
+class WholeTextEstimator:
     """An estimator that cannot go on with a text: all of it must be there."""
 
     name: ClassVar[str]
@@ -94,7 +94,7 @@ class OfWholeTexts:
 
 
 @dataclass(frozen=True)
-class Chains(OfWholeTexts):
+class Chains(WholeTextEstimator):
     """K units of work, divided among R chains of S each: at most ten."""
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference.few import OfWholeTexts
+from lm_latent_eval.inference.few import WholeTextEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
@@ -38,7 +38,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class LeftToRightEstimator(OfWholeTexts):
+class LeftToRightEstimator(WholeTextEstimator):
     """K independent particles a text; unbiased for p(x), nested in K."""
 
     name: ClassVar[str] = "l2r"

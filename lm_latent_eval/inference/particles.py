@@ -117,7 +117,7 @@ def fingerprint(latents: Latents, before: Tensor | int = 0) -> Tensor:
     parts = (latents,) if isinstance(latents, Tensor) else latents
     codes = torch.cat([part.flatten(2) for part in map(_with_places, parts)], -1)
     random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
-    odd = torch.from_numpy(random.view(np.int64)).to(codes.device)
+    odd = torch.from_numpy(random.view(np.int64)).to(codes.device, non_blocking=True)
     return before * odd[0] + (codes * odd[1:]).sum(-1)
 
 

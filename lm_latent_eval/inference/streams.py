@@ -41,4 +41,5 @@ class Streams:
             uniforms(key, (self.first, start + step), self.num_samples)
             for key, start in zip(self.keys, starts, strict=True)
         ]
-        return torch.from_numpy(np.stack(drawn)).to(self.device)
+        # Nobody waits for a copy to the device, which works in order.
+        return torch.from_numpy(np.stack(drawn)).to(self.device, non_blocking=True)

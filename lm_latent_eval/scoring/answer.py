@@ -127,7 +127,7 @@ class Answer:
 
 
 @contextmanager
-def telling(found: Sized, of: Sized, what: str) -> Iterator[None]:
+def noting_progress(found: Sized, of: Sized, what: str) -> Iterator[None]:
     """Add to an interruption how many answers were found, and what became of them."""
     try:
         yield

@@ -19,7 +19,7 @@ _UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
 by scores of whole latents, whose order no division changes."""
 
 
-def tell(
+def warn_of_idle(
     given: Collection[str], options: ScoringOptions, checkpoint: Checkpoint
 ) -> None:
     """Warn, once a process, of options that move no likelihood.
@@ -34,7 +34,7 @@ def tell(
             _warn(f"{', '.join(idle)}: no effect on likelihoods, {why}")
 
 
-def tell_batch_sizes(
+def warn_of_batch_sizes(
     batch_size: int | str | None, max_batch_size: int | str | None
 ) -> None:
     """Warn where a largest batch is given beside the size of all."""
@@ -67,4 +67,4 @@ def _warn(message: str) -> None:
     logger.warning("%s", message)
 
 
-__all__ = ["tell", "tell_batch_sizes"]
+__all__ = ["warn_of_batch_sizes", "warn_of_idle"]

@@ -185,8 +185,8 @@ def scorer_of(
             options, batch_size=batch_size, max_batch_size=max_batch_size, quiet=quiet
         )
     parsed = _parsed(options, opened.name)
-    effect.tell(options, parsed, opened)
-    effect.tell_batch_sizes(batch_size, max_batch_size)
+    effect.warn_of_idle(options, parsed, opened)
+    effect.warn_of_batch_sizes(batch_size, max_batch_size)
     return Scorer(
         opened,
         parsed,

@@ -62,10 +62,10 @@ class TokenBatch:
         inputs[:, 0] = torch.tensor(first, dtype=torch.long)
         length = torch.tensor([len(text) for text in texts], dtype=torch.long)
         return cls(
-            inputs.to(device),
-            targets.to(device),
-            length.to(device),
-            cost.to(device),
+            inputs.to(device, non_blocking=True),
+            targets.to(device, non_blocking=True),
+            length.to(device, non_blocking=True),
+            cost.to(device, non_blocking=True),
             spelled,
         )
 

@@ -22,7 +22,7 @@ TOP = {
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
     *("SECURITY.md", "Makefile", "constraints.txt", "pyproject.toml"),
     "hatch_build.py",
-    *(".gitignore", "PKG-INFO"),
+    *(".github", ".gitignore", "PKG-INFO"),
 }
 """What a source archive holds: all that its tests and its documents need."""
 SOURCES = {".py", ".json", ".safetensors", ".yaml", ".md", ".pth", ".cff", ".toml"}

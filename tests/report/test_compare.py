@@ -12,7 +12,7 @@ import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.report.compare import compare, told
+from lm_latent_eval.report.compare import as_text, compare
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
@@ -184,8 +184,8 @@ def test_runs_of_a_model_are_one_side_with_their_spread():
     assert rates.runs == 3
     assert rates.spread == pytest.approx(0.01, rel=0.4)
     assert difference.runs_stderr == pytest.approx(rates.spread / 3**0.5)
-    assert "3 runs" in told([found])
-    assert "over runs" in told([found])
+    assert "3 runs" in as_text([found])
+    assert "over runs" in as_text([found])
     with pytest.raises(ValueError, match="another run of A"):
         compare({"A": [runs[0], [record(texts=9)]], "B": runs[1:2]})
 
@@ -217,7 +217,7 @@ def test_answers_are_compared_by_question():
     assert not unsure.decided
     assert unsure.uncertain == (10, 0)
     assert "10 of them within Monte Carlo error" in unsure.verdict
-    assert "80.0%" in told([found])
+    assert "80.0%" in as_text([found])
 
 
 SAMPLE = {

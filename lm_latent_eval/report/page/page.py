@@ -23,7 +23,7 @@ from lm_latent_eval.report.compare import (
     compare,
     described,
 )
-from lm_latent_eval.report.compare.telling import BOUNDS
+from lm_latent_eval.report.compare.text import BOUNDS
 from lm_latent_eval.report.compare.writing import bits
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers

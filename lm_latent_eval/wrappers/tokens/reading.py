@@ -68,6 +68,7 @@ class Reading:
         self._past = getattr(found, "past_key_values", None)
         logits = floating(found.logits[:, -1])
         self.normaliser = logits.logsumexp(-1)
+        check_finite(self._network, self.normaliser)
         return logits
 
 
@@ -89,6 +90,24 @@ def call(network: Network, ids: Tensor, *, past: Any = None, last: bool = False)
         more["logits_to_keep"] = 1
     with network.autocast():
         return network.model(ids, **more)
+
+
+def check_finite(network: Network, log_p: Tensor) -> None:
+    """Refuse scores that are no probabilities; some tokens may have none.
+
+    Args:
+        network: The network.
+        log_p: What must be finite of them: logarithms of totals, say.
+
+    Raises:
+        ValueError: If any is not.
+    """
+    if not bool(log_p.isfinite().all()):
+        raise ValueError(
+            f"{network.name} gives scores that are no probabilities (NaN or infinite), "
+            f"computing in {network.computed_in}: give dtype=float32, or check its "
+            "weights"
+        )
 
 
 def floating(logits: Tensor) -> Tensor:
