@@ -14,6 +14,7 @@ import pytest
 
 from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned
 from lm_latent_eval.scoring import tuning
