@@ -25,15 +25,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Generic, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.few import Chains
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, invert_cdf
-from lm_latent_eval.latent import Moves, Redraws
+from lm_latent_eval.latent import (
+    Latents,
+    Moves,
+    Redraws,
+    UnfoldingLM,
+    UnfoldingProposal,
+)
 from lm_latent_eval.text.batch import TokenBatch
 
 ACCEPTANCE_LANE = 3
@@ -43,7 +50,7 @@ ACCEPTANCE_LANE = 3
 class Scored(NamedTuple):
     """R latents of each of B texts."""
 
-    latents: Any
+    latents: Latents
     log_p: Tensor
     """log p(x, z), nats, (B, R) float64."""
     log_q: Tensor
@@ -73,7 +80,11 @@ class AnnealedImportanceSampling(Chains):
     name: ClassVar[str] = "ais"
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return the log-weights of the chains in nats, (B, R) float64.
 
@@ -82,7 +93,7 @@ class AnnealedImportanceSampling(Chains):
         """
         p, q = model.encode(batch), proposal.encode(batch)
         streams = Streams(keys, self.chains, device=batch.inputs.device)
-        move = transitions(model, proposal, p, q, streams)
+        move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         draws = proposal.sample(q, streams, self.chains)
         log_p = model.log_joint(p, draws.latents).double()
         at = Scored(draws.latents, log_p, draws.log_q)
@@ -94,11 +105,11 @@ class AnnealedImportanceSampling(Chains):
 
     def reverse_log_weights(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
-        latents: Any,
+        latents: Latents,
     ) -> Tensor:
         r"""Return log w' of chains that run from p to q, nats, (B, R) float64.
 
@@ -118,7 +129,7 @@ class AnnealedImportanceSampling(Chains):
         """
         p, q = model.encode(batch), proposal.encode(batch)
         streams = Streams(keys, self.chains, device=batch.inputs.device)
-        move = transitions(model, proposal, p, q, streams)
+        move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = model.log_joint(p, latents).double()
         at = Scored(latents, log_p, proposal.log_prob(q, latents))
         log_w = at.log_ratio / self.length
@@ -148,7 +159,12 @@ def log_evidence_from_above(reverse_log_w: Tensor) -> Tensor:
 
 
 def transitions(
-    model: Any, proposal: Any, p: Any, q: Any, streams: Streams
+    model: LM[P],
+    proposal: Sampler[Q],
+    p: P,
+    q: Q,
+    streams: Streams,
+    num_tokens: int,
 ) -> Transitions:
     """Return how the latents of texts are moved.
 
@@ -156,7 +172,7 @@ def transitions(
         ValueError: If they allow no local move.
     """
     if isinstance(model, Redraws) and isinstance(proposal, Redraws):
-        return Sweeps(model, proposal, p, q, SweepNumbers(streams))
+        return Sweeps(model, proposal, p, q, SweepNumbers(streams), num_tokens)
     if isinstance(proposal, Moves):
         return Metropolis(model, proposal, p, q, streams)
     raise ValueError(
@@ -166,23 +182,39 @@ def transitions(
     )
 
 
+class RedrawnLM(UnfoldingLM[TokenBatch, P, Latents], Redraws[P, Latents], Protocol[P]):
+    """A latent LM whose decisions can be redrawn."""
+
+
+class RedrawnProposal(
+    UnfoldingProposal[TokenBatch, Q, Latents], Redraws[Q, Latents], Protocol[Q]
+):
+    """A proposal whose decisions can be redrawn."""
+
+
+class MovingProposal(
+    UnfoldingProposal[TokenBatch, Q, Latents], Moves[Q, Latents], Protocol[Q]
+):
+    """A proposal that knows local moves."""
+
+
 @dataclass(frozen=True)
-class Sweeps:
+class Sweeps(Generic[P, Q]):
     """Redraws every decision, from first to last; backwards from last to first."""
 
-    model: Any
-    proposal: Any
-    p: Any
-    q: Any
+    model: RedrawnLM[P]
+    proposal: RedrawnProposal[Q]
+    p: P
+    q: Q
     numbers: SweepNumbers
+    num_tokens: int
 
     def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
         """Sweep once."""
         of_p = self.model.conditionals(self.p, at.latents)
         of_q = self.proposal.conditionals(self.q, at.latents)
-        num_tokens = int(self.p.batch.targets.shape[1])
-        uniforms = self.numbers(step, num_tokens)
-        tokens = range(num_tokens)
+        uniforms = self.numbers(step, self.num_tokens)
+        tokens = range(self.num_tokens)
         for t in reversed(tokens) if backwards else tokens:
             log_f = (1 - b) * of_q.log_p(t) + b * of_p.log_p(t)
             choice = invert_cdf(log_f, uniforms[..., t])
@@ -194,13 +226,13 @@ class Sweeps:
 
 
 @dataclass(frozen=True)
-class Metropolis:
+class Metropolis(Generic[P, Q]):
     """Tries one move of the proposal's, and takes it or stays; its own reversal."""
 
-    model: Any
-    proposal: Any
-    p: Any
-    q: Any
+    model: LM[P]
+    proposal: MovingProposal[Q]
+    p: P
+    q: Q
     streams: Streams
 
     def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
@@ -223,10 +255,10 @@ class Metropolis:
         )
 
 
-def _chosen(accepted: Tensor, new: Any, old: Any) -> Any:
+def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
     """Take latents of one or the other, (B, K, ...)."""
     if isinstance(new, Tensor):
         where = accepted.view(*accepted.shape, *[1] * (new.ndim - 2))
-        return torch.where(where, new, old)
+        return torch.where(where, new, cast(Tensor, old))
     parts = zip(new, old, strict=True)
     return type(new)(*(_chosen(accepted, *pair) for pair in parts))

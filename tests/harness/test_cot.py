@@ -122,14 +122,14 @@ def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsy
         for found in records.read(path)
     ]
     # The rows of the record are the estimates of the thoughts that lie beside it.
-    said = {(row.document, row.option): row.log_likelihood for row in record.rows}
+    said = {(a.index, a.option): a.estimate.log_evidence for a in record.answers}
     for question in kept.questions:
         log_p = question.thoughts.log_weights.logsumexp(-1) - math.log(40)
         for option, value in enumerate(log_p.tolist()):
             assert said[question.document, option] == pytest.approx(value, rel=1e-12)
     # One question's thoughts serve its three answers.
     assert len(kept.questions) == len(ASKED)
-    assert {row.stream for row in record.rows} == {
+    assert {answer.stream for answer in record.answers} == {
         f"arc_easy/{n}" for n in range(len(ASKED))
     }
     # What is right is what the task says.

@@ -14,12 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.factored import log_softmax_at
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import UNKNOWN
 
 NUMBERS = 1 << 23
 """Scores (tokens x V), numbers of vectors, held at a time."""
+BAND = 32
+"""Places that share the scores of their contexts."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,14 @@ class Words(nn.Module):
 
     def log_words(self, hidden: Tensor, context: Tensor) -> Tensor:
         """Return log p(v | h, g) of every word v, (N, D) twice -> (N, V) nats."""
-        never = torch.tensor(self.config.never_uttered, device=hidden.device).long()
-        bias = self.bias.index_fill(0, never, -torch.inf)
-        scores = F.linear(hidden + self.entity(context), self.output_weight, bias)
-        return scores.log_softmax(-1)
+        state = hidden + self.entity(context)
+        return F.linear(state, self.output_weight, self._bias).log_softmax(-1)
+
+    @property
+    def _bias(self) -> Tensor:
+        """b, ``-inf`` for words that are never uttered, (V,)."""
+        never = sent(torch.tensor(self.config.never_uttered).long(), self.bias.device)
+        return self.bias.index_fill(0, never, -torch.inf)
 
     def tangents(self, hidden: Tensor, batch: TokenBatch, at: Tensor) -> Tangents:
         r"""Return the tangents of log p(x_t | h, g) at some contexts g.
@@ -134,19 +142,58 @@ class Words(nn.Module):
         b, k, t = batch.inside[:, None].expand(which.shape).nonzero(as_tuple=True)
         place, which = b * batch.targets.shape[1] + t, which[b, k, t]
         _, mark = fingerprints(vectors)[which].unique(return_inverse=True)
-        pairs, pair = (place * len(vectors) + mark).unique(return_inverse=True)
-        place = pairs // len(vectors)
-        vector = torch.full_like(place, len(vectors))
-        vector = vector.scatter_reduce(0, pair, which, "amin")
+        # Of equal vectors one stands for all.
+        one = which.new_full((len(vectors),), len(vectors))
+        one = one.scatter_reduce(0, mark, which, "amin")
+        pairs, pair = (place * len(vectors) + one[mark]).unique(return_inverse=True)
+        place, vector = pairs // len(vectors), pairs % len(vectors)
         hidden, target, cost = hidden.flatten(0, 1), target.flatten(), cost.flatten()
-        at_once = max(1, NUMBERS // self.config.vocab_size)
-        parts = [
-            self.log_words(hidden[some], vectors[v]).gather(1, target[some, None])[:, 0]
-            for some, v in zip(place.split(at_once), vector.split(at_once), strict=True)
-        ]
-        log_p = torch.cat(parts).double() + cost[place]
+        log_p = self._log_prob(hidden, target, vectors, place, vector)
+        log_p = log_p.double() + cost[place]
         zeros = log_p.new_zeros(shape)
         return zeros.index_put((b, k, t), log_p[pair])
+
+    def _log_prob(
+        self,
+        hidden: Tensor,
+        target: Tensor,
+        vectors: Tensor,
+        place: Tensor,
+        vector: Tensor,
+    ) -> Tensor:
+        """Return log p(x_t | h, g) of distinct pairs of a place and a context, (N,).
+
+        Places that lie together share their contexts. Where they and their contexts
+        are fewer than the pairs of them, each is scored over all words once.
+
+        Args:
+            hidden: h, (P, D).
+            target: x, (P,).
+            vectors: Contexts, (M, D).
+            place: Of each pair, ascending, (N,).
+            vector: Of each pair, (N,).
+        """
+        weight, at_once = self.output_weight, max(1, NUMBERS // self.config.vocab_size)
+        log_p = hidden.new_full((len(place),), torch.nan)
+        bands = (place // BAND).bincount().tolist()
+        for band in torch.arange(len(place), device=place.device).split(bands):
+            places, row = place[band].unique(return_inverse=True)
+            contexts, column = vector[band].unique(return_inverse=True)
+            if len(band) <= len(places) + len(contexts):
+                continue
+            word, scores = target[places], F.linear(hidden[places], weight, self._bias)
+            table = [
+                log_softmax_at(word, scores, F.linear(self.entity(some), weight))
+                for some in vectors[contexts].split(at_once)
+            ]
+            log_p[band] = torch.cat(table, 1)[row, column]
+        (rest,) = log_p.isnan().nonzero(as_tuple=True)
+        place, vector = place[rest], vector[rest]
+        parts = [
+            self.log_words(hidden[p], vectors[v]).gather(1, target[p, None])[:, 0]
+            for p, v in zip(place.split(at_once), vector.split(at_once), strict=True)
+        ]
+        return log_p.index_copy(0, rest, torch.cat(parts))
 
 
 def fingerprints(vectors: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.training.options import LDAFit
 
 
-def train(
+def train_lda(
     texts: Sequence[str],
     directory: Path,
     *,

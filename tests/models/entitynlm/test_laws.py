@@ -331,19 +331,52 @@ def test_fingerprints_tell_vectors_apart_by_any_bit(dtype):
     assert len(marks.unique()) == 150
 
 
-def test_chains_with_equal_contexts_share_their_words(model, monkeypatch):
-    scored = []
-    plain = words.Words.log_words
+def rows_of_words(monkeypatch) -> list[int]:
+    """Collect how many rows of scores of all words are asked for."""
+    rows, alone, factored = [], words.Words.log_words, words.log_softmax_at
 
-    def counting(self, hidden, context):
-        scored.append(len(hidden))
-        return plain(self, hidden, context)
+    def log_words(self, hidden, context):
+        rows.append(len(hidden))
+        return alone(self, hidden, context)
 
-    monkeypatch.setattr(words.Words, "log_words", counting)
-    q, batch = model.proposal("peeking"), tiny.batch([[4, 5, 4]])
-    chains = q.sample(q.encode(batch), Streams([1], 200), 200).latents
-    model.log_joint(model.encode(batch), chains)
-    assert 0 < sum(scored) < 200 * 3 / 2
+    def log_softmax_at(column, p, q):
+        rows.append(len(p) + len(q))
+        return factored(column, p, q)
+
+    monkeypatch.setattr(words.Words, "log_words", log_words)
+    monkeypatch.setattr(words, "log_softmax_at", log_softmax_at)
+    return rows
+
+
+def test_chains_share_the_scores_of_words(model, monkeypatch):
+    """A row a token and one a context, where a pair of them each would be more."""
+    q, text = model.proposal("prior"), [4, 5, 4, 4, 1, 5]
+    for samples in (1, 200):
+        chains = q.sample(q.encode(tiny.batch([text])), Streams([1], samples), samples)
+        encoded = model.encode(tiny.batch([text]))
+        vectors, which = encoded.follow(chains.latents).contexts()
+        mark = fingerprints(vectors)[which[0]]
+        pairs = sum(len(of_token.unique()) for of_token in mark.unbind(1))
+        rows = rows_of_words(monkeypatch)
+        model.log_joint(encoded, chains.latents)
+        monkeypatch.undo()
+        assert sum(rows) == min(pairs, len(text) + len(mark.unique()))
+        assert (sum(rows) < pairs) == (samples > 1)
+
+
+def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
+    """Where places and contexts want other words, float32 loses the sum of products."""
+    model = tiny.entitynlm(tied=False)
+    model.generative.words.weight.data *= 200
+    model.generative.words.entity.weight.data *= -1
+    q, batch = model.proposal("prior"), tiny.batch([[4, 5, 4, 4, 1, 5]])
+    chains = q.sample(q.encode(batch), Streams([1], 50), 50).latents
+    exact = model.log_words(model.encode(batch), chains)
+    rows = rows_of_words(monkeypatch)
+    found = model.float().log_words(model.encode(batch), chains)
+    assert rows[-1] > 0, "premise: some pairs are found alone"
+    rounding = exact.abs().max().item() * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(found, exact, rtol=0, atol=100 * rounding)
 
 
 # -- prediction ----------------------------------------------------------------------
