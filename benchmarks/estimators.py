@@ -100,7 +100,7 @@ def estimates(
     parsed = ScoringOptions.parse(seed=seed, **options)
     scorer = Scorer(checkpoint, parsed, quiet=True)
     parts = scorer.whole_texts.estimate([*texts])
-    found = {part.text.name: part.estimate for part in parts}
+    found = {text.name: answer.estimate for text, answer in parts}
     return [found[text.name] for text in texts]
 
 

@@ -21,11 +21,12 @@ from transformers import AutoModelForMaskedLM
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.text.corpora import read_texts
-from lm_latent_eval.wrappers.mdm.asking import Asking, Target, answer_all
+from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.bound import mask_counts, masks
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import confidence, log_weights
+from lm_latent_eval.wrappers.mdm.predictions import Asking, Target
 from lm_latent_eval.wrappers.network import Network
 
 TEXTS, TOKENS, PASSES, ESTIMATES = 8, 32, 16, 40
@@ -102,7 +103,7 @@ def main() -> None:
         for text in read_texts(args.data)
     ]
     long = [tuple(each[:TOKENS]) for each in ids if len(each) >= TOKENS][:TEXTS]
-    targets = [Target((), each) for each in long]
+    targets = [Target(scorer.cut.before, each, scorer.cut.after) for each in long]
     torch.manual_seed(0)
     schemes = (independent, systematic, balanced)
     found = [variances(scorer.denoiser, targets, draw).mean() for draw in schemes]

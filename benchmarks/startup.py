@@ -1,22 +1,25 @@
-"""What the bridge to lm-eval adds to every start of Python.
+"""What the bridge to lm-eval adds to every start of Python, and what ``--help`` takes.
 
     python benchmarks/startup.py --starts 400
 
 Makes a bare environment without the bridge and one with it, starts Python in both by
 turns, and prints the mean time of a start, the difference with its standard error,
-and what ``-X importtime`` sees.
+and what ``-X importtime`` sees. Then the processor time of ``lm-latent-eval --help``
+and of a bare start, by turns as well: other work on the machine hardly changes it.
 """
 
 import argparse
 import os
 import platform
+import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import venv
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 PROJECT = Path(__file__).parents[1]
 PTH = PROJECT / "lm_latent_eval" / "harness" / "bridge.pth"
@@ -47,6 +50,18 @@ def seconds(python: Path) -> float:
     before = time.perf_counter()
     start(python, "-c", "pass")
     return time.perf_counter() - before
+
+
+def processor_seconds(*arguments: str) -> float:
+    """Return what a run of this Python takes of processors, its threads included."""
+
+    def used() -> float:
+        total = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return total.ru_utime + total.ru_stime
+
+    before = used()
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    return used() - before
 
 
 def importtime(python: Path) -> tuple[int, int]:
@@ -115,6 +130,15 @@ def main() -> None:
         ]
         imports = {python: importtime(python) for python in times}
         line = line_microseconds(without)
+    commands = {
+        "python -c pass": ("-c", "pass"),
+        "lm-latent-eval --help": ("-m", "lm_latent_eval", "--help"),
+        "... estimate --help": ("-m", "lm_latent_eval", "estimate", "--help"),
+    }
+    helps: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(15):
+        for name, arguments in commands.items():
+            helps[name].append(processor_seconds(*arguments))
 
     print(f"hardware  {processor()}, {os.cpu_count()} logical cores")
     print(f"versions  Python {platform.python_version()}, {platform.platform()}")
@@ -130,6 +154,11 @@ def main() -> None:
         )
     print(f"  {'difference':18}{milliseconds(differences)}")
     print(f"  {'the line alone':18}{line / 1e3:8.3f} ms")
+    print()
+    print("processor time          median of 15, least to most")
+    for name, took in helps.items():
+        least, most = min(took) * 1e3, max(took) * 1e3
+        print(f"  {name:32}{median(took) * 1e3:6.0f} ms, {least:.0f} to {most:.0f}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 Documents are drawn from a topic model, so each comes with a draw of its posterior: long
 annealed chains from both ends say between which bounds log p(x) lies, and every
 estimator is held against their middle. After the experiments of Wallach et al. (2009),
-section 5, whose reference was the left-to-right estimator itself.
+section 5, whose reference was the left-to-right estimator itself. With ``--mallet`` the
+left-to-right estimates of MALLET stand beside ours (``mallet.py`` has how to build it).
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import csv
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from mallet import Topics, left_to_right
 from torch import Tensor
 
 from lm_latent_eval.estimators import log_evidence
@@ -43,6 +47,8 @@ ALPHA, ETA = 0.1, 0.1
 DOCUMENTS, LENGTH = 30, 100
 REFERENCE = 10_000
 SIZES = (10, 100, 1000)
+COUNTED = 1 << 25
+"""Words of a topic that MALLET is told of."""
 
 
 def draw_model(seed: int) -> LDA:
@@ -85,8 +91,18 @@ def harmonic_mean(model: LDA, batch: TokenBatch, sweeps: int) -> Tensor:
     return math.log(half.shape[-1]) - (-half).logsumexp(-1)
 
 
+def by_mallet(model: LDA, batch: TokenBatch, particles: int, classpath: str) -> Tensor:
+    """MALLET's estimates, (B,) nats, for topics rounded to what it has: counts."""
+    phi = model.log_phi().exp()[:, 4:].numpy()
+    counts = np.rint(phi.T * COUNTED).astype(int)
+    topics = Topics(counts, model.alpha.numpy(), beta=1e-3)
+    documents = (batch.targets - 4).tolist()
+    found = left_to_right(classpath, topics, documents, particles=particles, runs=1)
+    return torch.from_numpy(found[0])
+
+
 def estimates(
-    model: LDA, batch: TokenBatch
+    model: LDA, batch: TokenBatch, mallet: str | None
 ) -> Iterator[tuple[str, int, Callable[[], Tensor]]]:
     """Name, size and what computes (B,) nats."""
 
@@ -121,6 +137,9 @@ def estimates(
             return method.word_by_word(log_p)
 
         yield "left to right, as published", size, published
+        if mallet:
+            java = partial(by_mallet, model, batch, size, mallet)
+            yield "left to right, MALLET", size, java
 
 
 def main() -> None:
@@ -128,6 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="folder")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mallet", help="Java's classpath of MALLET")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     model = draw_model(args.seed)
@@ -142,7 +162,7 @@ def main() -> None:
     print(f"reference: {below.mean():.3f} to {above.mean():.3f} nats a document;")
     print(f"gap {gap.mean():.3f} on average, {gap.abs().max():.3f} at most")
     rows = []
-    for name, size, run in estimates(model, batch):
+    for name, size, run in estimates(model, batch, args.mallet):
         begin = time.perf_counter()
         error = run() - truth
         seconds = (time.perf_counter() - begin) / DOCUMENTS

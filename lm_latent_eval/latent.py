@@ -21,16 +21,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
+Latents: TypeAlias = Tensor | tuple[Tensor, ...]
+"""Of B texts, K each: integers with leading axes (B, K), or a (named) tuple of them."""
+
 BatchT = TypeVar("BatchT", contravariant=True)
 EncodedT = TypeVar("EncodedT")
-LatentsT = TypeVar("LatentsT")
+LatentsT = TypeVar("LatentsT", bound=Latents)
 GivenEncodedT = TypeVar("GivenEncodedT", contravariant=True)
-GivenLatentsT = TypeVar("GivenLatentsT", contravariant=True)
+GivenLatentsT = TypeVar("GivenLatentsT", bound=Latents, contravariant=True)
+FoundLatentsT = TypeVar("FoundLatentsT", bound=Latents, covariant=True)
 
 Uniforms = Callable[[int], Tensor]
 """Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1).
@@ -96,6 +100,11 @@ class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
 class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
     """A distribution q(z | x), positive wherever p(x, z) is, that samples and ranks."""
 
+    @property
+    def name(self) -> str:
+        """What options call it."""
+        ...
+
     def encode(self, batch: BatchT, /) -> EncodedT:
         """Compute what does not depend on z, once a text."""
         ...
@@ -157,6 +166,25 @@ class LeftToRight(Protocol[BatchT, EncodedT, GivenLatentsT, StateT]):
         ...
 
 
+class UnfoldingLM(
+    LeftToRight[BatchT, EncodedT, GivenLatentsT, State],
+    LatentLM[BatchT, EncodedT, GivenLatentsT],
+    Protocol[BatchT, EncodedT, GivenLatentsT],
+):
+    """A latent LM as estimators ask it.
+
+    To ``advance`` it is asked only where its proposal is ``LeftToRight``.
+    """
+
+
+class UnfoldingProposal(
+    LeftToRight[BatchT, EncodedT, LatentsT, State],
+    Proposal[BatchT, EncodedT, LatentsT],
+    Protocol[BatchT, EncodedT, LatentsT],
+):
+    """A proposal as estimators ask it; see ``UnfoldingLM``."""
+
+
 @runtime_checkable
 class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
     """What a left-to-right proposal offers if its draws know of the text after them.
@@ -184,33 +212,33 @@ class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
 
 
 @runtime_checkable
-class WholeText(Protocol):
+class WholeText(Protocol[BatchT, EncodedT, LatentsT]):
     """What a proposal offers that reads texts to their ends and cannot stop before."""
 
     @property
-    def left_to_right(self) -> Any:
+    def left_to_right(self) -> UnfoldingProposal[BatchT, EncodedT, LatentsT]:
         """The proposal, ``LeftToRight``, that stands in where a text stops."""
         ...
 
 
 @runtime_checkable
-class Summable(Protocol):
+class Summable(Protocol[BatchT, EncodedT, LatentsT]):
     """What a model offers that can sum over all of its latents, exactly."""
 
     @property
-    def summation(self) -> Any:
+    def summation(self) -> UnfoldingProposal[BatchT, EncodedT, LatentsT]:
         """A proposal, ``LeftToRight``, of one latent: all of them, summed."""
         ...
 
 
-class Conditionals(Protocol):
+class Conditionals(Protocol[FoundLatentsT]):
     """K latents a text, any decision of which can be redrawn given the others.
 
     They begin undecided, and a decision not yet taken is drawn given those that are.
     """
 
     @property
-    def latents(self) -> Any:
+    def latents(self) -> FoundLatentsT:
         """What has been decided, as ``Draws`` has it."""
         ...
 
@@ -232,7 +260,7 @@ class Conditionals(Protocol):
 
 
 @runtime_checkable
-class Redraws(Protocol[GivenEncodedT, GivenLatentsT]):
+class Redraws(Protocol[GivenEncodedT, LatentsT]):
     """What a model or a proposal offers whose decisions have a closed conditional.
 
     One of a model is log p(x, z) as a function of the decision at hand, and, where
@@ -240,8 +268,8 @@ class Redraws(Protocol[GivenEncodedT, GivenLatentsT]):
     """
 
     def conditionals(
-        self, encoded: GivenEncodedT, latents: GivenLatentsT | int, /
-    ) -> Conditionals:
+        self, encoded: GivenEncodedT, latents: LatentsT | int, /
+    ) -> Conditionals[LatentsT]:
         """Begin with K latents a text, or with K undecided ones."""
         ...
 

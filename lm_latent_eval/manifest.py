@@ -133,6 +133,11 @@ def verify(directory: Path) -> str:
     return _digest(listed)
 
 
+def files(directory: Path) -> list[Path]:
+    """Return the files that a directory is made of: the listed ones, and the list."""
+    return [*_members(directory), directory / FILE_NAME]
+
+
 def _members(directory: Path) -> list[Path]:
     """Return the files that have to be listed, by name."""
     return sorted(

@@ -140,7 +140,9 @@ def passes(tests: list[str], mutant: Mutant | None, seconds: int) -> tuple[bool,
             _put_in_place(mutant)
         import pytest
 
-        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+        # What is preloaded has imported a plugin (anyio), which pytest warns of.
+        quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *quiet, *tests]))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code in (0, NO_TESTS), _children() - before

@@ -11,14 +11,19 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
 from lm_latent_eval import models
+from lm_latent_eval.cli import compare, estimate
+from lm_latent_eval.cli.arguments import Parser
+from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.options import Option, table
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.budget import Auto
 from lm_latent_eval.scoring.interface import OffersOptions, TextModel
+from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from lm_latent_eval.training import options as training
 from tests.conftest import PROJECT
@@ -77,8 +82,11 @@ def page() -> str:
             HEAD,
             "## Every model\n",
             *_table(OpeningOptions),
-            "\n`batch_size` and `device` can be given as `lm_eval --batch_size` and "
-            "`--device`, too.\n",
+            "\nWhere each can be given:\n",
+            *_taken(),
+            "\nThe others are given the checkpoint itself, and what `estimate` writes "
+            "and Python\nreturns has the log-weights anyway. `batch_size` and `device` "
+            "can be given as\n`lm_eval --batch_size` and `--device`, too.\n",
             "## Models with latents\n",
             *_table(ScoringOptions),
             "\n### Estimators\n",
@@ -110,6 +118,31 @@ def _table(*kinds: type) -> Iterator[str]:
         default = row.unset or f"`{row.default}`".replace("\n", "\\n")
         cells = (f"`{row.name}`", row.kind, default, row.sentences)
         yield f"| {' | '.join(c.replace('|', '/') for c in cells)} |".replace("``", "`")
+
+
+def _taken() -> Iterator[str]:
+    """Say which of the first options commands and functions take."""
+    takers = {
+        "`lm_eval`": {*inspect.signature(Latent.__init__).parameters},
+        "`estimate`": _flags(estimate),
+        "`compare`": _flags(compare),
+        "Python": {
+            *inspect.signature(load).parameters,
+            *inspect.signature(LatentModel.log_likelihood).parameters,
+        },
+    }
+    yield f"| | {' | '.join(takers)} |\n|---|{'---|' * len(takers)}"
+    for row in table(OpeningOptions):
+        cells = ("yes" if row.name in names else "" for names in takers.values())
+        yield f"| `{row.name}` | {' | '.join(cells)} |"
+
+
+def _flags(command: ModuleType) -> set[str]:
+    """Return the names of what a command can be given."""
+    commands = Parser().add_subparsers()
+    command.add_to(commands)
+    [parser] = commands.choices.values()
+    return {action.dest for action in parser._actions}
 
 
 def _first_line(kind: type) -> str:

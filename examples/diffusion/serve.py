@@ -5,7 +5,8 @@ Runs under the Python whose transformers the model's own code needs:
     python serve.py GSAI-ML/LLaDA-8B-Base --auto-class AutoModel
 
 Asked is a shape (two int64) and tokens (int64); answered a shape (three int64) and
-scores (float32), all in the machine's byte order.
+scores (float32), all in the machine's byte order. Where scores are those of the next
+place (Dream), whoever asks has to know it: ``--model-args logit_shift=1``.
 """
 
 import argparse
@@ -23,11 +24,6 @@ def main() -> None:
     parser.add_argument("--auto-class", default="AutoModel")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument(
-        "--shift",
-        action="store_true",
-        help="scores are those of the next place (Dream)",
-    )
     args = parser.parse_args()
     pipe, sys.stdout = sys.stdout.buffer, sys.stderr  # what the model prints goes there
     network = getattr(transformers, args.auto_class).from_pretrained(
@@ -40,8 +36,6 @@ def main() -> None:
         tokens = torch.tensor(np.frombuffer(asked, np.int64).reshape(rows, columns))
         with torch.inference_mode():
             scores = network(input_ids=tokens.to(args.device)).logits.float()
-        if args.shift:
-            scores = torch.cat([scores[:, :1], scores[:, :-1]], dim=1)
         pipe.write(np.array(scores.shape, np.int64).tobytes())
         pipe.write(scores.cpu().numpy().tobytes())
         pipe.flush()

@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lm_latent_eval.arguments import integer, one_of
@@ -44,7 +45,7 @@ class _NotedEach(_Noting, argparse._AppendAction):
 
 
 class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
-    """Commands, each described by what the list of them says of it."""
+    """Commands, each described by what the list of them says of it, and more."""
 
     @property
     def listed(self) -> list[tuple[str, str]]:
@@ -53,12 +54,19 @@ class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
 
     def add_parser(self, name: str, **kwargs: Any) -> Any:
         said = kwargs.get("help", "")
-        kwargs.setdefault("description", f"{said[:1].upper()}{said[1:]}.")
+        more = kwargs.get("description", "")
+        kwargs["description"] = f"{said[:1].upper()}{said[1:]}. {more}".rstrip()
         return super().add_parser(name, **kwargs)
 
 
 class _Paragraphs(argparse.HelpFormatter):
     """Fills paragraphs, and leaves alone lines that begin with a space."""
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        for kind, name in ((Path, "PATH"), (int, "N"), (float, "X")):
+            if action.type is kind:
+                return name
+        return "NAME"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(

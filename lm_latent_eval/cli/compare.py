@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
 from lm_latent_eval.cli.estimate import add_scoring, scoring
-from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.options import (
+    OpeningOptions,
+    ScoringOptions,
+    parse_device,
+    parse_dtype,
+)
 
 if TYPE_CHECKING:
     from lm_latent_eval.scoring.records import Record
@@ -34,7 +39,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import compare, rows, told
+    from lm_latent_eval.report.compare import as_text, compare, rows
     from lm_latent_eval.report.tabular import Table, rendered
 
     if not 2 <= len(args.sides) <= len(ascii_uppercase):
@@ -44,7 +49,8 @@ def _compare(args: argparse.Namespace) -> None:
     kind = read_format(args)
     if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
         scored = (field.name for field in fields(ScoringOptions))
-        idle = ("data", "option", "model", "batch_size", "device", "dtype", *scored)
+        opened = (field.name for field in fields(OpeningOptions))
+        idle = ("data", "option", *opened, *scored)
         say_idle(args, idle, "no side is a checkpoint that is scored now")
     names = dict(zip(ascii_uppercase, args.sides, strict=False))
     sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
@@ -53,7 +59,7 @@ def _compare(args: argparse.Namespace) -> None:
         print(rendered(Table.of(rows(found)), kind))
         return
     print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
-    print(told(found))
+    print(as_text(found))
 
 
 def runs(side: str) -> list[Path]:
@@ -91,5 +97,7 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     )
     if isinstance(opened, Checkpoint) and opened.model.estimators[0] == "exact":
         given = {name: value for name, value in given.items() if name == "unk"}
-    scorer = scorer_of(opened, given, batch_size=args.batch_size)
+    scorer = scorer_of(
+        opened, given, batch_size=args.batch_size, max_batch_size=args.max_batch_size
+    )
     return score(scorer, read_texts(args.data))

@@ -33,12 +33,18 @@ def add_to(commands: Commands) -> None:
         type=Path,
         help="JSON lines, an estimate a text; an interrupted run goes on from there",
     )
-    add_scoring(estimate)
+    estimate.add_argument(
+        "--workers",
+        type=int,
+        help="of Ray, each with the model, on this machine or the cluster of "
+        "RAY_ADDRESS; --output is a folder then (extra ray)",
+    )
+    add_scoring(estimate, "revision")
     estimate.set_defaults(run=_estimate)
 
 
-def add_scoring(parser: argparse.ArgumentParser) -> None:
-    """Add how checkpoints are scored."""
+def add_scoring(parser: argparse.ArgumentParser, *others: str) -> None:
+    """Add how checkpoints are scored, with the named options of opening one, too."""
     add_options(parser.add_argument_group("models with latents"), ScoringOptions)
     own = parser.add_argument_group("models that score strings their own way")
     own.add_argument(
@@ -48,8 +54,8 @@ def add_scoring(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="one of the model's own options; may be given again",
     )
-    computing = parser.add_argument_group("computing")
-    add_options(computing, OpeningOptions, ("model", "batch_size", "device", "dtype"))
+    names = ("model", "batch_size", "max_batch_size", "device", "dtype", *others)
+    add_options(parser.add_argument_group("computing"), OpeningOptions, names)
 
 
 def scoring(args: argparse.Namespace) -> dict[str, str]:
@@ -68,6 +74,9 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _estimate(args: argparse.Namespace) -> None:
+    if args.workers is not None:
+        _by_workers(args)
+        return
     from lm_latent_eval.report.estimates import table
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.scoring.interface import open_model, scorer_of
@@ -78,10 +87,35 @@ def _estimate(args: argparse.Namespace) -> None:
     opened = open_model(
         args.checkpoint,
         model=args.model,
+        revision=args.revision,
         options=options,
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),
     )
-    scorer = scorer_of(opened, options, batch_size=args.batch_size)
+    scorer = scorer_of(
+        opened,
+        options,
+        batch_size=args.batch_size,
+        max_batch_size=args.max_batch_size,
+    )
     items = score_file(scorer, texts, args.output)
     print(table(items, scorer.fingerprint))
+
+
+def _by_workers(args: argparse.Namespace) -> None:
+    if args.output is None:
+        raise ValueError("--workers need an --output: a folder that all can write to")
+    from lm_latent_eval.report.estimates import table
+    from lm_latent_eval.scoring.workers import Opening, score_corpus
+
+    opening = Opening(
+        args.checkpoint,
+        scoring(args),
+        model=args.model,
+        batch_size=args.batch_size,
+        max_batch_size=args.max_batch_size,
+        device=args.device,
+        dtype=args.dtype,
+    )
+    record = score_corpus(opening, args.data, args.output, workers=args.workers)
+    print(table(record.answers, record.settings))

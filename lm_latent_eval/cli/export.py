@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
     export = commands.add_parser(
         "export",
         help="write results for archives, leaderboards and model cards",
-        description="Refuses a result that lacks what it must state.",
+        description="A result that lacks what an export must state is refused.",
         example="lm-latent-eval export results --to model-card --model-id ME/MODEL "
         "--output DIR/README.md",
     )

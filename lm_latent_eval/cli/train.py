@@ -210,27 +210,27 @@ def _add_annotated(parser: argparse.ArgumentParser) -> None:
 
 
 def _kglm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.kglm.training import train
+    from lm_latent_eval.models.kglm.training import train_kglm
 
-    train(
+    train_kglm(
         **_annotated(args), size=fields(KGLMSize, args), options=fields(Options, args)
     )
     print(f"wrote {args.output}")
 
 
 def _lrlm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.lrlm.training import train
+    from lm_latent_eval.models.lrlm.training import train_lrlm
 
-    train(
+    train_lrlm(
         **_annotated(args), size=fields(LRLMSize, args), options=fields(Options, args)
     )
     print(f"wrote {args.output}")
 
 
 def _nklm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.nklm.training import train
+    from lm_latent_eval.models.nklm.training import train_nklm
 
-    train(
+    train_nklm(
         **_annotated(args), size=fields(NKLMSize, args), options=fields(Options, args)
     )
     print(f"wrote {args.output}")
@@ -251,9 +251,9 @@ def _annotated(args: argparse.Namespace) -> dict[str, Any]:
 
 def _entitynlm(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.entitynlm.conll import read_conll
-    from lm_latent_eval.models.entitynlm.training import train
+    from lm_latent_eval.models.entitynlm.training import train_entitynlm
 
-    train(
+    train_entitynlm(
         read_conll(args.data),
         read_conll(args.dev),
         args.output,
@@ -265,10 +265,10 @@ def _entitynlm(args: argparse.Namespace) -> None:
 
 
 def _lda(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.lda.training import train
+    from lm_latent_eval.models.lda.training import train_lda
     from lm_latent_eval.models.texts import read_texts
 
-    model = train(
+    model = train_lda(
         read_texts(args.data),
         args.output,
         min_count=args.min_count,
@@ -280,23 +280,25 @@ def _lda(args: argparse.Namespace) -> None:
 
 
 def _lstm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.lstm.training import train
+    from lm_latent_eval.models.lstm.training import train_lstm
 
-    train(**_texts(args), size=fields(LSTMSize, args), options=fields(Options, args))
+    train_lstm(
+        **_texts(args), size=fields(LSTMSize, args), options=fields(Options, args)
+    )
     print(f"wrote {args.output}")
 
 
 def _rnn(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.rnn.training import train
+    from lm_latent_eval.models.rnn.training import train_rnn
 
-    train(**_texts(args), size=fields(RNNSize, args), options=fields(Options, args))
+    train_rnn(**_texts(args), size=fields(RNNSize, args), options=fields(Options, args))
     print(f"wrote {args.output}")
 
 
 def _srnn(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.srnn.training import train
+    from lm_latent_eval.models.srnn.training import train_srnn
 
-    train(
+    train_srnn(
         **_texts(args),
         size=fields(SRNNSize, args),
         margin=fields(Margin, args),
@@ -325,14 +327,14 @@ def _texts(args: argparse.Namespace) -> dict[str, Any]:
 def _rnng(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.checkpoint import load
     from lm_latent_eval.models.rnng.data import read_sentences
-    from lm_latent_eval.models.rnng.training import train
+    from lm_latent_eval.models.rnng.training import train_rnng
 
     if args.init:
         taken = ["min_count", *(field.name for field in dataclasses.fields(RNNGSize))]
         say_idle(args, taken, f"{args.init} has its own vocabulary and sizes")
     if args.objective == "supervised":
         say_idle(args, ["num_samples"], "trees are drawn by --objective unsupervised")
-    train(
+    train_rnng(
         read_sentences(args.data),
         read_sentences(args.dev),
         args.output,
@@ -348,9 +350,9 @@ def _rnng(args: argparse.Namespace) -> None:
 
 def _mdm(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.texts import read_texts
-    from lm_latent_eval.wrappers.mdm.training import train
+    from lm_latent_eval.wrappers.mdm.training import train_mdm
 
-    train(
+    train_mdm(
         read_texts(args.data),
         read_texts(args.dev),
         args.output,
@@ -363,9 +365,9 @@ def _mdm(args: argparse.Namespace) -> None:
 def _spelling(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.checkpoint import load_tokenizer, seal
     from lm_latent_eval.text.corpora import read_texts
-    from lm_latent_eval.training.orthography import train
+    from lm_latent_eval.training.orthography import learn_orthography
 
     tokenizer = load_tokenizer(args.checkpoint)
-    train(read_texts(args.data), tokenizer).save(args.checkpoint)
+    learn_orthography(read_texts(args.data), tokenizer).save(args.checkpoint)
     seal(args.checkpoint)
     print(f"wrote spelling and spacing into {args.checkpoint}")

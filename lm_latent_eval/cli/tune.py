@@ -29,9 +29,8 @@ def add_to(commands: Commands) -> None:
     tune.add_argument(
         "--data",
         type=Path,
-        required=True,
         help="texts that you will not score: JSON lines with tokens or text, or one "
-        "text a line",
+        "text a line; needed without --sleep",
     )
     add_options(tune, ScoringOptions, ("proposal",))
     add_options(tune, OpeningOptions, ("device",))
@@ -43,12 +42,17 @@ def _tune(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.tuning import tune
     from lm_latent_eval.text.corpora import read_texts
 
+    budget = fields(Budget, args)
+    if args.data is None and not budget.sleep:
+        raise ValueError(
+            "tune needs texts: --data FILE, or --sleep N of the model's own"
+        )
     try:
         checkpoint, name, found = tune(
             args.checkpoint,
-            read_texts(args.data),
+            read_texts(args.data) if args.data else [],
             proposal=args.proposal,
-            budget=fields(Budget, args),
+            budget=budget,
             device=parse_device(args.device),
         )
     except KeyboardInterrupt as stop:

@@ -10,7 +10,8 @@ Example:
     >>> len(world.documents("train"))
     3000
 
-``python -m lm_latent_eval.demo --out DIR`` writes the texts as JSON lines.
+``python -m lm_latent_eval.demo --out DIR`` writes the texts as JSON lines, and
+``--checkpoint`` prints where the model is that was trained on them.
 """
 
 from pathlib import Path

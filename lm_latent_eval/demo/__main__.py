@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.document import raw_text
 from lm_latent_eval.demo.graph import forward
 from lm_latent_eval.demo.world import SIZES, generate
@@ -14,11 +15,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write ``train.jsonl``, ``dev.jsonl``, ``test.jsonl`` and ``knowledge.json``."""
     parser = argparse.ArgumentParser(
         prog="python -m lm_latent_eval.demo",
-        description="Write the demonstration corpus, one JSON document a line.",
+        description="Write the demonstration corpus, one JSON document a line, or say "
+        "where the embedded model is.",
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, help="folder to write the corpus to")
+    what.add_argument(
+        "--checkpoint", action="store_true", help="print the folder of the model"
+    )
     parser.add_argument("--seed", type=int, default=0, help="which world (default 0)")
     arguments = parser.parse_args(argv)
+    if arguments.checkpoint:
+        print(CHECKPOINT)
+        return
 
     world = generate(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,9 @@ MOST_UNSEEN = 0.99
 LITTLE, MOST_OF_LITTLE = 0.1, 0.5
 """The same where a search found less than this share of p(x): it may not stand for the
 rest, so draws have to see more of what it found."""
+LEFT = 0.2
+"""Share of p(x) that a search is thought to leave at least, and share of what it leaves
+that draws are thought to see: where they find little, little need not be there."""
 LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""
 
@@ -99,7 +102,8 @@ class Estimate:
     """Monte Carlo standard error of ``log_evidence``, nats, what the draws may have
     missed included: 0 of what is exact; None where it cannot be estimated, since
     nothing but the draws themselves could say (see ``checked``), or only a bound is
-    known (a beam)."""
+    known (a beam). Of an average of log-weights it is the error of the bound that they
+    estimate."""
 
     draws_stderr: float
     """The error as the draws tell it, nats: it says nothing of what their proposal
@@ -370,20 +374,29 @@ class Estimate:
             upper=_sum([factor.upper for factor in factors]),
         )
 
-    def checked(self, unseen: float, found: float = 1.0) -> Self:
+    def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
         r"""Give the error that holds if what a search found stands for all of p(x).
 
-        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
+        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2
+            + \log^2 \Bigl(1 + r \frac{u}{1 - u}\Bigr)
 
-        If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). There is
-        no error where u is above ``MOST_UNSEEN``, which is to say that search and draws
-        contradict each other (``MOST_OF_LITTLE`` where the search found ``LITTLE``), or
-        where that of the draws is above ``LARGEST``: the delta method cannot find
-        larger ones than 1.
+        r is the share of p(x) that is left to draws. If they see but 1 - u of it, the
+        rest is larger than r by r u / (1 - u), and log p-hat too low by the logarithm.
+        What a search has summed is not missed: r is five times what the draws say is
+        left, a fifth at least and 1 at most (``LEFT``). It is 1 where draws are of a
+        proposal that the search did not go by; the logarithm is -log(1 - u) then.
+
+        There is no error where u is above ``MOST_UNSEEN``, which is to say that search
+        and draws contradict each other (``MOST_OF_LITTLE`` where the search found
+        ``LITTLE``); where that of the draws is above ``LARGEST``: the delta method
+        cannot find larger ones than 1; and where draws are of another proposal than the
+        search went by, which may not see what it did not find, and that is more than
+        ``LITTLE``.
 
         Args:
             unseen: u, see ``unseen_share``.
             found: Share of the estimate that the search found.
+            same: Whether the search went by the proposal that was drawn from.
 
         Example:
             >>> import torch
@@ -391,21 +404,26 @@ class Estimate:
             >>> estimate = Estimate.from_log_weights(log_w, num_tokens=3)
             >>> round(estimate.draws_stderr, 3)
             0.117
-            >>> round(estimate.checked(0.01).stderr, 3)
+            >>> round(estimate.checked(0.01, found=0.99).stderr, 3)
             0.117
-            >>> round(estimate.checked(0.4).stderr, 3)
+            >>> round(estimate.checked(0.4, found=0.99).stderr, 3)
+            0.171
+            >>> round(estimate.checked(0.4, found=0.8).stderr, 3)
             0.524
-            >>> estimate.checked(0.999).stderr is None
+            >>> estimate.checked(0.4, found=0.5, same=False).stderr is None
+            True
+            >>> estimate.checked(0.999, found=0.99).stderr is None
             True
         """
         most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
+        rest = 1 - found
         known = unseen <= most and self.draws_stderr <= LARGEST
+        if not known or (rest > LITTLE and not same):
+            return replace(self, stderr=None, unseen=unseen)
+        left = min(max(rest / LEFT, LEFT), 1.0) if same else 1.0
+        missed = math.log1p(left * unseen / (1 - unseen))
         return replace(
-            self,
-            stderr=math.hypot(self.draws_stderr, math.log1p(-unseen))
-            if known
-            else None,
-            unseen=unseen,
+            self, stderr=math.hypot(self.draws_stderr, missed), unseen=unseen
         )
 
     def bounded_above(self, log_psi: float) -> Self:
@@ -426,7 +444,7 @@ class Estimate:
             >>> estimate = Estimate.from_log_weights(torch.zeros(10), num_tokens=3)
             >>> estimate.bounded_above(-0.1).upper is None
             True
-            >>> round(estimate.checked(0.0).bounded_above(-0.1).upper, 4)
+            >>> round(estimate.checked(0.0, 1.0).bounded_above(-0.1).upper, 4)
             0.0052
         """
         if self.stderr is None or self.bound is Bound.NONE:

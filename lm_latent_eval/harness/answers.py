@@ -16,14 +16,10 @@ class ScoredFloat(float):
 
     answer: Answer
 
-    text: str
-    """Digest of the scored text, so that an answer is not taken for another's."""
-
-    def __new__(cls, answer: Answer, text: str = "") -> ScoredFloat:
+    def __new__(cls, answer: Answer) -> ScoredFloat:
         """Wrap an answer."""
         value = super().__new__(cls, answer.estimate.log_evidence)
         value.answer = answer
-        value.text = text
         return value
 
     @property
@@ -33,4 +29,4 @@ class ScoredFloat(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the answer."""
-        return ScoredFloat, (self.answer, self.text)
+        return ScoredFloat, (self.answer,)

@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, ClassVar
 
 # Before anything else of lm-eval: importing a backend first must not leave the registry
@@ -28,12 +27,11 @@ from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import Keep, Recorder
 from lm_latent_eval.latent import Mass
-from lm_latent_eval.scoring.answer import Answer, telling
+from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.text.digests import digest
 
 logger = logging.getLogger(__name__)
 
@@ -103,10 +101,10 @@ class Backend(LM):
             for number, name, instance in _identified(requests)
         ]
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT), self._keeping("texts") as keep:
+        with noting_progress(answers, requests, KEPT), self._keeping("texts") as keep:
             for answer in self._scorer.score_texts(queries):
                 arguments = requests[answer.index].args
-                scored = ScoredFloat(answer, digest("".join(arguments)))
+                scored = ScoredFloat(answer.about(*arguments))
                 answers[answer.index] = scored
                 keep(requests[answer.index], scored)
                 self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
@@ -123,17 +121,19 @@ class Backend(LM):
             context, continuation = instance.args
             queries.append(Query(number, name, continuation, context))
         answers: dict[int, ScoredFloat] = {}
-        with telling(answers, requests, KEPT), self._keeping("continuations") as keep:
+        with (
+            noting_progress(answers, requests, KEPT),
+            self._keeping("continuations") as keep,
+        ):
             for answer in self._scorer.score_continuations(queries):
-                arguments = requests[answer.index].args
-                scored = ScoredFloat(answer, digest("".join(arguments)))
+                context, continuation = arguments = requests[answer.index].args
+                scored = ScoredFloat(answer.about(continuation, context))
                 answers[answer.index] = scored
                 keep(requests[answer.index], scored)
-                self.cache_hook.add_partial(
-                    "loglikelihood", arguments, (scored, answer.is_greedy)
-                )
+                pair = scored, bool(answer.is_greedy)
+                self.cache_hook.add_partial("loglikelihood", arguments, pair)
         finished = self._finished(requests, answers)
-        return [(scored, scored.answer.is_greedy) for scored in finished]
+        return [(scored, bool(scored.answer.is_greedy)) for scored in finished]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue contexts until a stop string, greedily or by sampling."""
@@ -144,7 +144,7 @@ class Backend(LM):
             with naming(query):
                 queries.append((query, GenerationOptions.parse(options)))
         texts: dict[int, str] = {}
-        with telling(texts, requests, KEPT):
+        with noting_progress(texts, requests, KEPT):
             for i, text in self._scorer.generate(queries):
                 texts[i] = text
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)
@@ -164,7 +164,7 @@ class Backend(LM):
     ) -> list[ScoredFloat]:
         ordered = [answers[i] for i in range(len(requests))]
         self._unreported += [
-            replace(scored.answer, estimate=replace(scored.estimate, log_weights=()))
+            scored.answer.without_weights()
             for scored, asked in zip(ordered, _asked(requests), strict=True)
             if asked
         ]

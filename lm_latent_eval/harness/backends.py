@@ -14,6 +14,7 @@ import torch
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.models import without_prefix
 from lm_latent_eval.scoring.interface import open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 
@@ -24,7 +25,8 @@ class Latent(Backend):
     Args:
         pretrained: Checkpoint directory or hub repository. None: the demonstration, of
             ``latent_kglm``.
-        model: Its name or ``package.module:Class``. None: what the directory says.
+        model: Its name, with or without ``latent_``, or ``package.module:Class``. None:
+            what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
         estimator: How the sum over the latents is estimated. One of ``auto``,
             ``mixed``, ``is``, ``beam``, ``smc``, ``ais``, ``l2r``, ``chib``, ``exact``.
@@ -98,6 +100,7 @@ class Latent(Backend):
         super().__init__(scorer, processes, where, log_weights=log_weights)
 
     def _named(self, model: str | None) -> str | None:
+        model = model and without_prefix(model)
         if model not in (None, self.model_name) and self.model_name is not None:
             raise ValueError(
                 f"model={model}: {self._alias} takes {self.model_name} models alone; "

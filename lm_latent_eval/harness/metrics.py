@@ -7,9 +7,11 @@ from typing import Any
 
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.scoring import metrics
-from lm_latent_eval.scoring.metrics import Scored
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import plain
 from lm_latent_eval.text.digests import digest
+
+_OF_STRINGS = ("word_", "byte_", "bits_")
 
 
 class Term(list[Any]):
@@ -19,28 +21,22 @@ class Term(list[Any]):
     they are divided by; or the one value that a diagnostic is made of.
     """
 
-    scored: Scored
+    answer: Answer
 
     @classmethod
-    def of(cls, metric: str, scored: Scored) -> Term:
+    def of(cls, metric: str, answer: Answer) -> Term:
         """Take a document's part in a metric."""
-        term = cls(map(plain, _VALUES[metric](scored)))
-        term.scored = scored
+        term = cls(map(plain, _VALUES[metric](answer)))
+        term.answer = answer
         return term
 
 
-def _divided(unit: str) -> Callable[[Scored], list[Any]]:
+def _divided(unit: str) -> Callable[[Answer], list[Any]]:
     """Return what a perplexity per unit sums."""
-
-    def terms(scored: Scored) -> list[Any]:
-        estimate = scored.estimate
-        units = estimate.num_tokens if unit == "tokens" else getattr(scored, unit)
-        return [estimate.log_evidence, units]
-
-    return terms
+    return lambda answer: [answer.estimate.log_evidence, getattr(answer, unit)]
 
 
-_VALUES: dict[str, Callable[[Scored], list[Any]]] = {
+_VALUES: dict[str, Callable[[Answer], list[Any]]] = {
     f"{rate}{part}": _divided(unit)
     for rate, unit in (
         ("word_perplexity", "words"),
@@ -51,16 +47,16 @@ _VALUES: dict[str, Callable[[Scored], list[Any]]] = {
     )
     for part in ("", "_stderr")
 } | {
-    "token_perplexity_monte_carlo_error": lambda scored: [scored.estimate.stderr],
-    "token_perplexity_draws_error": lambda scored: [scored.estimate.draws_stderr],
-    "texts_without_monte_carlo_error": lambda s: [int(s.estimate.stderr is None)],
-    "token_perplexity_at_least": lambda scored: [scored.estimate.upper],
-    "corpus_token_perplexity": lambda scored: [*scored.estimate.log_weights],
-    "corpus_token_perplexity_stderr": lambda scored: [],
-    "effective_samples_median": lambda s: [s.estimate.effective_sample_size],
-    "effective_samples_minimum": lambda s: [s.estimate.effective_sample_size],
-    "effective_samples_corpus": lambda scored: [],
-    "share_pareto_k_above_0.7": lambda scored: [scored.estimate.pareto_k],
+    "token_perplexity_monte_carlo_error": lambda a: [a.estimate.stderr],
+    "token_perplexity_draws_error": lambda a: [a.estimate.draws_stderr],
+    "texts_without_monte_carlo_error": lambda a: [int(a.estimate.stderr is None)],
+    "token_perplexity_at_least": lambda a: [a.estimate.upper],
+    "corpus_token_perplexity": lambda a: [*a.estimate.log_weights],
+    "corpus_token_perplexity_stderr": lambda a: [],
+    "effective_samples_median": lambda a: [a.estimate.effective_sample_size],
+    "effective_samples_minimum": lambda a: [a.estimate.effective_sample_size],
+    "effective_samples_corpus": lambda a: [],
+    "share_pareto_k_above_0.7": lambda a: [a.estimate.pareto_k],
 }
 
 
@@ -75,24 +71,35 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Ter
     """
     text, answer = doc["text"], results[0]
     if not isinstance(answer, ScoredFloat):
-        return _terms(Scored.exact(text, answer))
-    if answer.text and answer.text != digest(text):
+        return _terms(Answer.exact(answer, text))
+    if answer.answer.text != digest(text):
         raise ValueError(
             f"the answer is not about this text ({text[:40]!r}...): the requests come "
             "from a cache of another file; run with --cache_requests refresh"
         )
-    return _terms(Scored.of(text, answer.answer))
+    return _terms(answer.answer)
 
 
-def _terms(scored: Scored) -> dict[str, Term]:
-    return {name: Term.of(name, scored) for name in METRICS}
+def process_known_words(
+    doc: dict[str, Any], results: Sequence[float]
+) -> dict[str, Term]:
+    """Give the metrics per token alone the same document; for ``process_results``.
+
+    Of a model that leaves unknown words out, rates per word and byte mean nothing.
+    """
+    terms = process_text(doc, results)
+    return {n: term for n, term in terms.items() if not n.startswith(_OF_STRINGS)}
+
+
+def _terms(answer: Answer) -> dict[str, Term]:
+    return {name: Term.of(name, answer) for name in METRICS}
 
 
 def _of_terms(metric: metrics.Number) -> Callable[[Sequence[Term]], float | str]:
-    return lambda terms: metric([term.scored for term in terms])
+    return lambda terms: metric([term.answer for term in terms])
 
 
 METRICS = {name: _of_terms(metric) for name, metric in metrics.METRICS.items()}
 """Name in a task's ``metric_list`` -> aggregation."""
 
-__all__ = ["METRICS", "process_text"]
+__all__ = ["METRICS", "process_known_words", "process_text"]

@@ -23,8 +23,8 @@ from lm_eval.api.instance import Instance
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.scoring.metrics import Scored
-from lm_latent_eval.scoring.records import UNFINISHED, Record, Row, journal, write
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, write
 from lm_latent_eval.text.digests import digest
 
 Settings = dict[str, Any]
@@ -43,25 +43,39 @@ class Host:
 
 def host() -> Host | None:
     """Find the ``simple_evaluate`` that runs and writes results."""
+    tracker = _evaluation().get("evaluation_tracker")
+    if tracker is None or not tracker.output_path:
+        return None
+    output = Path(tracker.output_path)
+    model = str(tracker.general_config_tracker.model_name_sanitized)
+    folder = output.parent if output.suffix == ".json" else output / model
+    return Host(folder, running_tasks())
+
+
+def running_tasks() -> dict[str, Any]:
+    """Return the tasks of the ``simple_evaluate`` that runs, by name; {} without one.
+
+    Of every document that is this process's they hold all instances, those that a cache
+    has answered too.
+    """
+    tasks: dict[str, Any] = _evaluation().get("loaded", {}).get("tasks", {})
+    return tasks
+
+
+def _evaluation() -> dict[str, Any]:
+    """Return what the ``simple_evaluate`` that runs knows; {} where none does."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        known = frame.f_locals
         if (
             frame.f_code.co_name == "simple_evaluate"
             and frame.f_globals["__name__"] == "lm_eval.evaluator"
         ):
-            tracker = known.get("evaluation_tracker")
-            if tracker is None or not tracker.output_path:
-                return None
-            output = Path(tracker.output_path)
-            model = str(tracker.general_config_tracker.model_name_sanitized)
-            folder = output.parent if output.suffix == ".json" else output / model
-            return Host(folder, known.get("loaded", {}).get("tasks", {}))
+            return frame.f_locals
         frame = frame.f_back
-    return None
+    return {}
 
 
-def _run(settings: Settings) -> str:
+def run_digest(settings: Settings) -> str:
     """Name a run, so that the same one again takes the place of what it left."""
     return digest(json.dumps(settings))[:8]
 
@@ -92,12 +106,14 @@ class Recorder:
         if where is None:
             yield lambda request, scored: None
             return
-        name = f"record_{_run(settings)}_{kind}_{self._processes.rank}{UNFINISHED}"
+        name = (
+            f"record_{run_digest(settings)}_{kind}_{self._processes.rank}{UNFINISHED}"
+        )
         with journal(where.folder / name, settings) as add:
 
             def keep(request: Instance, scored: ScoredFloat) -> None:
                 if request.doc_id is not None:
-                    add(request.task_name or "", self._row(request, scored))
+                    add(request.task_name or "", _placed(request, scored))
 
             yield keep
 
@@ -106,9 +122,15 @@ class Recorder:
         where = host()
         found: list[tuple[str, Row]] = []
         for name, task in where.tasks.items() if where else ():
-            found += [(name, row) for row in self._answers(task)]
+            for answer in _answers(task):
+                # Sums over the weights stay where they are not asked for themselves.
+                row = row_of(answer)
+                if not self._weights:
+                    row["log_weights"] = ()
+                found.append((name, row))
         for name, row in self._processes.gather(found):
-            self._rows.setdefault(name, {})[row.document, row.option] = row
+            place = row["document"], row["option"]
+            self._rows.setdefault(name, {})[place] = row
 
     def finish(self, settings: Settings) -> dict[str, str]:
         """Write the records.
@@ -123,59 +145,52 @@ class Recorder:
         stamp = datetime.now().isoformat().replace(":", "-")
         files = {}
         for task, rows in self._rows.items():
-            record = Record(task, settings, [rows[place] for place in sorted(rows)])
             name = re.sub(r"[^-.\w]", "_", task)
             files[task] = f"record_{name}_{stamp}.parquet"
-            write(record, where.folder / files[task])
-        for unfinished in where.folder.glob(f"record_{_run(settings)}_*{UNFINISHED}"):
+            path, ordered = where.folder / files[task], sorted(rows)
+            write(path, task, settings, [rows[place] for place in ordered])
+        for unfinished in where.folder.glob(
+            f"record_{run_digest(settings)}_*{UNFINISHED}"
+        ):
             unfinished.unlink()
         return files
 
-    def _answers(self, task: Any) -> Iterator[Row]:
-        """Yield the rows of a task's answers, with the task's own counts.
 
-        Distorted copies are no texts of a corpus: what counts of them are differences.
-        """
-        documents: dict[int, list[Instance]] = {}
-        for instance in task.instances:
-            if DISTORTION in instance.doc:
-                return
-            documents.setdefault(instance.doc_id, []).append(instance)
-        for instances in documents.values():
-            instances.sort(key=lambda instance: instance.idx)
-            answers = [instance.resps[0] for instance in instances if instance.resps]
-            scores = [a[0] if isinstance(a, tuple) else a for a in answers]
-            if len(scores) < len(instances) or not all(
-                isinstance(score, ScoredFloat) for score in scores
-            ):
-                continue  # generated text, or a kind of request still to come
-            said = task.process_results(instances[0].doc, answers)
-            for instance, score in zip(instances, scores, strict=True):
-                yield self._counted(self._row(instance, score), said)
+def _answers(task: Any) -> Iterator[Answer]:
+    """Yield the answers of a task, with the task's own counts.
 
-    def _row(self, request: Instance, scored: ScoredFloat) -> Row:
-        row = Row.of(
-            scored.answer,
-            Scored.of(request.args[-1], scored.answer),
-            text=scored.text,
-            document=request.doc_id or 0,
-            option=request.idx,
-            is_greedy=scored.answer.is_greedy if len(request.args) > 1 else None,
-        )
-        return row if self._weights else replace(row, log_weights=())
+    Distorted copies are no texts of a corpus: what counts of them are differences.
+    """
+    documents: dict[int, list[Instance]] = {}
+    for instance in task.instances:
+        if DISTORTION in instance.doc:
+            return
+        documents.setdefault(instance.doc_id, []).append(instance)
+    for instances in documents.values():
+        instances.sort(key=lambda instance: instance.idx)
+        answers = [instance.resps[0] for instance in instances if instance.resps]
+        scores = [a[0] if isinstance(a, tuple) else a for a in answers]
+        if len(scores) < len(instances) or not all(
+            isinstance(score, ScoredFloat) for score in scores
+        ):
+            continue  # generated text, or a kind of request still to come
+        said = task.process_results(instances[0].doc, answers)
+        for instance, score in zip(instances, scores, strict=True):
+            yield _counted(_placed(instance, score), said)
 
-    @staticmethod
-    def _counted(row: Row, said: dict[str, Any]) -> Row:
-        """Take over the words and bytes that the task divides by, and its accuracy."""
-        counts = {
-            unit: value[1]
-            for unit, metric in (
-                ("words", "word_perplexity"),
-                ("bytes", "bits_per_byte"),
-            )
-            if isinstance(value := said.get(metric), Sequence) and len(value) == 2
-        }
-        accuracy = said.get("acc")
-        return replace(
-            row, **counts, accuracy=None if accuracy is None else float(accuracy)
-        )
+
+def _placed(request: Instance, scored: ScoredFloat) -> Answer:
+    return replace(scored.answer, index=request.doc_id or 0, option=request.idx)
+
+
+def _counted(answer: Answer, said: dict[str, Any]) -> Answer:
+    """Take over the words and bytes that the task divides by, and its accuracy."""
+    counts = {
+        unit: value[1]
+        for unit, metric in (("words", "word_perplexity"), ("bytes", "bits_per_byte"))
+        if isinstance(value := said.get(metric), Sequence) and len(value) == 2
+    }
+    accuracy = said.get("acc")
+    return replace(
+        answer, **counts, accuracy=None if accuracy is None else float(accuracy)
+    )

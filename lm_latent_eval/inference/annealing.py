@@ -25,28 +25,48 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Generic, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.few import Chains
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, invert_cdf
-from lm_latent_eval.latent import Moves, Redraws
+from lm_latent_eval.latent import (
+    Latents,
+    Moves,
+    Redraws,
+    UnfoldingLM,
+    UnfoldingProposal,
+)
 from lm_latent_eval.text.batch import TokenBatch
 
 ACCEPTANCE_LANE = 3
 """The random number of a step that models leave to inference."""
 
 
+class Scored(NamedTuple):
+    """R latents of each of B texts."""
+
+    latents: Latents
+    log_p: Tensor
+    """log p(x, z), nats, (B, R) float64."""
+    log_q: Tensor
+    """log q(z | x), nats, (B, R) float64."""
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """Log p(x, z) - log q(z | x), nats."""
+        return self.log_p - self.log_q
+
+
 class Transitions(Protocol):
     """Moves latents, and leaves q^(1 - b) p^b as it is."""
 
-    def __call__(
-        self, latents: Any, b: float, step: int, *, backwards: bool
-    ) -> tuple[Any, Tensor, Tensor]:
-        """Return new latents with their log p and log q, each (B, R).
+    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
+        """Return new latents.
 
         Backwards it is the reversal of itself.
         """
@@ -60,7 +80,11 @@ class AnnealedImportanceSampling(Chains):
     name: ClassVar[str] = "ais"
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return the log-weights of the chains in nats, (B, R) float64.
 
@@ -69,24 +93,23 @@ class AnnealedImportanceSampling(Chains):
         """
         p, q = model.encode(batch), proposal.encode(batch)
         streams = Streams(keys, self.chains, device=batch.inputs.device)
-        move = transitions(model, proposal, p, q, streams)
+        move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         draws = proposal.sample(q, streams, self.chains)
-        latents, log_q = draws.latents, draws.log_q
-        log_p = model.log_joint(p, latents).double()
-        log_w = _ratio(log_p, log_q) / self.length
+        log_p = model.log_joint(p, draws.latents).double()
+        at = Scored(draws.latents, log_p, draws.log_q)
+        log_w = at.log_ratio / self.length
         for step in range(1, self.length):
-            b = step / self.length
-            latents, log_p, log_q = move(latents, b, step, backwards=False)
-            log_w = log_w + _ratio(log_p, log_q) / self.length
+            at = move(at, step / self.length, step, backwards=False)
+            log_w = log_w + at.log_ratio / self.length
         return log_w
 
     def reverse_log_weights(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
-        latents: Any,
+        latents: Latents,
     ) -> Tensor:
         r"""Return log w' of chains that run from p to q, nats, (B, R) float64.
 
@@ -106,13 +129,13 @@ class AnnealedImportanceSampling(Chains):
         """
         p, q = model.encode(batch), proposal.encode(batch)
         streams = Streams(keys, self.chains, device=batch.inputs.device)
-        move = transitions(model, proposal, p, q, streams)
+        move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = model.log_joint(p, latents).double()
-        log_w = _ratio(log_p, proposal.log_prob(q, latents)) / self.length
+        at = Scored(latents, log_p, proposal.log_prob(q, latents))
+        log_w = at.log_ratio / self.length
         for step in reversed(range(1, self.length)):
-            b = step / self.length
-            latents, log_p, log_q = move(latents, b, step, backwards=True)
-            log_w = log_w + _ratio(log_p, log_q) / self.length
+            at = move(at, step / self.length, step, backwards=True)
+            log_w = log_w + at.log_ratio / self.length
         return log_w
 
 
@@ -136,7 +159,12 @@ def log_evidence_from_above(reverse_log_w: Tensor) -> Tensor:
 
 
 def transitions(
-    model: Any, proposal: Any, p: Any, q: Any, streams: Streams
+    model: LM[P],
+    proposal: Sampler[Q],
+    p: P,
+    q: Q,
+    streams: Streams,
+    num_tokens: int,
 ) -> Transitions:
     """Return how the latents of texts are moved.
 
@@ -144,7 +172,7 @@ def transitions(
         ValueError: If they allow no local move.
     """
     if isinstance(model, Redraws) and isinstance(proposal, Redraws):
-        return Sweeps(model, proposal, p, q, SweepNumbers(streams))
+        return Sweeps(model, proposal, p, q, SweepNumbers(streams), num_tokens)
     if isinstance(proposal, Moves):
         return Metropolis(model, proposal, p, q, streams)
     raise ValueError(
@@ -154,25 +182,39 @@ def transitions(
     )
 
 
+class RedrawnLM(UnfoldingLM[TokenBatch, P, Latents], Redraws[P, Latents], Protocol[P]):
+    """A latent LM whose decisions can be redrawn."""
+
+
+class RedrawnProposal(
+    UnfoldingProposal[TokenBatch, Q, Latents], Redraws[Q, Latents], Protocol[Q]
+):
+    """A proposal whose decisions can be redrawn."""
+
+
+class MovingProposal(
+    UnfoldingProposal[TokenBatch, Q, Latents], Moves[Q, Latents], Protocol[Q]
+):
+    """A proposal that knows local moves."""
+
+
 @dataclass(frozen=True)
-class Sweeps:
+class Sweeps(Generic[P, Q]):
     """Redraws every decision, from first to last; backwards from last to first."""
 
-    model: Any
-    proposal: Any
-    p: Any
-    q: Any
+    model: RedrawnLM[P]
+    proposal: RedrawnProposal[Q]
+    p: P
+    q: Q
     numbers: SweepNumbers
+    num_tokens: int
 
-    def __call__(
-        self, latents: Any, b: float, step: int, *, backwards: bool
-    ) -> tuple[Any, Tensor, Tensor]:
+    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
         """Sweep once."""
-        of_p = self.model.conditionals(self.p, latents)
-        of_q = self.proposal.conditionals(self.q, latents)
-        num_tokens = int(self.p.batch.targets.shape[1])
-        uniforms = self.numbers(step, num_tokens)
-        tokens = range(num_tokens)
+        of_p = self.model.conditionals(self.p, at.latents)
+        of_q = self.proposal.conditionals(self.q, at.latents)
+        uniforms = self.numbers(step, self.num_tokens)
+        tokens = range(self.num_tokens)
         for t in reversed(tokens) if backwards else tokens:
             log_f = (1 - b) * of_q.log_p(t) + b * of_p.log_p(t)
             choice = invert_cdf(log_f, uniforms[..., t])
@@ -180,52 +222,43 @@ class Sweeps:
             of_q.decide(t, choice)
         moved = of_p.latents
         log_p = self.model.log_joint(self.p, moved).double()
-        return moved, log_p, self.proposal.log_prob(self.q, moved)
+        return Scored(moved, log_p, self.proposal.log_prob(self.q, moved))
 
 
 @dataclass(frozen=True)
-class Metropolis:
+class Metropolis(Generic[P, Q]):
     """Tries one move of the proposal's, and takes it or stays; its own reversal."""
 
-    model: Any
-    proposal: Any
-    p: Any
-    q: Any
+    model: LM[P]
+    proposal: MovingProposal[Q]
+    p: P
+    q: Q
     streams: Streams
 
-    def __call__(
-        self, latents: Any, b: float, step: int, *, backwards: bool
-    ) -> tuple[Any, Tensor, Tensor]:
+    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
         """Try once."""
 
         def uniforms(n: int) -> Tensor:
             return self.streams(step * SWEEP + n)
 
-        tried, log_ratio = self.proposal.moved(self.q, latents, uniforms)
-        (log_p, log_q), (new_p, new_q) = self._scores(latents), self._scores(tried)
-        log_f = (1 - b) * log_q + b * log_p
-        new_f = (1 - b) * new_q + b * new_p
+        latents, log_ratio = self.proposal.moved(self.q, at.latents, uniforms)
+        log_p = self.model.log_joint(self.p, latents).double()
+        tried = Scored(latents, log_p, self.proposal.log_prob(self.q, latents))
+        log_f = (1 - b) * at.log_q + b * at.log_p
+        new_f = (1 - b) * tried.log_q + b * tried.log_p
         u = uniforms(0)[..., ACCEPTANCE_LANE]
         accepted = u.log() < new_f - log_f + log_ratio
-        return (
-            _chosen(accepted, tried, latents),
-            torch.where(accepted, new_p, log_p),
-            torch.where(accepted, new_q, log_q),
+        return Scored(
+            _chosen(accepted, tried.latents, at.latents),
+            torch.where(accepted, tried.log_p, at.log_p),
+            torch.where(accepted, tried.log_q, at.log_q),
         )
 
-    def _scores(self, latents: Any) -> tuple[Tensor, Tensor]:
-        log_p = self.model.log_joint(self.p, latents).double()
-        return log_p, self.proposal.log_prob(self.q, latents)
 
-
-def _chosen(accepted: Tensor, new: Any, old: Any) -> Any:
+def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
     """Take latents of one or the other, (B, K, ...)."""
     if isinstance(new, Tensor):
         where = accepted.view(*accepted.shape, *[1] * (new.ndim - 2))
-        return torch.where(where, new, old)
+        return torch.where(where, new, cast(Tensor, old))
     parts = zip(new, old, strict=True)
     return type(new)(*(_chosen(accepted, *pair) for pair in parts))
-
-
-def _ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
-    return log_p - log_q

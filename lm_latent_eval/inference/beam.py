@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference.particles import Particles, encode, fingerprint, pieces
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
+from lm_latent_eval.inference.particles import (
+    Particles,
+    as_particles,
+    encode,
+    fingerprint,
+    pieces,
+)
+from lm_latent_eval.latent import Latents
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -25,7 +34,11 @@ class BeamMarginalization:
     """k, the width of the beam."""
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
         encoded = encode(model, proposal, batch)
@@ -35,8 +48,8 @@ class BeamMarginalization:
         return self.search(model, proposal, *encoded)[0].log_w
 
     def search(
-        self, model: Any, proposal: Any, p: Any, q: Any
-    ) -> tuple[Particles, Any]:
+        self, model: LM[P], proposal: Sampler[Q], p: P, q: Q
+    ) -> tuple[Particles, Latents]:
         """Find latents of whole texts, without states, which nothing needs any more.
 
         Args:
@@ -49,36 +62,35 @@ class BeamMarginalization:
             The latents as particles, and as they are.
         """
         beam = proposal.beam(q, self.num_samples)
-        log_p: Tensor = model.log_joint(p, beam.latents).double()
+        log_p = model.log_joint(p, beam.latents).double()
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents)
         return Particles(None, None, log_p, beam.score, path), beam.latents
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles,
+        after: Weighted,
     ) -> Particles:
         """Read on: continue the beams of the texts so far over some more tokens."""
-        particles = after
+        particles = as_particles(after)
         for _, piece in pieces(batch):
             p_state, q_state = particles.model_state, particles.proposal_state
-            beam = proposal.beam(
-                proposal.encode(piece, q_state), self.num_samples, particles.log_q
-            )
-            if p_state is not None:
+            q = proposal.encode(piece, q_state)
+            beam = proposal.beam(q, self.num_samples, particles.log_q)
+            if p_state is not None and q_state is not None:
                 p_state = p_state.resample(beam.origin)
-                q_state = q_state.resample(beam.origin)
+                q = proposal.encode(piece, q_state.resample(beam.origin))
             p = model.encode(piece, p_state)
             log_p = model.log_joint(p, beam.latents).double()
             log_p = log_p + particles.log_w.gather(1, beam.origin)
             particles = Particles(
                 model.advance(p, beam.latents),
-                proposal.advance(proposal.encode(piece, q_state), beam.latents),
+                proposal.advance(q, beam.latents),
                 log_p.masked_fill(beam.score.isneginf(), -torch.inf),
                 beam.score,
                 fingerprint(beam.latents, particles.path.gather(1, beam.origin)),

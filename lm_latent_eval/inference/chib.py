@@ -18,19 +18,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.few import Chains
 from lm_latent_eval.inference.left_to_right import redrawable
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import (
     SweepNumbers,
     log_transition,
     redraw,
 )
+from lm_latent_eval.latent import Conditionals, Latents, Redraws
 from lm_latent_eval.text.batch import TokenBatch
 
 SEARCH = 20
@@ -46,34 +48,37 @@ class ChibStyle(Chains):
     name: ClassVar[str] = "chib"
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return log p-hat of each chain in nats, (B, R) float64.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        model = redrawable(model, self.name)
+        redraws = redrawable(model, self.name)
         encoded = model.encode(batch)
         num_tokens = batch.targets.shape[1]
         streams = Streams(keys, self.chains, device=batch.inputs.device)
         numbers = SweepNumbers(streams)
-        found = self._search(model, encoded, numbers, num_tokens)
+        found = self._search(redraws, encoded, numbers, num_tokens)
         choices = torch.stack([found.choices(t) for t in range(num_tokens)], -1)
         best = found.latents
         # The place of the chain that z* comes one backward sweep before.
         place = (streams(0)[..., 0] * self.length).long()
         log_t = self._transitions(
-            model, encoded, numbers, place, best, choices, num_tokens
+            redraws, encoded, numbers, place, best, choices, num_tokens
         )
         mean = log_t.logsumexp(-1) - math.log(self.length)
-        log_p: Tensor = model.log_joint(encoded, best).double() - mean
-        return log_p
+        return model.log_joint(encoded, best).double() - mean
 
     @staticmethod
     def _search(
-        model: Any, encoded: Any, numbers: SweepNumbers, num_tokens: int
-    ) -> Any:
+        model: Redraws[P, Latents], encoded: P, numbers: SweepNumbers, num_tokens: int
+    ) -> Conditionals[Latents]:
         """Look for a latent of high probability, one a chain."""
         batch, chains = len(numbers.streams.keys), numbers.streams.num_samples
         latents = model.conditionals(encoded, chains)
@@ -86,11 +91,11 @@ class ChibStyle(Chains):
 
     def _transitions(
         self,
-        model: Any,
-        encoded: Any,
+        model: Redraws[P, Latents],
+        encoded: P,
         numbers: SweepNumbers,
         place: Tensor,
-        best: Any,
+        best: Latents,
         choices: Tensor,
         num_tokens: int,
     ) -> Tensor:

@@ -7,12 +7,14 @@ its latents itself (``Summable``), all of them at once.
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import Summable
 from lm_latent_eval.text.batch import TokenBatch
@@ -30,19 +32,23 @@ class Exact:
     """How many others would draw."""
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return log p(x), (B, 1) float64."""
         return _BEAM.log_weights(model, _summation(model, proposal), batch, keys)
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles,
+        after: Weighted,
     ) -> Particles:
         """Read on."""
         proposal = _summation(model, proposal)
@@ -69,6 +75,6 @@ class Exact:
         )
 
 
-def _summation(model: Any, proposal: Any) -> Any:
+def _summation(model: LM[P], proposal: Sampler[Q]) -> Sampler[Q]:
     """Return what finds the one latent of a model."""
     return model.summation if isinstance(model, Summable) else proposal

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.smc import FEWEST, FILTERS
 from lm_latent_eval.text.batch import TokenBatch
@@ -51,7 +53,7 @@ def estimate_of_few(
 
 
 @dataclass(frozen=True)
-class OfWholeTexts:
+class WholeTextEstimator:
     """An estimator that cannot go on with a text: all of it must be there."""
 
     name: ClassVar[str]
@@ -59,12 +61,12 @@ class OfWholeTexts:
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles,
+        after: Weighted,
     ) -> Particles:
         """Refuse to read on.
 
@@ -92,7 +94,7 @@ class OfWholeTexts:
 
 
 @dataclass(frozen=True)
-class Chains(OfWholeTexts):
+class Chains(WholeTextEstimator):
     """K units of work, divided among R chains of S each: at most ten."""
 
     def __post_init__(self) -> None:

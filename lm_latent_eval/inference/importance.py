@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import (
     PIECE,
     Particles,
+    as_particles,
     encode,
     fingerprint,
     pieces,
@@ -32,7 +35,11 @@ class ImportanceSampling:
     num_samples: int
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return the log-weights of whole texts in nats, (B, K) float64.
 
@@ -47,11 +54,11 @@ class ImportanceSampling:
 
     def draw(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
-        encoded: tuple[Any, Any] | None,
+        encoded: tuple[P, Q] | None,
     ) -> tuple[Tensor, Tensor]:
         """Return log-weights and fingerprints of whole texts' latents, (B, K).
 
@@ -85,12 +92,12 @@ class ImportanceSampling:
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles,
+        after: Weighted,
     ) -> Particles:
         """Read on: draw the latents of some more tokens and weigh them.
 
@@ -109,12 +116,12 @@ class ImportanceSampling:
         streams = Streams(
             keys, self.num_samples, starts=starts, device=batch.inputs.device
         )
-        return self._extend(model, proposal, batch, streams, after)
+        return self._extend(model, proposal, batch, streams, as_particles(after))
 
     @staticmethod
     def _extend(
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         streams: Streams,
         particles: Particles,
@@ -158,7 +165,12 @@ class ImportanceSampling:
 
 
 def drawn_on(
-    model: Any, proposal: Any, p: Any, q: Any, streams: Streams, before: Particles
+    model: LM[P],
+    proposal: Sampler[Q],
+    p: P,
+    q: Q,
+    streams: Streams,
+    before: Particles,
 ) -> Particles:
     """Draw the latents of an encoded piece, and weigh them.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -22,7 +23,7 @@ class Weighted(Protocol):
         """Pick texts."""
         ...
 
-    def next_token(self, model: Any, inputs: Tensor, /) -> Tensor:
+    def next_token(self, model: Predicts[P], inputs: Tensor, /) -> Tensor:
         """Predict the next token of each text, whose last one is given, (B, words)."""
         ...
 
@@ -36,7 +37,12 @@ class Estimator(Protocol):
         ...
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int], /
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
+        /,
     ) -> Tensor:
         """Weigh latents of whole texts.
 
@@ -53,12 +59,12 @@ class Estimator(Protocol):
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Any,
+        after: Weighted,
         /,
     ) -> Weighted:
         """Read on: weigh latents of some more tokens.

@@ -22,28 +22,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference.few import OfWholeTexts
+from lm_latent_eval.inference.few import WholeTextEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SweepNumbers, invert_cdf, redraw
-from lm_latent_eval.latent import Redraws
+from lm_latent_eval.latent import Latents, Redraws
 from lm_latent_eval.text.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class LeftToRightEstimator(OfWholeTexts):
+class LeftToRightEstimator(WholeTextEstimator):
     """K independent particles a text; unbiased for p(x), nested in K."""
 
     name: ClassVar[str] = "l2r"
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return the log-weights of whole texts in nats, (B, K) float64.
 
@@ -52,15 +57,14 @@ class LeftToRightEstimator(OfWholeTexts):
         """
         return self.log_predicted(model, batch, keys).sum(-1)
 
-    def log_predicted(self, model: Any, batch: TokenBatch, keys: list[int]) -> Tensor:
+    def log_predicted(self, model: LM[P], batch: TokenBatch, keys: list[int]) -> Tensor:
         """Return log p(x_t | z_<t, x_<t) of every particle, nats, (B, K, T); 0 past T.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        model = redrawable(model, self.name)
-        encoded = model.encode(batch)
-        latents = model.conditionals(encoded, self.num_samples)
+        redraws = redrawable(model, self.name)
+        latents = redraws.conditionals(model.encode(batch), self.num_samples)
         streams = Streams(keys, self.num_samples, device=batch.inputs.device)
         numbers = SweepNumbers(streams)
         parts = []
@@ -91,7 +95,7 @@ class LeftToRightEstimator(OfWholeTexts):
         return replace(estimate, estimator=self.name)
 
 
-def redrawable(model: Any, estimator: str) -> Any:
+def redrawable(model: LM[P], estimator: str) -> Redraws[P, Latents]:
     """Return a model whose decisions can be redrawn given the others.
 
     Raises:

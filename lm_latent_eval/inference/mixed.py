@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -37,7 +37,9 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles, encode
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
+from lm_latent_eval.inference.particles import Particles, as_particles, encode
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -74,7 +76,7 @@ class Population:
         """Pick texts."""
         return Population(self.found.select(index), self.drawn.select(index))
 
-    def next_token(self, model: Any, inputs: Tensor) -> Tensor:
+    def next_token(self, model: Predicts[P], inputs: Tensor) -> Tensor:
         """Predict the next token of each text: the two predictions by their shares.
 
         Args:
@@ -106,7 +108,7 @@ class Mixed:
     name: ClassVar[str] = "mixed"
     num_samples: int
     """K, found and drawn together."""
-    searcher: Any = field(default=None, compare=False, repr=False)
+    searcher: Sampler[object] | None = field(default=None, compare=False, repr=False)
     """The proposal that the search goes by; None is the one that is drawn from."""
     drawn: int | None = None
     """N, how many of K are drawn; None is half, and the search finds the rest."""
@@ -138,7 +140,11 @@ class Mixed:
         return ImportanceSampling(half if self.drawn is None else self.drawn)
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return the weights of whole texts, see ``Population``, (B, N + 2 W) float64.
 
@@ -163,17 +169,17 @@ class Mixed:
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles | Population,
+        after: Weighted,
     ) -> Population:
         """Read on: search and draw over some more tokens."""
-        if isinstance(after, Particles):  # the beginning
-            after = Population(after, after)
-        searcher = self.searcher or proposal
+        if not isinstance(after, Population):  # the beginning
+            after = Population(as_particles(after), as_particles(after))
+        searcher = cast(Sampler[object], self.searcher or proposal)
         if isinstance(searcher, WholeText):
             searcher = searcher.left_to_right
         starts = starts or [0] * len(keys)
@@ -187,7 +193,8 @@ class Mixed:
         num_draws = self.sampling.num_samples
         num_found = (log_w.shape[-1] - num_draws) // 2
         outside, found, weights = log_w.split([num_draws, num_found, num_found], -1)
-        return outside[..., self.pilot :], found, weights
+        possible = found.masked_fill(found <= LEAST, -torch.inf)
+        return outside[..., self.pilot :], possible, weights
 
     def bound(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
@@ -203,14 +210,16 @@ class Mixed:
         outside, found, weights = self._split(log_w)
         if weights.isnan().any():
             return None
-        if self._holds_everything(found):
+        if self._holds_everything(log_w):
             return 0.0
         drawn = log_w[: self.pilot].logaddexp(self.bound(log_w))
         evidence = log_evidence(drawn) if self.pilot else self.bound(log_w)
         return unseen_share(found, weights, len(outside), evidence.item())
 
-    def _holds_everything(self, found: Tensor) -> bool:
+    def _holds_everything(self, log_w: Tensor) -> bool:
         """Whether a beam has room left, which then holds every latent there is."""
+        num_draws = self.sampling.num_samples
+        found = log_w[num_draws : num_draws + (len(log_w) - num_draws) // 2]
         return bool(found.isneginf().any()) or len(found) < self.search.num_samples
 
     def unbiased(self, log_w: Tensor) -> Tensor:
@@ -225,9 +234,12 @@ class Mixed:
 
         The error is never taken to be below 1/N nats otherwise: had one more draw been
         outside, with a weight of p(x), it would have moved the estimate by as much.
+
+        Raises:
+            MissedSupportError: If p is zero for all that was found and drawn.
         """
         outside, found, weights = self._split(log_w)
-        if self._holds_everything(found) and outside.isneginf().all():
+        if self._holds_everything(log_w) and outside.isneginf().all():
             return replace(
                 Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),
                 stderr=0.0,
@@ -245,9 +257,8 @@ class Mixed:
         if weights.isnan().any():
             return estimate
         share = math.exp(min(self.bound(log_w).item() - estimate.log_evidence, 0.0))
-        return estimate.checked(
-            unseen_share(found, weights, len(outside), estimate.log_evidence), share
-        )
+        unseen = unseen_share(found, weights, len(outside), estimate.log_evidence)
+        return estimate.checked(unseen, share, same=self.searcher is None)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.devices import sent
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Predicts, Q
+from lm_latent_eval.latent import Latents, LeftToRight, Proposal, State
 from lm_latent_eval.text.batch import TokenBatch
 
 PIECE = 256
@@ -25,8 +27,8 @@ PIECE = 256
 class Particles:
     """B texts with K weighted latents each, and where p and q stand."""
 
-    model_state: Any
-    proposal_state: Any
+    model_state: State | None
+    proposal_state: State | None
     log_w: Tensor
     """Log-weights so far in nats, (B, K) float64: of importance samples
     log p(x, z) - log q(z | x), of a beam log p(x, z)."""
@@ -44,14 +46,14 @@ class Particles:
     def select(self, index: Tensor) -> Particles:
         """Pick texts."""
         return Particles(
-            self.model_state.select(index),
-            self.proposal_state.select(index),
+            self.model_state and self.model_state.select(index),
+            self.proposal_state and self.proposal_state.select(index),
             self.log_w[index],
             self.log_q[index],
             self.path[index],
         )
 
-    def next_token(self, model: Any, inputs: Tensor) -> Tensor:
+    def next_token(self, model: Predicts[P], inputs: Tensor) -> Tensor:
         """Predict the next token of each text from its weighted latents.
 
         Args:
@@ -69,15 +71,27 @@ class Particles:
             torch.zeros_like(tokens, dtype=torch.float64),
         )
         encoded = model.encode(batch, self.model_state)
-        log_p: Tensor = model.next_token(encoded, self.log_w)
-        return log_p
+        return model.next_token(encoded, self.log_w)
 
 
-def encode(model: Any, proposal: Any, batch: TokenBatch) -> tuple[Any, Any] | None:
+def encode(
+    model: LM[P], proposal: Proposal[TokenBatch, Q, Latents], batch: TokenBatch
+) -> tuple[P, Q] | None:
     """Encode whole texts for p and q; None where they are read piece by piece."""
     if isinstance(proposal, LeftToRight) and batch.targets.shape[1] > PIECE:
         return None
     return model.encode(batch), proposal.encode(batch)
+
+
+def as_particles(texts: Weighted) -> Particles:
+    """Return texts that were read so far, of an estimator that has them as particles.
+
+    Raises:
+        TypeError: If another estimator has read them.
+    """
+    if not isinstance(texts, Particles):
+        raise TypeError(f"expected Particles to go on with; got {type(texts).__name__}")
+    return texts
 
 
 def pieces(batch: TokenBatch) -> Iterator[tuple[int, TokenBatch]]:
@@ -86,7 +100,7 @@ def pieces(batch: TokenBatch) -> Iterator[tuple[int, TokenBatch]]:
         yield start, batch.piece(start, start + PIECE)
 
 
-def fingerprint(latents: Any, before: Tensor | int = 0) -> Tensor:
+def fingerprint(latents: Latents, before: Tensor | int = 0) -> Tensor:
     """Return numbers by which latents of one text are told apart.
 
     Equal latents have equal ones; unequal ones differ, but for an accident of
@@ -104,7 +118,7 @@ def fingerprint(latents: Any, before: Tensor | int = 0) -> Tensor:
     parts = (latents,) if isinstance(latents, Tensor) else latents
     codes = torch.cat([part.flatten(2) for part in map(_with_places, parts)], -1)
     random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
-    odd = torch.from_numpy(random.view(np.int64)).to(codes.device)
+    odd = sent(torch.from_numpy(random.view(np.int64)), codes.device)
     return before * odd[0] + (codes * odd[1:]).sum(-1)
 
 

@@ -25,14 +25,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
 from lm_latent_eval.inference.importance import drawn_on
-from lm_latent_eval.inference.particles import Particles, pieces
+from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.models import LM, P, Q, Sampler
+from lm_latent_eval.inference.particles import Particles, as_particles, pieces
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight, ReadsAhead
 from lm_latent_eval.text.batch import TokenBatch
@@ -66,7 +68,11 @@ class ParticleFilter:
         return min(FILTERS, max(1, self.num_samples // 10))
 
     def log_weights(
-        self, model: Any, proposal: Any, batch: TokenBatch, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
     ) -> Tensor:
         """Return log-weights of whole texts in nats, (B, K) float64.
 
@@ -78,12 +84,12 @@ class ParticleFilter:
 
     def extend(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
         starts: list[int],
-        after: Particles,
+        after: Weighted,
     ) -> Particles:
         """Read on, token by token.
 
@@ -98,7 +104,7 @@ class ParticleFilter:
                 f"estimator=smc: the proposal {proposal.name!r} reads whole texts at "
                 "once; name one that goes from left to right"
             )
-        particles = self._begun(after)
+        particles = self._begun(as_particles(after))
         for offset, piece in pieces(batch):
             here = [start + offset for start in starts]
             particles = self._read(model, proposal, piece, keys, here, particles)
@@ -106,31 +112,30 @@ class ParticleFilter:
 
     def _read(
         self,
-        model: Any,
-        proposal: Any,
+        model: LM[P],
+        proposal: Sampler[Q],
         piece: TokenBatch,
         keys: list[int],
         starts: list[int],
         particles: Particles,
     ) -> Particles:
         """Draw, weigh and choose at every token of a piece."""
-        whole = None
-        if isinstance(proposal, ReadsAhead):
-            whole = proposal.encode(piece, particles.proposal_state)
+        ahead = proposal if isinstance(proposal, ReadsAhead) else None
+        whole = ahead and ahead.encode(piece, particles.proposal_state)
         for t in range(piece.targets.shape[1]):
             token, here = piece.piece(t, t + 1), [start + t for start in starts]
             streams = Streams(
                 keys, self.num_samples, starts=here, device=piece.inputs.device
             )
             p = model.encode(token, particles.model_state)
-            if whole is None:
+            if ahead is None:
                 q = proposal.encode(token, particles.proposal_state)
             else:
-                q = proposal.token(whole, t, particles.proposal_state)
+                q = ahead.token(whole, t, particles.proposal_state)
             particles = drawn_on(model, proposal, p, q, streams, particles)
             log_psi = torch.zeros_like(particles.log_w)
-            if whole is not None:
-                log_psi = proposal.log_ahead(whole, t + 1, particles.proposal_state)
+            if ahead is not None:
+                log_psi = ahead.log_ahead(whole, t + 1, particles.proposal_state)
             uniform = streams(0)[..., RESAMPLING_LANE]
             particles = self._resample(particles, log_psi, uniform, token.length > 0)
         return particles
@@ -168,8 +173,8 @@ class ParticleFilter:
         index = torch.where(uneven, every[:, :1] + drawn, every).flatten(1)
         even = (log_mean - log_psi.gather(1, index).unflatten(-1, shape)).flatten(1)
         return Particles(
-            particles.model_state.resample(index),
-            particles.proposal_state.resample(index),
+            particles.model_state and particles.model_state.resample(index),
+            particles.proposal_state and particles.proposal_state.resample(index),
             torch.where(uneven.expand_as(log_v).flatten(1), even, particles.log_w),
             particles.log_q.gather(1, index),
             particles.path.gather(1, index),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.streams import LANES, Streams
-from lm_latent_eval.latent import Conditionals
+from lm_latent_eval.latent import Conditionals, Latents
 
 SWEEP = 1 << 32
 """Random numbers of a sweep begin at a multiple of this: texts are shorter."""
@@ -42,13 +42,17 @@ def invert_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
     return drawn.clamp_max(log_p.shape[-1] - 1)
 
 
-def redraw(latents: Conditionals, tokens: Iterable[int], uniforms: Tensor) -> None:
+def redraw(
+    latents: Conditionals[Latents], tokens: Iterable[int], uniforms: Tensor
+) -> None:
     """Redraw the decisions of tokens in their order; ``uniforms`` are (B, K, T)."""
     for t in tokens:
         latents.decide(t, invert_cdf(latents.log_p(t), uniforms[..., t]))
 
 
-def log_transition(latents: Conditionals, to: Tensor, num_tokens: int) -> Tensor:
+def log_transition(
+    latents: Conditionals[Latents], to: Tensor, num_tokens: int
+) -> Tensor:
     """Return the log-probability that a sweep from first to last leads to z*.
 
     Args:

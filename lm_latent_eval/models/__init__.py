@@ -48,6 +48,16 @@ def model_class(name: str) -> Any:
     return REGISTRY[name]
 
 
+def without_prefix(name: str) -> str | None:
+    """Return the name of what lm-eval's ``--model`` calls ``latent_NAME``.
+
+    ``latent`` alone is whatever a directory holds: None.
+    """
+    if name == "latent":
+        return None
+    return name if name in REGISTRY else name.removeprefix("latent_")
+
+
 def name_of(model_type: object) -> str | None:
     """Return the name of the model whose ``config.json`` has a type, if there is one.
 

@@ -122,6 +122,19 @@ class Pretrained(PreTrainedModel):
         tuning.save(self.tuned, Path(save_directory))
         manifest.write(Path(save_directory))
 
+    def push_to_hub(  # type: ignore[override]
+        self, *args: Any, **kwargs: Any
+    ) -> str:
+        """Refuse: a model without its vocabulary is no checkpoint.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "a model alone lacks its vocabulary and its card: "
+            "lm_latent_eval.load(DIR).push_to_hub(...) sends the whole checkpoint"
+        )
+
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls, path: str | Path, *args: Any, **kwargs: Any

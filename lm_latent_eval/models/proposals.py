@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 from torch import Tensor
 
+from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.registry import Registry
 
 Factor = float | Tensor
@@ -40,13 +41,26 @@ def factors(strengths: Strengths, temperature: float) -> tuple[Factor, Factor] |
     return None if plain else found
 
 
+class HasProposals(Protocol):
+    """A latent LM that names its proposals."""
+
+    @property
+    def proposal_names(self) -> Sequence[str]:
+        """Their names, the default first."""
+        ...
+
+    def proposal(self, name: str | None, temperature: float, /) -> Sampler[object]:
+        """Return one; None is the default."""
+        ...
+
+
 REGISTRY = Registry("lm_latent_eval.proposals", "proposal", {})
 """Name -> what builds a proposal for a model: ``(model, temperature) -> Proposal``."""
 
 
 def proposal_named(
-    model: Any, name: str | None = None, temperature: float = 1.0
-) -> Any:
+    model: HasProposals, name: str | None = None, temperature: float = 1.0
+) -> Sampler[object]:
     """Return a proposal of a model, or one that another package has for it.
 
     Args:
@@ -61,7 +75,8 @@ def proposal_named(
     if name is None or name in model.proposal_names or name not in REGISTRY:
         return model.proposal(name, temperature)
     check_temperature(temperature)
-    return REGISTRY[name](model, temperature)
+    found: Sampler[object] = REGISTRY[name](model, temperature)
+    return found
 
 
 def chosen(name: str | None, known: Sequence[str]) -> str:

@@ -5,36 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_latent_eval.scoring.metrics import METRICS, Scored
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.metrics import METRICS
 
 WHICH = ("model", "checkpoint", "dtype")
 """Settings that say what was scored with, not how."""
 
 
-def table(items: Sequence[Scored], settings: Mapping[str, Any]) -> str:
+def table(answers: Sequence[Answer], settings: Mapping[str, Any]) -> str:
     """Return every metric of a corpus with its error over texts, and how it came.
 
     Args:
-        items: The corpus, scored.
+        answers: The corpus, scored.
         settings: How it was scored: a scorer's ``fingerprint``.
     """
-    tokens = sum(item.estimate.num_tokens for item in items)
-    num_bytes = sum(item.bytes for item in items)
+    tokens = sum(answer.tokens for answer in answers)
+    num_bytes = sum(answer.bytes for answer in answers)
     how = (
         f"{name}={value}"
         for name, value in settings.items()
         if value and name not in WHICH
     )
     rows = [
-        f"{len(items):,} texts, {tokens:,} predicted tokens, {num_bytes:,} bytes",
+        f"{len(answers):,} texts, {tokens:,} predicted tokens, {num_bytes:,} bytes",
         " ".join(how),
     ]
     for name, metric in METRICS.items():
         if name.endswith("_stderr"):
             continue
-        row = f"{name:36}{_number(metric(items)):>12}"
+        row = f"{name:36}{_number(metric(answers)):>12}"
         if error := METRICS.get(f"{name}_stderr"):
-            row += f" ± {_number(error(items))}"
+            row += f" ± {_number(error(answers))}"
         rows.append(row)
     return "\n".join(rows)
 

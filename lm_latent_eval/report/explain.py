@@ -113,7 +113,7 @@ def _content(record: Record) -> dict[str, Any]:
         values[f"{name}_stderr,none"] = number.stderr
     settings = record.settings
     ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
-    drawn = [row.num_samples for row in record.rows]
+    drawn = [answer.estimate.num_samples for answer in record.answers]
     ours["samples_per_request"] = [min(drawn), max(drawn)]
     config = {
         "model": settings["model"],

@@ -9,9 +9,18 @@ from typing import Any
 
 import torch
 
-from lm_latent_eval.estimators import Bound, CorpusRate
-from lm_latent_eval.scoring.metrics import METRICS, UNKNOWN
-from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.estimators import Bound, mean_stderr
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.metrics import (
+    METRICS,
+    UNKNOWN,
+    Rates,
+    bit_rate,
+    byte_rate,
+    token_rate,
+    word_rate,
+)
+from lm_latent_eval.scoring.records import Record
 
 CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
 """Metrics that take log-weights."""
@@ -34,69 +43,63 @@ class Number:
 
 @dataclass(frozen=True)
 class Unit:
-    """What a rate is per, and what becomes of nats a unit."""
+    """What a rate is per."""
 
     name: str
     value: Callable[[float], float]
-    slope: Callable[[float], float]
-    """Its derivative, which errors are multiplied by."""
+    """What becomes of nats a unit."""
+    rate: Rates
+    """The same of a corpus, with errors."""
 
 
 RATES = {
-    "bits_per_byte": Unit(
-        "bytes", lambda r: r / math.log(2), lambda r: 1 / math.log(2)
-    ),
-    "byte_perplexity": Unit("bytes", math.exp, math.exp),
-    "word_perplexity": Unit("words", math.exp, math.exp),
-    "token_perplexity": Unit("tokens", math.exp, math.exp),
+    "bits_per_byte": Unit("bytes", lambda nats: nats / math.log(2), bit_rate),
+    "byte_perplexity": Unit("bytes", math.exp, byte_rate),
+    "word_perplexity": Unit("words", math.exp, word_rate),
+    "token_perplexity": Unit("tokens", math.exp, token_rate),
 }
 
 
 def numbers(record: Record) -> dict[str, Number]:
     """Return the numbers of a task: rates and diagnostics, or an accuracy."""
-    if any(row.is_greedy is not None for row in record.rows):
-        return _accuracy(record.rows)
+    if any(answer.is_greedy is not None for answer in record.answers):
+        return _accuracy(record.answers)
     foreign = "strings_scored" in record.settings
     found = {}
     for name in METRICS:
         if name.endswith("_stderr") or (foreign and "token" in name):
             continue
-        found[name] = _number(name, record.rows)
+        found[name] = _number(name, record.answers)
     return found
 
 
-def _number(name: str, rows: Sequence[Row]) -> Number:
-    if name in CORPUS_LEVEL and _lacks_weights(rows):
+def _number(name: str, answers: Sequence[Answer]) -> Number:
+    if name in CORPUS_LEVEL and _lacks_weights(answers):
         return Number(NO_WEIGHTS)
-    items = [row.scored for row in rows]
-    value = METRICS[name](items)
+    value = METRICS[name](answers)
     if isinstance(value, str):
         return Number(value)
     if unit := RATES.get(name):
-        counts = torch.tensor([getattr(row, unit.name) for row in rows])
-        streams = [row.stream or f"text {n}" for n, row in enumerate(rows)]
-        estimates = [item.estimate for item in items]
-        found = CorpusRate.nats(estimates, counts, streams)
-        slope = unit.slope(found.value)
-        errors = (found.stderr, found.monte_carlo_stderr, found.draws_stderr)
-        return Number(value, *(None if e is None else slope * e for e in errors))
+        rate = unit.rate(answers)
+        return Number(value, rate.stderr, rate.monte_carlo_stderr, rate.draws_stderr)
     of_error = METRICS.get(f"{name}_stderr")
-    error = of_error(items) if of_error else UNKNOWN
+    error = of_error(answers) if of_error else UNKNOWN
     return Number(value, None if isinstance(error, str) else error)
 
 
-def _lacks_weights(rows: Sequence[Row]) -> bool:
+def _lacks_weights(answers: Sequence[Answer]) -> bool:
     """Whether there were log-weights that the record does not hold."""
-    drawn = [row for row in rows if row.bound == Bound.STOCHASTIC_LOWER]
-    return not all(row.log_weights for row in drawn)
+    estimates = (answer.estimate for answer in answers)
+    drawn = [e for e in estimates if e.bound is Bound.STOCHASTIC_LOWER]
+    return not all(estimate.log_weights for estimate in drawn)
 
 
-def _accuracy(rows: Sequence[Row]) -> dict[str, Number]:
-    right = {r.document: r.accuracy for r in rows if r.accuracy is not None}
+def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:
+    right = {a.index: a.accuracy for a in answers if a.accuracy is not None}
     if not right:
         return {}
     values = torch.tensor([*right.values()], dtype=torch.float64)
-    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else None
+    error = mean_stderr(values).item() if len(values) > 1 else None
     return {"acc": Number(values.mean().item(), error)}
 
 
@@ -118,7 +121,7 @@ def rows(record: Record) -> list[dict[str, Any]]:
 
 def table(record: Record) -> str:
     """Return the numbers of a record for a terminal."""
-    documents = len({row.document for row in record.rows})
+    documents = len({answer.index for answer in record.answers})
     how = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
     settings = record.settings
     named = [f"{k}={settings[k]}" for k in how if settings.get(k) not in (None, "")]

@@ -1,23 +1,24 @@
 """Reads what was found by whatever found it, as records.
 
-A result is a folder of ``lm_eval --output_path``, one of its files, or a file of
-``lm-latent-eval estimate``. Models that are not ours leave no record; what they found
-is in the sample log of ``--log_samples``.
+A result is a folder of ``lm_eval --output_path``, one of its files, or a file or folder
+of ``lm-latent-eval estimate``. Models that are not ours leave no record; what they
+found is in the sample log of ``--log_samples``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.estimators import Bound
-from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring import records, workers
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import read_record
-from lm_latent_eval.scoring.records import UNFINISHED, Record, Row
+from lm_latent_eval.scoring.records import UNFINISHED, Record
+from lm_latent_eval.settings import SETTINGS_FILE
 from lm_latent_eval.text import strict_json
-from lm_latent_eval.text.digests import digest
 
 RESULTS = "results_*.json"
 
@@ -55,6 +56,8 @@ def newest(folder: Path) -> Path | None:
 
 
 def _folder(folder: Path) -> list[Record]:
+    if (folder / SETTINGS_FILE).is_file():
+        return [workers.read(folder)]
     if results := newest(folder):
         return _results(results)
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
@@ -75,7 +78,7 @@ def _results(path: Path) -> list[Record]:
         for task in content["configs"]:
             if task in ours:
                 [record] = records.read(path.parent / ours[task])
-                found.append(Record(task, {**named, **record.settings}, record.rows))
+                found.append(Record(task, {**named, **record.settings}, record.answers))
             elif (log := _sample_log(path, task)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
                 found.append(Record(task, settings, list(_logged(log))))
@@ -117,7 +120,7 @@ def _foreign(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _logged(path: Path) -> Iterator[Row]:
+def _logged(path: Path) -> Iterator[Answer]:
     """Yield the answers in a sample log of lm-eval.
 
     Raises:
@@ -134,23 +137,13 @@ def _logged(path: Path) -> Iterator[Row]:
                 raise ValueError(
                     f"{path} is of generated texts, which have no likelihood"
                 )
-            words, size = len(asked[-1].split()), len(asked[-1].encode())
-            yield Row(
-                document=sample["doc_id"],
+            answer = Answer.exact(log_p, asked[-1], "".join(asked[:-1]))
+            yield replace(
+                answer,
+                index=sample["doc_id"],
                 option=option,
-                text=digest("".join(asked)),
-                words=_count(sample, "word_perplexity", max(words, 1)),
-                bytes=_count(sample, "bits_per_byte", size),
-                tokens=max(words, 1),  # for want of its own
-                log_likelihood=float(log_p),
-                bound=str(Bound.EXACT),
-                estimator="exact",
-                stderr=0.0,
-                draws_stderr=0.0,
-                effective_sample_size=None,
-                pareto_k=None,
-                num_samples=1,
-                evaluations=1,
+                words=_count(sample, "word_perplexity", answer.words),
+                bytes=_count(sample, "bits_per_byte", answer.bytes),
                 is_greedy=greedy[0] == "True" if greedy else None,
                 accuracy=sample.get("acc"),
             )

@@ -23,6 +23,7 @@ from lm_latent_eval.report.results import newest
 from lm_latent_eval.report.tabular import Cell, Interval, Table, rendered
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, read
+from lm_latent_eval.wrappers.cot.journal import UNFINISHED, read_unfinished
 from lm_latent_eval.wrappers.cot.marks import Ending
 
 ENDINGS = {
@@ -34,7 +35,7 @@ ENDINGS = {
 
 
 def thought_files(path: Path) -> list[ThoughtFile]:
-    """Read the thoughts of a run, one file a task.
+    """Read the thoughts of a run, one file a task, or what a killed one has of them.
 
     Args:
         path: The folder of ``--output_path``, or one of the files.
@@ -44,8 +45,11 @@ def thought_files(path: Path) -> list[ThoughtFile]:
         ValueError: If it holds no thoughts.
     """
     if not path.is_dir():
-        return [read(path)]
+        unfinished = path.name.endswith(UNFINISHED)
+        return read_unfinished([path]) if unfinished else [read(path)]
     if (results := newest(path)) is None:
+        if found := read_unfinished(sorted(path.rglob(f"thoughts_*{UNFINISHED}"))):
+            return found
         raise FileNotFoundError(
             f"{path} has no results: run lm_eval with --output_path {path}"
         )
@@ -181,6 +185,7 @@ def _drawn(kept: ThoughtFile) -> Iterator[str]:
     yield (
         f"{settings['task']}: {len(kept.questions):,} questions, "
         f"{settings['num_samples']} thoughts each, {settings['model']}"
+        + (", not finished" if not kept.finished else "")
     )
     how = ("proposal", "close", "max_think_tokens", "model_temperature", "seed")
     yield (

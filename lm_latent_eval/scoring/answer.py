@@ -1,33 +1,25 @@
-"""What is found for a text, and for a query, which may be several sentences."""
+"""What is found for a query: one record from scorers to samples, files and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring.texts import Text
-
-
-@dataclass(frozen=True)
-class Part:
-    """What was found for a text."""
-
-    text: Text
-    estimate: Estimate
-    is_greedy: bool = False
-    pilot: int = 0
-    """Evaluations of p(x, z) that decided how the others were spent."""
+from lm_latent_eval.text.digests import digest
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found for a query."""
+    """An estimate with what its text and its draws were."""
 
     index: int
+    """Which query it answers; of a task, which document."""
     estimate: Estimate
-    stream: str
+    stream: str = ""
     """Which random numbers were used: equal streams mean shared draws."""
     unspelled: int = 0
     """Unknown words charged as a class: what was scored is more than this string."""
@@ -35,8 +27,9 @@ class Answer:
     """Gaps of unusual white space that were not charged."""
     sentences: int = 1
     """Sentences whose probabilities were multiplied."""
-    is_greedy: bool = False
-    """Whether a continuation is the argmax of the estimated next-token marginals."""
+    is_greedy: bool | None = None
+    """Whether a continuation is the argmax of the estimated next-token marginals; None
+    of a whole text."""
     evaluations: int = 1
     """Of p(x, z), those of pilots included."""
     replicates: tuple[float, ...] = ()
@@ -46,24 +39,95 @@ class Answer:
     """Log p of the tokenizer's own segmentation of a whole text, nats, where others are
     summed over."""
 
+    # What who asked knows: scorers leave it out.
+    text: str = ""
+    """Digest of what was scored, its context included."""
+    words: int = 0
+    """Between white space; at least 1."""
+    bytes: int = 0
+    option: int = 0
+    """Which answer of a question it is."""
+    accuracy: float | None = None
+    """The task's own, of the whole question."""
+
+    @property
+    def tokens(self) -> int:
+        """Predicted ones."""
+        return self.estimate.num_tokens
+
     @classmethod
-    def of(cls, parts: Sequence[Part], stream: str) -> Answer:
-        """Put the parts of one query together."""
-        parts = sorted(parts, key=lambda part: part.text.sentence)
-        return cls(
-            parts[0].text.query.index,
-            Estimate.product([part.estimate for part in parts]),
-            stream,
-            sum(part.text.unspelled for part in parts),
-            sum(part.text.respaced for part in parts),
-            len(parts),
-            all(part.is_greedy for part in parts),
-            sum(part.estimate.num_samples + part.pilot for part in parts),
+    def exact(
+        cls, log_likelihood: float, text: str, context: str | None = None
+    ) -> Self:
+        """Take the word of a model whose log-likelihoods, in nats, are exact."""
+        estimate = Estimate.exact(
+            float(log_likelihood), num_tokens=max(len(text.split()), 1)
         )
+        return cls(0, estimate).about(text, context)
+
+    @classmethod
+    def of(
+        cls,
+        text: Text,
+        estimate: Estimate,
+        *,
+        is_greedy: bool | None = None,
+        pilot: int = 0,
+    ) -> Self:
+        """Answer a query, or one sentence of it.
+
+        Args:
+            text: What was estimated.
+            estimate: Of its log p.
+            is_greedy: Of a continuation.
+            pilot: Evaluations of p(x, z) that decided how the others were spent.
+        """
+        return cls(
+            text.query.index,
+            estimate,
+            unspelled=text.unspelled,
+            respaced=text.respaced,
+            is_greedy=is_greedy,
+            evaluations=estimate.num_samples + pilot,
+        )
+
+    @classmethod
+    def product(cls, parts: Sequence[Self]) -> Self:
+        """Put the sentences of a text together, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return replace(
+            parts[0],
+            estimate=Estimate.product([part.estimate for part in parts]),
+            unspelled=sum(part.unspelled for part in parts),
+            respaced=sum(part.respaced for part in parts),
+            sentences=len(parts),
+            is_greedy=parts[0].is_greedy and all(part.is_greedy for part in parts),
+            evaluations=sum(part.evaluations for part in parts),
+        )
+
+    def about(self, text: str, context: str | None = None) -> Self:
+        """Add what is known of the strings: their digest, words and bytes.
+
+        Args:
+            text: What was scored.
+            context: What it continues; None: it is a whole text.
+        """
+        return replace(
+            self,
+            text=digest((context or "") + text),
+            words=max(len(text.split()), 1),
+            bytes=len(text.encode("utf-8", "replace")),
+            is_greedy=None if context is None else bool(self.is_greedy),
+        )
+
+    def without_weights(self) -> Self:
+        """Leave out the log-weights, which may be many."""
+        return replace(self, estimate=replace(self.estimate, log_weights=()))
 
 
 @contextmanager
-def telling(found: Sized, of: Sized, what: str) -> Iterator[None]:
+def noting_progress(found: Sized, of: Sized, what: str) -> Iterator[None]:
     """Add to an interruption how many answers were found, and what became of them."""
     try:
         yield

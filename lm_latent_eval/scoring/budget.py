@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -22,19 +22,21 @@ from lm_latent_eval.estimators import (
     required_num_samples,
 )
 from lm_latent_eval.inference import (
+    Estimator,
     ImportanceSampling,
     Mixed,
     ParticleFilter,
     estimator_named,
 )
+from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.inference.smc import FEWEST, FILTERS
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
 
-Weigh: TypeAlias = Callable[[Any, list[Text], str], Iterator[tuple[Text, Tensor]]]
+Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, Tensor]]]
 """Weighs texts by an estimator, with random numbers for a purpose."""
-Spending: TypeAlias = Iterator[tuple[Any, list[Text]]]
+Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
 SHORT = 64
@@ -58,7 +60,7 @@ class Budget(Protocol):
     """How the samples of texts are spent."""
 
     @property
-    def method(self) -> Any:
+    def method(self) -> Estimator:
         """The estimator of contexts and continuations, and of pilots."""
         ...
 
@@ -70,7 +72,7 @@ class Budget(Protocol):
         """Say by which estimator each text is scored."""
         ...
 
-    def instead(self, method: Any, log_w: Tensor) -> Any | None:
+    def instead(self, method: Estimator, log_w: Tensor) -> Estimator | None:
         """Return what a text is scored anew by, if its weights ask for it."""
         ...
 
@@ -79,7 +81,7 @@ class Budget(Protocol):
 class Fixed:
     """The same estimator for every text."""
 
-    method: Any
+    method: Estimator
     """It also reads contexts and continuations."""
 
     def pilot(self, text: Text) -> int:
@@ -91,7 +93,7 @@ class Fixed:
         _announce([(self.method, texts)])
         yield self.method, texts
 
-    def instead(self, method: Any, log_w: Tensor) -> None:
+    def instead(self, method: Estimator, log_w: Tensor) -> None:
         """Return what a text is given instead of what it was: nothing."""
 
 
@@ -130,7 +132,7 @@ class Target:
         _announce(chosen)
         yield from chosen
 
-    def instead(self, method: Any, log_w: Tensor) -> None:
+    def instead(self, method: Estimator, log_w: Tensor) -> None:
         """Return what a text is given instead of what it was: nothing."""
 
     def _required(self, log_w: Tensor, stderr: float) -> int:
@@ -162,19 +164,19 @@ class Auto:
     """K of a text, its pilot included; twice the draws of a short one."""
     filters: bool
     """Whether model and proposal can be filtered."""
-    searcher: Any = None
+    searcher: Sampler[object] | None = None
     """The proposal that searches go by, if it is not the one that is drawn from."""
     wide: bool = False
     """Whether searches read ahead."""
 
     @property
-    def method(self) -> Any:
+    def method(self) -> Estimator:
         """Search and draws, which also read contexts and continuations."""
         if self.num_samples == 1:
             return ImportanceSampling(1)
         return Mixed(self.num_samples, self.searcher)
 
-    def _mixed(self, text: Text) -> Any:
+    def _mixed(self, text: Text) -> Estimator:
         """Say what a text without a pilot is given; some of its draws are one."""
         method = self.method
         if not isinstance(method, Mixed):
@@ -193,7 +195,7 @@ class Auto:
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give short texts to ``Mixed``, and long ones as their pilots say."""
         long = [text for text in texts if self.pilot(text)]
-        mixed: dict[Any, list[Text]] = {}
+        mixed: dict[Estimator, list[Text]] = {}
         for text in texts:
             if not self.pilot(text):
                 mixed.setdefault(self._mixed(text), []).append(text)
@@ -204,12 +206,12 @@ class Auto:
         pilot = Mixed(self.pilot(long[0]), self.searcher)
         rest = self.num_samples - pilot.num_samples
         particles = rest - rest % FILTERS
-        groups: dict[Any, list[Text]] = {}
+        groups: dict[Estimator, list[Text]] = {}
         for text, log_w in weigh(pilot, long, "pilot"):
             draws = pilot.unbiased(log_w)
             worth = effective_sample_size(draws) / len(draws)
             found = (pilot.bound(log_w) - log_evidence(draws)).exp()
-            method: Any
+            method: Estimator
             if worth < EVEN:
                 method = ParticleFilter(particles)
             elif found < FOUND:
@@ -219,7 +221,7 @@ class Auto:
             groups.setdefault(method, []).append(text)
         yield from groups.items()
 
-    def instead(self, method: Any, log_w: Tensor) -> Mixed | None:
+    def instead(self, method: Estimator, log_w: Tensor) -> Mixed | None:
         """Return what a text is given instead of what it was, if anything.
 
         More draws, where so few are likely to miss much of p(x). It does not look at
@@ -239,7 +241,7 @@ def budget_of(
     offered: Sequence[str],
     *,
     filters: bool,
-    searcher: Any = None,
+    searcher: Sampler[object] | None = None,
     wide: bool = False,
 ) -> Budget:
     """Return how the samples of a text are spent.
@@ -262,7 +264,7 @@ def budget_of(
     )
     if name == "auto":
         one_of("estimator", name, offered)
-        method: Any = auto.method
+        method: Estimator = auto.method
     else:
         method = estimator_named(name, offered)(number)
         if isinstance(method, Mixed):
@@ -277,7 +279,9 @@ def budget_of(
     return Target(method, target, options.max_samples)
 
 
-def _announce(groups: list[tuple[Any, list[Text]]], *, kept: bool = True) -> None:
+def _announce(
+    groups: Sequence[tuple[Estimator, list[Text]]], *, kept: bool = True
+) -> None:
     """Say what estimators will take for the texts that they are for, if it is much."""
     words = [(method, [len(text.words) for text in some]) for method, some in groups]
     announce(words, kept=kept)

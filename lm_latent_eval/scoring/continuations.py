@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.scoring.answer import Part
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
@@ -19,9 +21,9 @@ from lm_latent_eval.text.batch import TokenBatch
 logger = logging.getLogger(__name__)
 
 
-def read_contexts(setting: Setting, texts: list[Text]) -> Particles:
+def read_contexts(setting: Setting, texts: list[Text]) -> Weighted:
     """Return the weighted latents of the contexts of a batch of texts."""
-    particles: Particles = setting.method.extend(
+    return setting.method.extend(
         setting.model,
         setting.stepwise,
         setting.collate(texts, contexts=True),
@@ -29,7 +31,23 @@ def read_contexts(setting: Setting, texts: list[Text]) -> Particles:
         [0] * len(texts),
         Particles.begin(len(texts), setting.model.device),
     )
-    return particles
+
+
+@dataclass(frozen=True)
+class Read:
+    """Contexts that were read."""
+
+    place: dict[Hashable, int]
+    """Which of the B each is."""
+    particles: Weighted
+    likely: Tensor
+    """The most probable word after each, (B,)."""
+
+    def of(self, texts: list[Text]) -> tuple[Weighted, Tensor]:
+        """Return particles and most probable word of each text's context."""
+        places = [self.place[text.given] for text in texts]
+        index = torch.tensor(places, device=self.likely.device)
+        return self.particles.select(index), self.likely[index]
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,7 @@ class Continuations:
 
     setting: Setting
 
-    def parts(self, texts: list[Text]) -> Iterator[Part]:
+    def parts(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
         """Estimate continuations.
 
         Raises:
@@ -58,32 +76,25 @@ class Continuations:
         num_samples = self.setting.method.num_samples
         with self.setting.bar(len(texts), "continuations") as bar:
             for batch in self.setting.batches(contexts, num_samples):
-                particles = read_contexts(self.setting, batch)
-                last = [self.setting.last(context) for context in batch]
-                likely = self._most_probable(last, particles)
-                # Continuations in batches of their own, each with its context's state.
-                place = {context.given: b for b, context in enumerate(batch)}
-                after = [text for context in batch for text in shared[context.given]]
-                for part in self.setting.batches(after, num_samples):
-                    index = torch.tensor(
-                        [place[text.given] for text in part],
-                        device=self.setting.model.device,
-                    )
-                    yield from self._continue(
-                        part, particles.select(index), likely[index]
-                    )
-                    bar.update(len(part))
+                for some, read in self.setting.fitting(batch, self._read):
+                    # Continuations in batches of their own, with their contexts' state.
+                    after = [text for each in some for text in shared[each.given]]
+                    go_on = partial(self._continue, read)
+                    for part in self.setting.batches(after, num_samples):
+                        for _, answers in self.setting.fitting(part, go_on):
+                            yield from answers
+                            bar.update(len(answers))
 
-    def _continue(
-        self, texts: list[Text], before: Particles, likely: Tensor
-    ) -> Iterator[Part]:
-        """Weigh continuations under their contexts' latents.
+    def _read(self, contexts: list[Text]) -> Read:
+        """Read contexts, and predict the word after each."""
+        particles = read_contexts(self.setting, contexts)
+        last = [self.setting.last(context) for context in contexts]
+        place = {context.given: b for b, context in enumerate(contexts)}
+        return Read(place, particles, self._most_probable(last, particles))
 
-        Args:
-            texts: B queries.
-            before: Their contexts.
-            likely: The most probable word after each context, (B,).
-        """
+    def _continue(self, read: Read, texts: list[Text]) -> list[tuple[Text, Answer]]:
+        """Weigh continuations under their contexts' latents."""
+        before, likely = read.of(texts)
         batch = self.setting.collate(texts)
         after = self.setting.method.extend(
             self.setting.model,
@@ -94,16 +105,18 @@ class Continuations:
             before,
         )
         greedy = self._are_greedy(texts, batch, before, likely)
+        answers = []
         rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
         for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
             with naming(text.query):
                 estimate = self.setting.method.difference(
                     log_w + text.log_spacing, prefix, len(text.words)
                 )
-            yield Part(text, estimate, is_greedy)
+            answers.append((text, Answer.of(text, estimate, is_greedy=is_greedy)))
+        return answers
 
     def _are_greedy(
-        self, texts: list[Text], batch: TokenBatch, particles: Particles, likely: Tensor
+        self, texts: list[Text], batch: TokenBatch, particles: Weighted, likely: Tensor
     ) -> Tensor:
         """Compare continuations with the estimated marginals, token by token.
 
@@ -135,7 +148,7 @@ class Continuations:
         return greedy
 
     def _most_probable(
-        self, last: Tensor | Sequence[int], particles: Particles
+        self, last: Tensor | Sequence[int], particles: Weighted
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is given."""
         inputs = torch.as_tensor(last, device=self.setting.model.device)

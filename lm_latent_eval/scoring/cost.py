@@ -6,13 +6,17 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 
 from lm_latent_eval.estimators import CorpusRate, Estimate, enough_samples
-from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
+from lm_latent_eval.inference import (
+    BeamMarginalization,
+    Estimator,
+    ImportanceSampling,
+    Mixed,
+)
 from lm_latent_eval.inference.particles import PIECE
 
 logger = logging.getLogger(__name__)
@@ -28,7 +32,7 @@ CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 def announce(
-    groups: Sequence[tuple[Any, Sequence[int]]],
+    groups: Sequence[tuple[Estimator, Sequence[int]]],
     *,
     stepwise: bool = False,
     kept: bool = False,
@@ -87,7 +91,7 @@ def recommend(few: Sequence[Estimate], texts: int) -> None:
     )
 
 
-def is_much(method: Any, words: Sequence[int]) -> bool:
+def is_much(method: Estimator, words: Sequence[int]) -> bool:
     """Whether scoring takes minutes at least."""
     return bool(method.num_samples * sum(words) >= MUCH)
 
@@ -101,7 +105,7 @@ def machine_memory() -> int:
         return memory
 
 
-def _estimating(method: Any, words: Sequence[int], stepwise: bool) -> int:
+def _estimating(method: Estimator, words: Sequence[int], stepwise: bool) -> int:
     """Bytes that the longest text's log-weights and latents take, at least."""
     # What is searched for is held; draws come in rounds, and filters go by tokens.
     held = method.num_samples if stepwise else _found(method)
@@ -110,19 +114,19 @@ def _estimating(method: Any, words: Sequence[int], stepwise: bool) -> int:
     return int(weights + held * DECISION * longest)
 
 
-def _keeping(method: Any, words: Sequence[int]) -> int:
+def _keeping(method: Estimator, words: Sequence[int]) -> int:
     """Bytes of the log-weights in all estimates; beams have none, filters have few."""
     return int(_drawn(method) * len(words) * KEPT)
 
 
-def _found(method: Any) -> int:
+def _found(method: Estimator) -> int:
     """How many latents of a text are searched for."""
     if isinstance(method, Mixed):
         method = method.search
     return method.num_samples if isinstance(method, BeamMarginalization) else 0
 
 
-def _drawn(method: Any) -> int:
+def _drawn(method: Estimator) -> int:
     """How many log-weights of a text's draws are kept."""
     if isinstance(method, Mixed):
         method = method.sampling

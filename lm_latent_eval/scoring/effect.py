@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from functools import cache
-from typing import Any
 
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
+from lm_latent_eval.scoring.setting import Model
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ _UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
 by scores of whole latents, whose order no division changes."""
 
 
-def tell(
+def warn_of_idle(
     given: Collection[str], options: ScoringOptions, checkpoint: Checkpoint
 ) -> None:
     """Warn, once a process, of options that move no likelihood.
@@ -34,14 +34,16 @@ def tell(
             _warn(f"{', '.join(idle)}: no effect on likelihoods, {why}")
 
 
-def tell_batch_sizes(batch_size: Any, max_batch_size: Any) -> None:
+def warn_of_batch_sizes(
+    batch_size: int | str | None, max_batch_size: int | str | None
+) -> None:
     """Warn where a largest batch is given beside the size of all."""
     if max_batch_size is not None and parse_batch_size(batch_size) is not None:
         _warn(f"max_batch_size: no effect, batch_size={batch_size} is given")
 
 
 def _without_effect(
-    options: ScoringOptions, model: str, latent_lm: Any
+    options: ScoringOptions, model: str, latent_lm: Model
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options, and why they have no effect."""
     estimator = options.estimator or latent_lm.estimators[0]
@@ -65,4 +67,4 @@ def _warn(message: str) -> None:
     logger.warning("%s", message)
 
 
-__all__ = ["tell", "tell_batch_sizes"]
+__all__ = ["warn_of_batch_sizes", "warn_of_idle"]

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import torch
 
 from lm_latent_eval.latent import Mass
-from lm_latent_eval.models import checkpoint, model_class
+from lm_latent_eval.models import checkpoint, model_class, without_prefix
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring import effect
 from lm_latent_eval.scoring.answer import Answer
@@ -150,7 +150,8 @@ def open_model(
 
     Args:
         path: The directory or repository.
-        model: The model's name or ``package.module:Class``; None is what is there.
+        model: The model's name, lm-eval's for it (``latent_kglm``) or
+            ``package.module:Class``; None is what is there.
         revision: Of the repository: a commit, tag or branch.
         options: What ``scorer_of`` will be given: what is wrong with those of ours is
             said before anything is loaded.
@@ -161,6 +162,7 @@ def open_model(
         ValueError: If there is no model, no such model, or it is incomplete.
     """
     directory = checkpoint.directory_of(path, revision)
+    model = model and without_prefix(model)
     name = model or checkpoint.name_in(directory)
     found = model_class(name) if name else None
     if isinstance(found, type) and issubclass(found, TextModel):
@@ -183,8 +185,8 @@ def scorer_of(
             options, batch_size=batch_size, max_batch_size=max_batch_size, quiet=quiet
         )
     parsed = _parsed(options, opened.name)
-    effect.tell(options, parsed, opened)
-    effect.tell_batch_sizes(batch_size, max_batch_size)
+    effect.warn_of_idle(options, parsed, opened)
+    effect.warn_of_batch_sizes(batch_size, max_batch_size)
     return Scorer(
         opened,
         parsed,

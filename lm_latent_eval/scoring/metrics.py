@@ -11,7 +11,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -35,82 +34,44 @@ UNKNOWN = "N/A"
 nothing is drawn."""
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A document's estimate, and how long the document is."""
-
-    estimate: Estimate
-    stream: str
-    """Which random numbers were used: equal streams mean shared draws."""
-    unspelled: int
-    """Unknown words charged as a class: what was scored is more than this string."""
-    respaced: int
-    """Gaps of unusual white space that were not charged."""
-    words: int
-    """Between white space; at least 1."""
-    bytes: int
-
-    @classmethod
-    def of(cls, text: str, answer: Answer) -> Scored:
-        """Pair a document's answer with its words and bytes."""
-        return cls(
-            answer.estimate,
-            answer.stream,
-            answer.unspelled,
-            answer.respaced,
-            *_size(text),
-        )
-
-    @classmethod
-    def exact(cls, text: str, log_likelihood: float) -> Scored:
-        """Take the word of a model whose log-likelihoods, in nats, are exact."""
-        words, num_bytes = _size(text)
-        estimate = Estimate.exact(float(log_likelihood), num_tokens=words)
-        return cls(estimate, "", 0, 0, words, num_bytes)
-
-
-def _size(text: str) -> tuple[int, int]:
-    return max(len(text.split()), 1), len(text.encode("utf-8", "replace"))
-
-
 # -- per word and byte ---------------------------------------------------------------
 
 
-def word_rate(items: Sequence[Scored]) -> CorpusRate:
+def word_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Perplexity per word."""
-    return CorpusRate.perplexity(*_terms(items, [i.words for i in items]))
+    return CorpusRate.perplexity(*_terms(answers, [a.words for a in answers]))
 
 
-def byte_rate(items: Sequence[Scored]) -> CorpusRate:
+def byte_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Perplexity per byte."""
-    return CorpusRate.perplexity(*_terms(items, [i.bytes for i in items]))
+    return CorpusRate.perplexity(*_terms(answers, [a.bytes for a in answers]))
 
 
-def bit_rate(items: Sequence[Scored]) -> CorpusRate:
+def bit_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Bits per byte."""
-    return CorpusRate.bits(*_terms(items, [i.bytes for i in items]))
+    return CorpusRate.bits(*_terms(answers, [a.bytes for a in answers]))
 
 
-def token_rate(items: Sequence[Scored]) -> CorpusRate:
+def token_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Perplexity per predicted token."""
-    tokens = [i.estimate.num_tokens for i in items]
-    return CorpusRate.perplexity(*_terms(items, tokens))
+    tokens = [a.tokens for a in answers]
+    return CorpusRate.perplexity(*_terms(answers, tokens))
 
 
-Number: TypeAlias = Callable[[Sequence[Scored]], "float | str"]
-Rates: TypeAlias = Callable[[Sequence[Scored]], CorpusRate]
+Number: TypeAlias = Callable[[Sequence[Answer]], "float | str"]
+Rates: TypeAlias = Callable[[Sequence[Answer]], CorpusRate]
 
 
 def value_of(rate: Rates) -> Number:
     """Take the number itself."""
-    return lambda items: rate(items).value
+    return lambda answers: rate(answers).value
 
 
 def stderr_of(rate: Rates) -> Number:
     """Take its error over texts; it is not available where that of draws is not."""
 
-    def stderr(items: Sequence[Scored]) -> float | str:
-        error = rate(items).stderr
+    def stderr(answers: Sequence[Answer]) -> float | str:
+        error = rate(answers).stderr
         return UNKNOWN if error is None else error
 
     return stderr
@@ -123,17 +84,17 @@ def of_strings(metric: Number, *, is_error: bool = False) -> Number:
     with nothing. In its place stands what it lacks.
     """
 
-    def checked(items: Sequence[Scored]) -> float | str:
+    def checked(answers: Sequence[Answer]) -> float | str:
         lacking = [
             f"{count} {what}"
             for count, what in (
-                (sum(i.unspelled for i in items), "words not spelled"),
-                (sum(i.respaced for i in items), "gaps not charged"),
+                (sum(a.unspelled for a in answers), "words not spelled"),
+                (sum(a.respaced for a in answers), "gaps not charged"),
             )
             if count
-        ] or ["no bytes"] * (not any(i.bytes for i in items))
+        ] or ["no bytes"] * (not any(a.bytes for a in answers))
         if not lacking:
-            return metric(items)
+            return metric(answers)
         if is_error:
             return UNKNOWN
         logger.warning(
@@ -149,111 +110,113 @@ def of_strings(metric: Number, *, is_error: bool = False) -> Number:
 # -- importance-sampled perplexity, per predicted token ------------------------------
 
 
-def token_perplexity(items: Sequence[Scored]) -> float:
+def token_perplexity(answers: Sequence[Answer]) -> float:
     """Instance level: exp(-1/T sum_n log p-hat(x_n)), T predicted tokens."""
-    return instance_perplexity(_log_likelihoods(items), _tokens(items))
+    return instance_perplexity(_log_likelihoods(answers), _tokens(answers))
 
 
-def monte_carlo_error(items: Sequence[Scored]) -> float | str:
+def monte_carlo_error(answers: Sequence[Answer]) -> float | str:
     """Error of ``token_perplexity`` from draws and what they may have missed."""
-    error = token_rate(items).monte_carlo_stderr
-    unknown = texts_without_error(items)
+    error = token_rate(answers).monte_carlo_stderr
+    unknown = texts_without_error(answers)
     if error is None:
-        return f"{UNKNOWN}: {unknown} of {len(items)} texts"
+        return f"{UNKNOWN}: {unknown} of {len(answers)} texts"
     return error
 
 
-def draws_error(items: Sequence[Scored]) -> float:
+def draws_error(answers: Sequence[Answer]) -> float:
     """Error of ``token_perplexity`` as the draws tell it, who may have missed much."""
-    return token_rate(items).draws_stderr
+    return token_rate(answers).draws_stderr
 
 
-def texts_without_error(items: Sequence[Scored]) -> int:
+def texts_without_error(answers: Sequence[Answer]) -> int:
     """Documents whose Monte Carlo error cannot be estimated."""
-    return sum(item.estimate.stderr is None for item in items)
+    return sum(answer.estimate.stderr is None for answer in answers)
 
 
-def corpus_level_perplexity(items: Sequence[Scored]) -> float:
+def corpus_level_perplexity(answers: Sequence[Answer]) -> float:
     """Corpus level: exp(-1/T log(1/K sum_k prod_n w_nk)).
 
     The same K for every document: of a run that chose K a document, the first draws of
     each as many as the least has.
     """
-    log_w = _weights(items)
+    log_w = _weights(answers)
     if log_w is None:
-        return token_perplexity(items)
-    return corpus_perplexity(log_w, _tokens(items))
+        return token_perplexity(answers)
+    return corpus_perplexity(log_w, _tokens(answers))
 
 
-def corpus_level_perplexity_stderr(items: Sequence[Scored]) -> float | str:
+def corpus_level_perplexity_stderr(answers: Sequence[Answer]) -> float | str:
     """That of ``token_perplexity`` where they are one number.
 
     The error of a mean of products is not to be had from products, of which the largest
     is next to everything.
     """
-    return UNKNOWN if _weights(items) is not None else stderr_of(token_rate)(items)
+    return UNKNOWN if _weights(answers) is not None else stderr_of(token_rate)(answers)
 
 
 CERTIFIED = (Bound.EXACT, Bound.STRICT_LOWER, Bound.STOCHASTIC_LOWER)
 """Bounds of a log-likelihood that multiply to one that a certificate holds for."""
 
 
-def certified(items: Sequence[Scored]) -> float | str:
+def certified(answers: Sequence[Answer]) -> float | str:
     """What the token perplexity is at most, at 95 % confidence.
 
     Documents that share their draws (copies answered from a cache) pay for it. Where
     nothing is drawn (a beam, a model without latents) it is the perplexity itself, and
     where an estimate bounds nothing there is none.
     """
-    if any(i.estimate.bound not in CERTIFIED for i in items):
+    if any(a.estimate.bound not in CERTIFIED for a in answers):
         return UNKNOWN
     streams = Counter(
-        i.stream for i in items if i.estimate.bound is Bound.STOCHASTIC_LOWER
+        a.stream for a in answers if a.estimate.bound is Bound.STOCHASTIC_LOWER
     )
     if not streams:
-        return token_perplexity(items)
+        return token_perplexity(answers)
     return certified_perplexity(
-        _log_likelihoods(items),
-        _tokens(items),
+        _log_likelihoods(answers),
+        _tokens(answers),
         CONFIDENCE,
         multiplicity=max(streams.values()),
     )
 
 
-def at_least(items: Sequence[Scored]) -> float | str:
+def at_least(answers: Sequence[Answer]) -> float | str:
     """What the token perplexity is at least, on average over draws, if it was asked.
 
     With ``bounds=both``, and where every document's error is known.
     """
-    uppers = [item.estimate.upper for item in items]
+    uppers = [answer.estimate.upper for answer in answers]
     known = [upper for upper in uppers if upper is not None]
     if len(known) < len(uppers):
         return UNKNOWN
-    return instance_perplexity(torch.tensor(known, dtype=torch.float64), _tokens(items))
+    return instance_perplexity(
+        torch.tensor(known, dtype=torch.float64), _tokens(answers)
+    )
 
 
-def median_effective_samples(items: Sequence[Scored]) -> float | str:
+def median_effective_samples(answers: Sequence[Answer]) -> float | str:
     """Median effective sample size of the documents."""
-    return _over_samples(items, lambda e: e.effective_sample_size, statistics.median)
+    return _over_samples(answers, lambda e: e.effective_sample_size, statistics.median)
 
 
-def least_effective_samples(items: Sequence[Scored]) -> float | str:
+def least_effective_samples(answers: Sequence[Answer]) -> float | str:
     """Smallest effective sample size of a document."""
-    return _over_samples(items, lambda e: e.effective_sample_size, min)
+    return _over_samples(answers, lambda e: e.effective_sample_size, min)
 
 
-def corpus_effective_samples(items: Sequence[Scored]) -> float | str:
+def corpus_effective_samples(answers: Sequence[Answer]) -> float | str:
     """Effective sample size of the corpus-level weights; 1 is as good as one draw."""
-    log_w = _weights(items)
+    log_w = _weights(answers)
     if log_w is None:
         return UNKNOWN
     return float(corpus_effective_sample_size(log_w).item())
 
 
-def share_unreliable(items: Sequence[Scored]) -> float | str:
+def share_unreliable(answers: Sequence[Answer]) -> float | str:
     """Share of documents of Pareto k above 0.7: their draws' error is unreliable."""
     return _over_samples(
-        items,
+        answers,
         lambda e: None if e.pareto_k is None else float(e.pareto_k > 0.7),
         statistics.fmean,
     )
@@ -262,10 +225,10 @@ def share_unreliable(items: Sequence[Scored]) -> float | str:
 def of_probabilities(name: str, metric: Number) -> Number:
     """Refuse a metric of log-probabilities where a model gave unnormalised scores."""
 
-    def checked(items: Sequence[Scored]) -> float | str:
-        normalised = all(i.estimate.bound is not Bound.UNNORMALISED for i in items)
-        if normalised and _tokens(items):
-            return metric(items)
+    def checked(answers: Sequence[Answer]) -> float | str:
+        normalised = all(a.estimate.bound is not Bound.UNNORMALISED for a in answers)
+        if normalised and _tokens(answers):
+            return metric(answers)
         if name.endswith("_stderr"):
             return "N/A"
         if normalised:
@@ -307,32 +270,32 @@ METRICS = {
 """Name in a task's ``metric_list`` -> aggregation."""
 
 
-def _log_likelihoods(items: Sequence[Scored]) -> torch.Tensor:
-    return torch.tensor([i.estimate.log_evidence for i in items], dtype=torch.float64)
+def _log_likelihoods(answers: Sequence[Answer]) -> torch.Tensor:
+    return torch.tensor([a.estimate.log_evidence for a in answers], dtype=torch.float64)
 
 
 def _terms(
-    items: Sequence[Scored], units: Sequence[int]
+    answers: Sequence[Answer], units: Sequence[int]
 ) -> tuple[list[Estimate], torch.Tensor, list[str]]:
     """Return estimates, units and which draws are shared: what rates are made of."""
     # Exact ones draw nothing, and have no stream.
-    streams = [item.stream or f"text {n}" for n, item in enumerate(items)]
-    return [item.estimate for item in items], torch.tensor(units), streams
+    streams = [answer.stream or f"text {n}" for n, answer in enumerate(answers)]
+    return [answer.estimate for answer in answers], torch.tensor(units), streams
 
 
-def _tokens(items: Sequence[Scored]) -> int:
-    return sum(i.estimate.num_tokens for i in items)
+def _tokens(answers: Sequence[Answer]) -> int:
+    return sum(a.tokens for a in answers)
 
 
-def _weights(items: Sequence[Scored]) -> torch.Tensor | None:
+def _weights(answers: Sequence[Answer]) -> torch.Tensor | None:
     """Log-weights, (N, K); None if a document has none (no latents, or a beam)."""
     # What is known for sure weighs the same under every draw.
-    drawn = [i.estimate for i in items if i.estimate.bound is not Bound.EXACT]
+    drawn = [a.estimate for a in answers if a.estimate.bound is not Bound.EXACT]
     least = min((len(estimate.log_weights) for estimate in drawn), default=0)
     if least == 0:
         return None
     sure = math.fsum(
-        i.estimate.log_evidence for i in items if i.estimate.bound is Bound.EXACT
+        a.estimate.log_evidence for a in answers if a.estimate.bound is Bound.EXACT
     )
     rows = [estimate.log_weights[:least] for estimate in drawn]
     log_w = torch.tensor(rows, dtype=torch.float64)
@@ -340,9 +303,9 @@ def _weights(items: Sequence[Scored]) -> torch.Tensor | None:
 
 
 def _over_samples(
-    items: Sequence[Scored],
+    answers: Sequence[Answer],
     read: Callable[[Estimate], float | None],
     combine: Callable[[list[float]], float],
 ) -> float | str:
-    values = [v for i in items if (v := read(i.estimate)) is not None]
+    values = [v for a in answers if (v := read(a.estimate)) is not None]
     return combine(values) if values else UNKNOWN

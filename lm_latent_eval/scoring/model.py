@@ -12,7 +12,7 @@ import torch
 from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.scoring.answer import telling
+from lm_latent_eval.scoring.answer import noting_progress
 from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.interface import (
     TextModel,
@@ -21,6 +21,7 @@ from lm_latent_eval.scoring.interface import (
     scorer_of,
 )
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.publishing import push_to_hub
 from lm_latent_eval.scoring.texts import Query
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
@@ -146,7 +147,9 @@ class LatentModel:
             ]
             answers = scorer.score_continuations(queries)
         found: dict[int, Estimate] = {}
-        with telling(found, texts, f"texts were scored, and are lost: {KEEPING}"):
+        with noting_progress(
+            found, texts, f"texts were scored, and are lost: {KEEPING}"
+        ):
             for answer in answers:
                 found[answer.index] = answer.estimate
         return [found[n] for n in range(len(texts))]
@@ -193,6 +196,22 @@ class LatentModel:
         texts = dict(scorer.generate(queries))
         return [texts[n] for n in range(len(contexts))]
 
+    def push_to_hub(self, repo_id: str, **how: Any) -> str:
+        """Send the checkpoint to the hub, with a model card that says how it is scored.
+
+        Args:
+            repo_id: ``name/model``.
+            **how: See ``scoring.publishing.push_to_hub``.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            ValueError: If the model scores strings its own way, or the directory is not
+                what its manifest says.
+        """
+        return push_to_hub(self.checkpoint, repo_id, **how)
+
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
         """Tell the model of the options that were given, not of our defaults."""
         given = {
@@ -215,7 +234,8 @@ def load(
 
     Args:
         path: Where it is.
-        model: Its name or ``package.module:Class``. None: what the directory says.
+        model: Its name, with or without ``latent_``, or ``package.module:Class``. None:
+            what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
         device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
             if there is one.

@@ -124,7 +124,7 @@ class OpeningOptions:
 
     Attributes:
         pretrained: Checkpoint directory or hub repository.
-        model: Its name or ``package.module:Class``.
+        model: Its name, with or without ``latent_``, or ``package.module:Class``.
         revision: Of the repository: a commit, tag or branch.
         batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
             no number but by rounding.
@@ -172,7 +172,11 @@ def parse_device(value: Any) -> torch.device:
         logger.warning("device=%s is not there; using the CPU", value)
         return torch.device("cpu")
     if device.type not in ("cpu", "cuda"):
-        logger.warning("device=%s is not supported; using the CPU", value)
+        logger.warning(
+            "device=%s is not supported, and may have no float64, in which "
+            "log-probabilities are summed; using the CPU",
+            value,
+        )
         return torch.device("cpu")
     return device
 

@@ -1,7 +1,8 @@
 """The record of a run: one row an answer, from which its numbers can be made again.
 
 A finished record is a Parquet file, whose metadata say how it was made. While a run
-goes on its rows are JSON lines, so that one which is killed leaves what it has.
+goes on its rows are JSON lines, the first of which says the same, so that one which is
+killed leaves what it has.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,9 @@ import torch
 from lm_latent_eval.durable import appending, replacing, whole_lines
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.metrics import Scored
 
 METADATA = b"lm_latent_eval"
-FORMAT = 1
+FORMAT = 2
 UNFINISHED = ".partial.jsonl"
 """How the file of a run ends that goes on, or was killed."""
 
@@ -58,158 +58,92 @@ TYPES = {
     "canonical": pa.float64(),
     "log_weights": pa.list_(pa.float64()),
 }
-"""Columns of a record, named as ``Row`` names them."""
+"""Columns of a record."""
 SCHEMA = pa.schema(list(TYPES.items()))
+_COLUMN = {
+    "index": "document",
+    "num_tokens": "tokens",
+    "log_evidence": "log_likelihood",
+    "unspelled": "unknown_words_not_spelled",
+    "respaced": "gaps_not_charged",
+}
+"""Columns that are named otherwise than the fields of ``Answer`` and ``Estimate``."""
+_MAY_BE_EMPTY = (
+    "stderr",
+    "unseen",
+    "upper",
+    "effective_sample_size",
+    "pareto_k",
+    "is_greedy",
+    "accuracy",
+    "canonical",
+)
+_KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
+_INFINITE = ("inf", "-inf", "nan")
+"""How ``plain`` writes what JSON has no number for."""
+
+Row = dict[str, Any]
+"""Column -> value, of one answer."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One answer: of a text, or of one option of a question."""
-
-    document: int
-    """Its place in the task."""
-    text: str
-    """Digest of what was scored, its context included."""
-    words: int
-    bytes: int
-    tokens: int
-    """Predicted ones."""
-    log_likelihood: float
-    """Estimated, nats."""
-    bound: str
-    """What the estimate is of log p: see ``Bound``."""
-    estimator: str
-    stderr: float | None
-    """Monte Carlo error of ``log_likelihood``, nats, what draws may have missed
-    included; None where it cannot be estimated."""
-    draws_stderr: float
-    """The same as the draws of its proposal tell it, nats; they cannot show what the
-    proposal never visits."""
-    effective_sample_size: float | None
-    pareto_k: float | None
-    num_samples: int
-    """K."""
-    evaluations: int
-    """Of p(x, z), all sentences and pilots together."""
-    sentences: int = 1
-    unseen: float | None = None
-    """Share of p(x) that the draws are likely to miss, by what a search found; None
-    where nothing was searched for."""
-    upper: float | None = None
-    """What log p is at most, on average over draws, nats; with ``bounds=both``."""
-    log_sum_weights: float | None = None
-    """Log of the sum of K weights, nats; None for what has no weights of its own, as a
-    beam or a product of sentences."""
-    log_sum_squared_weights: float | None = None
-    """The same of their squares: with the former and K, all that estimate, effective
-    sample size and draws' error of an importance sample need."""
-    stream: str = ""
-    unknown_words_not_spelled: int = 0
-    gaps_not_charged: int = 0
-    option: int = 0
-    """Which answer of a question it is."""
-    is_greedy: bool | None = None
-    accuracy: float | None = None
-    """The task's own, of the whole question."""
-    canonical: float | None = None
-    """Log p of the tokenizer's own segmentation, nats, where all are summed over."""
-    log_weights: tuple[float, ...] = field(default=(), repr=False)
-    """In the order drawn, nats, if they were asked for."""
-
-    @classmethod
-    def of(
-        cls,
-        answer: Answer,
-        scored: Scored,
-        *,
-        text: str,
-        document: int,
-        **more: Any,
-    ) -> Row:
-        """Describe an answer.
-
-        Args:
-            answer: What was found.
-            scored: The same with its sizes.
-            text: Digest of what was scored.
-            document: Its place in the task.
-            **more: Other fields.
-        """
-        estimate = scored.estimate
-        return cls(
-            document=document,
-            text=text,
-            words=scored.words,
-            bytes=scored.bytes,
-            tokens=estimate.num_tokens,
-            log_likelihood=estimate.log_evidence,
-            bound=str(estimate.bound),
-            estimator=estimate.estimator,
-            stderr=estimate.stderr,
-            draws_stderr=estimate.draws_stderr,
-            unseen=estimate.unseen,
-            upper=estimate.upper,
-            effective_sample_size=estimate.effective_sample_size,
-            pareto_k=estimate.pareto_k,
-            num_samples=estimate.num_samples,
-            evaluations=answer.evaluations,
-            sentences=answer.sentences,
-            stream=scored.stream,
-            unknown_words_not_spelled=scored.unspelled,
-            gaps_not_charged=scored.respaced,
-            canonical=answer.canonical,
-            log_weights=estimate.log_weights,
-            **_sums(estimate, answer.sentences),
-            **more,
-        )
-
-    @property
-    def scored(self) -> Scored:
-        """What metrics are made of."""
-        estimate = Estimate(
-            log_evidence=self.log_likelihood,
-            stderr=self.stderr,
-            draws_stderr=self.draws_stderr,
-            effective_sample_size=self.effective_sample_size,
-            pareto_k=self.pareto_k,
-            num_samples=self.num_samples,
-            num_tokens=self.tokens,
-            bound=Bound(self.bound),
-            estimator=self.estimator,
-            log_weights=self.log_weights,
-            unseen=self.unseen,
-            upper=self.upper,
-        )
-        return Scored(
-            estimate,
-            self.stream,
-            self.unknown_words_not_spelled,
-            self.gaps_not_charged,
-            self.words,
-            self.bytes,
-        )
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> Row:
-        """Read a row of a file back.
-
-        Raises:
-            TypeError: If a field is missing, or there is one too many.
-        """
-        infinite = {k: float(v) for k, v in values.items() if v in ("inf", "-inf")}
-        weights = tuple(map(float, values.get("log_weights") or ()))
-        return cls(**{**values, **infinite, "log_weights": weights})
+def row_of(answer: Answer) -> Row:
+    """Describe an answer by the columns of a record."""
+    known = {**vars(answer.estimate), **vars(answer), **_sums(answer)}
+    found = {_COLUMN.get(name, name): value for name, value in known.items()}
+    return {name: found[name] for name in TYPES} | {"bound": str(found["bound"])}
 
 
-def _sums(estimate: Estimate, sentences: int) -> dict[str, Any]:
-    """Return log sum w and log sum w^2 of one text's own weights."""
-    if not estimate.log_weights or sentences > 1:
-        return {}
-    log_w = torch.tensor(estimate.log_weights, dtype=torch.float64)
+def _sums(answer: Answer) -> dict[str, float | None]:
+    """Return log sum w and log sum w^2 of K weights, nats.
+
+    With K they are all that estimate, effective sample size and draws' error of an
+    importance sample need. None for what has no weights of its own, as a beam or a
+    product of sentences.
+    """
+    weights = answer.estimate.log_weights if answer.sentences == 1 else ()
+    log_w = torch.tensor(weights, dtype=torch.float64)
     return {
-        "log_sum_weights": log_w.logsumexp(0).item(),
-        "log_sum_squared_weights": (2 * log_w).logsumexp(0).item(),
+        "log_sum_weights": log_w.logsumexp(0).item() if weights else None,
+        "log_sum_squared_weights": (2 * log_w).logsumexp(0).item() if weights else None,
     }
+
+
+def answer_of(row: Any) -> Answer:
+    """Read a row back.
+
+    Raises:
+        KeyError: If a column is missing.
+        TypeError: If a value is of another type, or there is no row.
+        ValueError: If the values make no estimate.
+    """
+    if not isinstance(row, dict):
+        raise TypeError("no record")
+
+    def read(kind: type, *but: str) -> dict[str, Any]:
+        names = [field.name for field in fields(kind) if field.name not in but]
+        columns = ((name, _COLUMN.get(name, name)) for name in names)
+        return {name: _checked(column, row[column]) for name, column in columns}
+
+    values = read(Estimate)
+    estimate = Estimate(**{**values, "bound": Bound(values["bound"])})
+    return Answer(estimate=estimate, **read(Answer, "estimate", "replicates"))
+
+
+def _checked(column: str, value: Any) -> Any:
+    """Return a value of a column, or raise a ``TypeError``."""
+    if value is None and column in _MAY_BE_EMPTY:
+        return None
+    if column == "log_weights" and isinstance(value, list):
+        return tuple(_of_kind(column, each, float) for each in value)
+    return _of_kind(column, value, _KINDS.get(TYPES[column]))
+
+
+def _of_kind(column: str, value: Any, kind: type | None) -> Any:
+    if kind is float and (type(value) is int or value in _INFINITE):
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{column} is {value!r:.40}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -219,67 +153,100 @@ class Record:
     task: str
     settings: dict[str, Any]
     """What the numbers depend on, and what they are."""
-    rows: list[Row]
+    answers: Sequence[Answer]
     finished: bool = True
 
     @property
     def texts_digest(self) -> str:
         """A digest of all that was scored, in its order."""
-        texts = "\n".join(row.text for row in self.rows)
-        return hashlib.sha256(texts.encode()).hexdigest()[:16]
+        return _digest([answer.text for answer in self.answers])
 
 
-def write(record: Record, path: Path) -> None:
-    """Write a record, whole or not at all; log-weights where its rows have them."""
-    settings = {
-        "format": FORMAT,
-        "task": record.task,
-        "texts": record.texts_digest,
-        **record.settings,
-    }
-    columns = {name: [getattr(r, name) for r in record.rows] for name in TYPES}
-    if not any(columns["log_weights"]):
-        del columns["log_weights"]
-    schema = pa.schema([SCHEMA.field(name) for name in columns])
-    table = pa.table(columns, schema=schema)
-    metadata = {METADATA: json.dumps(settings).encode()}
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Write the record of a task, whole or not at all.
+
+    Args:
+        path: The file.
+        task: Its name.
+        settings: What the numbers depend on.
+        rows: Of its answers; log-weights take a column where there are some.
+    """
+    table = table_of(rows)
+    texts = _digest(table["text"].to_pylist())
+    if not any(row["log_weights"] for row in rows):
+        table = table.drop_columns("log_weights")
+    said = {"format": FORMAT, "task": task, "texts": texts, **settings}
+    metadata = {METADATA: json.dumps(said).encode()}
     with replacing(path) as partial:
         pq.write_table(table.replace_schema_metadata(metadata), partial)
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """Put rows into the columns of a record."""
+    columns = {name: [row[name] for row in rows] for name in TYPES}
+    return pa.table(columns, schema=SCHEMA)
 
 
 def read(path: Path) -> list[Record]:
     """Read a finished record, or those of all tasks of a run that was killed.
 
     Raises:
-        ValueError: If the file is none.
+        ValueError: If the file is none, or another version's.
     """
     try:
         if path.name.endswith(UNFINISHED):
             return _unfinished(path)
         table = pq.read_table(path)
         settings = json.loads((table.schema.metadata or {})[METADATA])
-        rows = [Row.read(values) for values in table.to_pylist()]
-        return [Record(settings.pop("task"), settings, rows)]
+        check_format(path, settings)
+        rows = table.to_pylist()
+        answers = [answer_of({"log_weights": [], **row}) for row in rows]
+        return [Record(settings.pop("task"), settings, answers)]
+    except FormatError:
+        raise
     except (pa.ArrowException, ValueError, KeyError, TypeError) as err:
         raise ValueError(f"{path} is no record of a run ({err!r:.200})") from err
 
 
+class FormatError(ValueError):
+    """A record in the format of another version."""
+
+
+def check_format(path: Path, settings: dict[str, Any]) -> None:
+    """Refuse the record of another version.
+
+    Raises:
+        FormatError: If it is one.
+    """
+    if (there := settings.get("format", 1)) != FORMAT:
+        raise FormatError(
+            f"{path} has records in format {there}, written by another version of "
+            f"lm-latent-eval; this one reads format {FORMAT}: run the command again, "
+            "with another path for its output"
+        )
+
+
 def _unfinished(path: Path) -> list[Record]:
     lines, _ = whole_lines(path)
-    settings, *answers = [json.loads(line) for line in lines.values()]
-    tasks: dict[str, list[Row]] = {}
-    for values in answers:
-        tasks.setdefault(values.pop("task"), []).append(Row.read(values))
-    for rows in tasks.values():  # as they were found, which is by length
-        rows.sort(key=lambda row: (row.document, row.option))
-    return [Record(task, settings, rows, False) for task, rows in tasks.items()]
+    settings, *rows = [json.loads(line) for line in lines.values()]
+    check_format(path, settings)
+    tasks: dict[str, list[Answer]] = {}
+    for row in rows:
+        tasks.setdefault(row["task"], []).append(answer_of(row))
+    for answers in tasks.values():  # as they were found, which is by length
+        answers.sort(key=lambda answer: (answer.index, answer.option))
+    return [Record(task, settings, answers, False) for task, answers in tasks.items()]
 
 
 @contextmanager
 def journal(
     path: Path, settings: dict[str, Any]
-) -> Iterator[Callable[[str, Row], None]]:
-    """Yield what keeps a row of a task at once, without its log-weights.
+) -> Iterator[Callable[[str, Answer], None]]:
+    """Yield what keeps an answer of a task at once, without its log-weights.
 
     Args:
         path: A file that a crash does not spoil; one that an earlier run left goes.
@@ -288,32 +255,41 @@ def journal(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with appending(path) as append:
+        append(line_of({"format": FORMAT, **settings}))
 
-        def add(values: dict[str, Any]) -> None:
-            line = json.dumps({name: plain(value) for name, value in values.items()})
-            append(line.encode() + b"\n")
+        def add(task: str, answer: Answer) -> None:
+            append(line_of({"task": task, **row_of(answer), "log_weights": []}))
 
-        add(settings)
-        yield lambda task, row: add({"task": task, **_without_weights(row)})
+        yield add
 
 
-def _without_weights(row: Row) -> dict[str, Any]:
-    return {name: value for name, value in vars(row).items() if name != "log_weights"}
+def line_of(values: dict[str, Any]) -> bytes:
+    """Write a row, or settings, as a line of JSON."""
+    return json.dumps({k: plain(v) for k, v in values.items()}).encode() + b"\n"
 
 
 def plain(value: Any) -> Any:
     """Write infinities as strings: JSON has no number for them."""
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
 
 __all__ = [
+    "FORMAT",
     "UNFINISHED",
+    "FormatError",
     "Record",
     "Row",
+    "answer_of",
+    "check_format",
     "journal",
+    "line_of",
     "plain",
     "read",
+    "row_of",
+    "table_of",
     "write",
 ]

@@ -19,13 +19,13 @@ from lm_latent_eval.latent import Mass, ReadsAhead, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
-from lm_latent_eval.scoring.answer import Answer, Part
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.generation import generate
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
-from lm_latent_eval.scoring.setting import Setting
+from lm_latent_eval.scoring.setting import Model, Setting
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.text.digests import digest
@@ -67,7 +67,8 @@ class Scorer:
             ValueError: If the model has no such estimator, proposal or policy, or a
                 batch size is none.
         """
-        self.checkpoint, self.model = checkpoint, checkpoint.model
+        self.checkpoint = checkpoint
+        self.model: Model = checkpoint.model
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
@@ -116,8 +117,7 @@ class Scorer:
     @property
     def mass(self) -> Mass:
         """What the probabilities of all texts total."""
-        mass: Mass = self.model.mass
-        return mass
+        return self.model.mass
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -207,9 +207,9 @@ class Scorer:
 
     @property
     def _tuned(self) -> Tuned | None:
-        """What the proposal was tuned on, if it was."""
-        tuned: Tuned | None = self.model.tuned.get(self.proposal.name)
-        return tuned
+        """What the proposal was tuned on, if it was, but for the model's own texts."""
+        tuned = self.model.tuned.get(self.proposal.name)
+        return tuned if tuned and tuned.texts else None
 
     def _warn_of_tuning(self, queries: Sequence[Query]) -> None:
         found = sum(self._was_tuned_on(query) for query in queries)
@@ -226,18 +226,18 @@ class Scorer:
         return self._tuned is not None and digest(query.text) in self._tuned.texts
 
     def _whole_queries(
-        self, parts: Iterable[Part], texts: Iterable[Text]
+        self, parts: Iterable[tuple[Text, Answer]], texts: Iterable[Text]
     ) -> Iterator[Answer]:
         """Put the sentences of each query together, as soon as all are there."""
         missing = Counter(text.query.index for text in texts)
-        found: dict[int, list[Part]] = {}
-        for part in parts:
-            query = part.text.query
-            together = found.setdefault(query.index, [])
-            together.append(part)
+        found: dict[int, dict[int, Answer]] = {}
+        for text, part in parts:
+            query = text.query
+            together = found.setdefault(query.index, {})
+            together[text.sentence] = part
             if len(together) == missing[query.index]:
-                stream = f"{self.options.seed}/{query.name}"
-                answer = Answer.of(found.pop(query.index), stream)
+                del found[query.index]
+                answer = Answer.product([together[n] for n in sorted(together)])
                 bound = answer.estimate.bound
                 if self.model.mass is Mass.UNNORMALISED:
                     bound = Bound.UNNORMALISED
@@ -248,4 +248,5 @@ class Scorer:
                     bound=bound,
                     upper=None if bound is Bound.NONE else answer.estimate.upper,
                 )
-                yield replace(answer, estimate=estimate)
+                stream = f"{self.options.seed}/{query.name}"
+                yield replace(answer, estimate=estimate, stream=stream)

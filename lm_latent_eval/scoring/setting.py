@@ -2,35 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
+from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.importance import DECISIONS
+from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Mass, WholeTextsOnly
+from lm_latent_eval.latent import Latents, Mass, UnfoldingLM, WholeTextsOnly
+from lm_latent_eval.models.proposals import HasProposals
+from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.texts import Text
+from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder
 from lm_latent_eval.text.unknown_words import UnknownWords
 
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
 TABLE = 1 << 25
 """Scores (texts x tokens x words) held at a time."""
+
+
+@dataclass
+class Room:
+    """What the memory of the device was found to hold."""
+
+    words: float = math.inf
+    """Texts x words of the longest."""
+
+
+class Sizes(Protocol):
+    """What scoring asks of a model's configuration."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids the model can utter."""
+        ...
+
+    @property
+    def num_words(self) -> int:
+        """The same, with those that it can copy."""
+        ...
+
+
+class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
+    """A latent LM as scoring asks it."""
+
+    @property
+    def config(self) -> Sizes:
+        """Its configuration."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        ...
+
+    @property
+    def mass(self) -> Mass:
+        """What its probabilities total."""
+        ...
+
+    @property
+    def estimators(self) -> Sequence[str]:
+        """Which of ours suit, the default first."""
+        ...
+
+    @property
+    def tuned(self) -> Mapping[str, Tuned]:
+        """Proposals that were fitted to texts."""
+        ...
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Yield its weights."""
+        ...
+
+    def next_token(self, encoded: object, log_w: Tensor, /) -> Tensor:
+        """See ``NextToken``; asked of models that generate."""
+        ...
 
 
 @dataclass(frozen=True)
 class Setting:
     """What whole texts, continuations and generation have in common."""
 
-    model: Any
-    proposal: Any
+    model: Model
+    proposal: Sampler[object]
     """Of whole texts: it may read them to their ends."""
-    stepwise: Any
+    stepwise: Sampler[object]
     """Of texts that go on: it stops where a context stops."""
     reader: Encoder
     options: ScoringOptions
@@ -42,9 +118,10 @@ class Setting:
     """The most that they take."""
     quiet: bool
     """Show no progress."""
+    room: Room = field(default_factory=Room)
 
     @property
-    def method(self) -> Any:
+    def method(self) -> Estimator:
         """The estimator."""
         return self.budget.method
 
@@ -58,6 +135,7 @@ class Setting:
                 max(1, DECISIONS // (longest * num_samples)),
                 max(1, TABLE // (longest * self.model.config.vocab_size)),
             )
+            size = int(min(size, max(1, self.room.words / longest)))
             # Padding at most doubles the pieces: a long text goes with long ones.
             # One of several pieces is read otherwise than one of a single piece.
             pieces = -(-order[0].num_words // PIECE)
@@ -65,6 +143,38 @@ class Setting:
             similar = (t for t in order[:size] if -(-t.num_words // PIECE) >= enough)
             yield (batch := list(similar))
             order = order[len(batch) :]
+
+    def fitting(
+        self, texts: list[Text], work: Callable[[list[Text]], T]
+    ) -> Iterator[tuple[list[Text], T]]:
+        """Do a batch's work; where memory runs out, that of its halves.
+
+        Later batches are as small from the beginning.
+
+        Raises:
+            ValueError: If a single text does not fit; the error names the query.
+        """
+        try:
+            found = work(texts)
+        except torch.OutOfMemoryError as err:
+            if len(texts) == 1:
+                with naming(texts[0].query):
+                    raise ValueError(
+                        f"{texts[0].num_words} words with "
+                        f"num_samples={self.options.num_samples} do not fit into the "
+                        f"memory of {self.model.device}: give fewer samples or "
+                        "another device"
+                    ) from err
+        else:
+            yield texts, found
+            return
+        # Out of the handler, which would keep what the batch had taken.
+        half = len(texts) // 2
+        longest = max(1, min(PIECE, max(text.num_words for text in texts)))
+        self.room.words = min(self.room.words, half * longest)
+        logger.info("out of memory: %d texts are halved", len(texts))
+        for some in (texts[:half], texts[half:]):
+            yield from self.fitting(some, work)
 
     def collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
         """Return the words to be predicted, or those of the contexts, as a batch."""
@@ -109,7 +219,7 @@ class Setting:
                 "something (contrastive entropy)"
             )
 
-    def bar(self, total: int, unit: str) -> Any:
+    def bar(self, total: int, unit: str) -> tqdm:
         """Show how far a run is."""
         title = f"latent likelihoods ({self.options.estimator})"
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)

@@ -1,4 +1,4 @@
-"""Tunes the proposal of a checkpoint to a file of texts."""
+"""Tunes the proposal of a checkpoint to a file of texts, and to the model's own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from lm_latent_eval.latent import Mass, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load
 from lm_latent_eval.models.proposals import RANGES
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned, dumps, grouped, spaced
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.training.fitting import Fit, fit
 from lm_latent_eval.training.options import Budget
 from lm_latent_eval.training.supervised import only_trainer
+
+LONGEST = 64
+"""Words of a text that the model writes."""
 
 
 def tune(
@@ -35,7 +41,7 @@ def tune(
 
     Args:
         directory: The checkpoint.
-        texts: None of which is to be scored.
+        texts: None of which is to be scored; none at all if the budget has ``sleep``.
         proposal: Its name; None is the model's first.
         budget: How much to spend.
         device: Where to compute.
@@ -68,7 +74,12 @@ def _tune(
             f"{directory} is a {checkpoint.name} model: it draws no latents, so there "
             "is nothing to tune"
         )
-    some, cut = _cut(checkpoint, texts, budget.texts)
+    some = spaced(texts, budget.texts)
+    cut = _cut(checkpoint, some, budget.texts)
+    if budget.sleep:
+        cut += _cut(checkpoint, written(checkpoint, budget), budget.sleep)
+    if not cut:
+        raise ValueError("no text has a word to tune by")
     batches = [_collate(checkpoint, group, device) for group in grouped(cut, _size)]
     found = fit(model, name, batches, RANGES, budget)
     if found.better:
@@ -79,26 +90,34 @@ def _tune(
     return checkpoint, name, found
 
 
-def _cut(
-    checkpoint: Checkpoint, texts: Sequence[str], most: int
-) -> tuple[list[str], list[Text]]:
-    """Return some of the texts, and their words, by sentence if the model wants it."""
+def written(checkpoint: Checkpoint, budget: Budget) -> list[str]:
+    """Return texts drawn from the model itself, as many as the budget's ``sleep``.
+
+    Each word is drawn from what the latents of the text so far predict, so a text is a
+    draw from p(x) but for their number.
+    """
+    options = ScoringOptions(num_samples=budget.num_samples, seed=budget.seed)
+    how = GenerationOptions(until=(), max_tokens=LONGEST, temperature=1.0)
+    queries = [(Query(n, f"sleep/{n}", ""), how) for n in range(budget.sleep)]
+    found = dict(Scorer(checkpoint, options, quiet=True).generate(queries))
+    return [found[n] for n in range(budget.sleep)]
+
+
+def _cut(checkpoint: Checkpoint, texts: Sequence[str], most: int) -> list[Text]:
+    """Return the words of texts, by sentence if the model wants it."""
     model = checkpoint.model
     cut = Cutter(
         checkpoint.encoder(),
         model.sentence_starts if isinstance(model, SentenceModel) else None,
         ends=model.mass in (Mass.ONE, Mass.LESS),
     )
-    some = spaced(texts, most)
     parts = [
         part
-        for n, text in enumerate(some)
+        for n, text in enumerate(texts)
         for part in cut.whole(Query(n, f"text/{n}", text))
         if part.words
     ]
-    if not parts:
-        raise ValueError("no text has a word to tune by")
-    return some, spaced(parts, most)
+    return spaced(parts, most)
 
 
 def _size(text: Text) -> int:

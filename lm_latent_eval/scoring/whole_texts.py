@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference import ImportanceSampling, Mixed
-from lm_latent_eval.scoring.answer import Part
+from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce, is_much, recommend
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
@@ -25,7 +25,7 @@ class WholeTexts:
 
     setting: Setting
 
-    def parts(self, texts: list[Text]) -> Iterator[Part]:
+    def parts(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
         """Estimate texts, those without words among them, and show progress.
 
         Raises:
@@ -37,14 +37,14 @@ class WholeTexts:
         for text in texts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
-                yield Part(text, known)
+                yield text, Answer.of(text, known)
         parts = self.estimate(worded)
         with self.setting.bar(len(worded), "texts") as bar:
             for part in parts:
                 yield part
                 bar.update()
 
-    def estimate(self, texts: list[Text]) -> Iterator[Part]:
+    def estimate(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
         """Estimate whole texts, their white space included.
 
         Args:
@@ -58,8 +58,10 @@ class WholeTexts:
         """
         return self._estimates(list(self.setting.budget.spend(texts, self.draw)))
 
-    def _estimates(self, groups: list[tuple[Any, list[Text]]]) -> Iterator[Part]:
-        again: dict[Any, list[Text]] = {}
+    def _estimates(
+        self, groups: list[tuple[Estimator, list[Text]]]
+    ) -> Iterator[tuple[Text, Answer]]:
+        again: dict[Estimator, list[Text]] = {}
         spent: dict[str, int] = {}
         for method, group in groups:
             for text, log_w in self.draw(method, group) if group else ():
@@ -75,8 +77,8 @@ class WholeTexts:
                 yield self._part(method, text, log_w, spent)
 
     def _part(
-        self, method: Any, text: Text, log_w: Tensor, spent: dict[str, int]
-    ) -> Part:
+        self, method: Estimator, text: Text, log_w: Tensor, spent: dict[str, int]
+    ) -> tuple[Text, Answer]:
         with naming(text.query):
             estimate = method.estimate(log_w, len(text.words))
         if self.setting.options.bounds == "both" and estimate.stderr is not None:
@@ -84,7 +86,7 @@ class WholeTexts:
             psi = method.estimate(others, len(text.words)).log_evidence
             estimate = estimate.bounded_above(psi)
             spent[text.name] += method.num_samples
-        return Part(text, estimate, pilot=spent[text.name])
+        return text, Answer.of(text, estimate, pilot=spent[text.name])
 
     def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
         """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
@@ -102,25 +104,27 @@ class WholeTexts:
         return self.draw(self.setting.method, texts)
 
     def draw(
-        self, method: Any, texts: list[Text], purpose: str = ""
+        self, method: Estimator, texts: list[Text], purpose: str = ""
     ) -> Iterator[tuple[Text, Tensor]]:
         """Weigh texts by an estimator, with random numbers for a purpose."""
         for batch in self.setting.batches(texts, method.num_samples):
-            log_w = self._log_weights(method, batch, purpose).cpu()
-            for text, row in zip(batch, log_w, strict=True):
-                yield text, row + text.log_spacing
+            weigh = partial(self._log_weights, method, purpose)
+            for some, log_w in self.setting.fitting(batch, weigh):
+                for text, row in zip(some, log_w, strict=True):
+                    yield text, row + text.log_spacing
 
-    def _log_weights(self, method: Any, texts: list[Text], purpose: str) -> Tensor:
-        """Weigh the latents of whole texts, (B, K)."""
+    def _log_weights(
+        self, method: Estimator, purpose: str, texts: list[Text]
+    ) -> Tensor:
+        """Weigh the latents of whole texts, (B, K), on the CPU."""
 
         def weigh(some: list[Text]) -> Tensor:
-            log_w: Tensor = method.log_weights(
+            return method.log_weights(
                 self.setting.model,
                 self.setting.proposal,
                 self.setting.collate(some),
                 self.setting.keys(some, purpose),
-            )
-            return log_w
+            ).cpu()
 
         try:
             return weigh(texts)
@@ -133,8 +137,9 @@ class WholeTexts:
     def _recommend(self, texts: list[Text]) -> None:
         """Before a long run, say how many samples a few of its texts ask for."""
         method, apart = self.setting.method, len(texts) // FEW
-        drawn = isinstance(method, ImportanceSampling | Mixed)
-        if not (drawn and apart and is_much(method, [len(t.words) for t in texts])):
+        if not isinstance(method, ImportanceSampling | Mixed):
+            return
+        if not (apart and is_much(method, [len(t.words) for t in texts])):
             return
         small = replace(method, num_samples=min(method.num_samples, FEW_SAMPLES))
         few = self.draw(small, texts[::apart][:FEW], "recommend")

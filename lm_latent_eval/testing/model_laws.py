@@ -363,14 +363,14 @@ def device_moves_no_number(case: Case, name: str) -> None:
 
 def _numbers_on(case: Case, name: str, device: str) -> list[Tensor]:
     model, proposal = case.model, case.proposal(name)
-    texts = case.readable(proposal)[1:4]
+    texts, stops = case.readable(proposal)[1:4], isinstance(proposal, LeftToRight)
     batch, ids = case.batch(texts, device), keys(len(texts))
     draw = ImportanceSampling(4)
     found = [
         draw.log_weights(model, proposal, batch, ids),
         BeamMarginalization(3).log_weights(model, proposal, batch, ids),
     ]
-    if isinstance(proposal, LeftToRight):
+    if stops:
         begin = Particles.begin(len(texts), device)
         piece = batch.piece(0, case.length - 1)
         read = draw.extend(model, proposal, piece, ids, [0] * len(texts), begin)

@@ -19,8 +19,10 @@ by Newton's method, and then there are fresh ones. The last round is kept if it 
 nearer to p than the first, on draws of both that fitted neither, by more than twice the
 standard error of that difference over texts.
 
-Source: Bornschein and Bengio (2015), section 2.3; Le et al. (2019). There is no sleep
-phase: p's own texts are unlike those that are scored where p is poor.
+Texts that were drawn from p are texts like others here. The sleep phase would take the
+one z that each was drawn with; the weighted draws stand for all z that p(z | x) allows.
+
+Source: Bornschein and Bengio (2015), section 2.3; Le et al. (2019).
 """
 
 from __future__ import annotations

@@ -263,12 +263,14 @@ class Budget:
 
     Attributes:
         texts: At most; of more, as many at even distances.
+        sleep: Texts drawn from the model itself, beside those given or without any.
         num_samples: Latents drawn a text and round.
         rounds: Of fitting to fresh draws.
         seed: Of the draws.
     """
 
     texts: int = 40
+    sleep: int = 0
     num_samples: int = 100
     rounds: int = 3
     seed: int = 0
@@ -280,5 +282,6 @@ class Budget:
                 raise ValueError(
                     f"{name}={getattr(self, name)}: expected at least {least}"
                 )
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}: expected at least 0")
+        for name in ("sleep", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 0")

@@ -21,7 +21,7 @@ HELD_OUT = 10
 """Every tenth word type says when to stop."""
 
 
-def train(
+def learn_orthography(
     texts: Sequence[str],
     tokenizer: WordTokenizer,
     *,

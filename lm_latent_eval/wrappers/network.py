@@ -10,14 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
 """What a configuration says of its files, and moves no number."""
-CONFIGURED_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
+CONFIGURED_LENGTHS = (
+    "n_positions",
+    "max_position_embeddings",
+    "n_ctx",
+    "max_sequence_length",  # LLaDA
+    "model_length",  # MDLM
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ class Network:
                 weights.
 
         Raises:
-            ValueError: If neither says how many tokens it reads.
+            ValueError: If neither says how many tokens it reads, or it has not so many
+                positions.
         """
         model.eval()
         if prefix_token is None:
@@ -77,8 +84,12 @@ class Network:
         if prefix_token is None:
             prefix_token = tokenizer.eos_token_id
         if max_length is None:
-            max_length = _max_length(model, tokenizer)
-        configured = _configured_length(model) or max_length
+            max_length = configured_length(model, tokenizer)
+        if (table := _table_of_positions(model)) and max_length > table:
+            raise ValueError(
+                f"max_length={max_length}: the network has positions for {table} tokens"
+            )
+        configured = _length_in(model) or max_length
         return cls(
             model,
             tokenizer,
@@ -125,6 +136,19 @@ class Network:
         return self.model.device
 
     @property
+    def computed_in(self) -> torch.dtype:
+        """The type that it computes in."""
+        return self.mixed_precision or self.model.dtype
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which it computes."""
+        return torch.autocast(
+            self.device.type,
+            dtype=self.mixed_precision,
+            enabled=self.mixed_precision is not None,
+        )
+
+    @property
     def about(self) -> dict[str, Any]:
         """What results say of it, as JSON."""
         return {
@@ -155,16 +179,39 @@ def check_causal(network: Network) -> None:
         )
 
 
-def _configured_length(model: PreTrainedModel) -> int | None:
+def _length_in(model: PreTrainedModel) -> int | None:
+    """Return what a configuration says, or a table of positions where that is less."""
     config = model.config.get_text_config()
     for name in CONFIGURED_LENGTHS:
         if isinstance(length := getattr(config, name, None), int):
-            return length
+            return min(length, _table_of_positions(model) or length)
     return None
 
 
-def _max_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    if length := _configured_length(model):
+def _table_of_positions(model: PreTrainedModel) -> int | None:
+    """Return how many positions RoBERTa and its kin can name; None of other networks.
+
+    The first position of a text follows that of padding, so a table of 514 has 512.
+    """
+    for name, module in model.named_modules():
+        if (
+            name.endswith("position_embeddings")
+            and isinstance(module, nn.Embedding)
+            and module.padding_idx is not None
+        ):
+            return module.num_embeddings - module.padding_idx - 1
+    return None
+
+
+def configured_length(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> int:
+    """Return how many tokens a network reads at once, as itself or its tokenizer says.
+
+    Raises:
+        ValueError: If neither does.
+    """
+    if length := _length_in(model):
         return length
     if tokenizer.model_max_length < 10**12:  # transformers says 10^30 for "unknown"
         return int(tokenizer.model_max_length)

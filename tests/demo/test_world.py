@@ -308,3 +308,8 @@ def test_the_command_writes_json_lines(world, tmp_path, capsys):
         assert records == world.documents(split)
         assert texts == [raw_text(d) for d in world.documents(split)]
     assert "3000 documents" in capsys.readouterr().out
+
+
+def test_the_command_says_where_the_model_is(capsys):
+    main(["--checkpoint"])
+    assert (Path(capsys.readouterr().out.rstrip("\n")) / "model.safetensors").is_file()

@@ -169,12 +169,12 @@ def test_a_product_of_parts_by_hand():
     assert math.exp(both.log_evidence) == pytest.approx(0.3 * 0.4)
     errors = math.hypot(a.draws_stderr, b.draws_stderr)
     assert (both.stderr, both.draws_stderr) == (None, pytest.approx(errors))
-    known = Estimate.product([a.checked(0.1), b.checked(0.2)])
+    known = Estimate.product([a.checked(0.1, 0.5), b.checked(0.2, 0.5)])
     missed = -math.log(0.9) - math.log(0.8)
     assert known.missed == pytest.approx(missed)
     expected = math.hypot(errors, missed)
     assert (known.stderr, known.unseen) == (pytest.approx(expected), 0.2)
-    assert Estimate.product([a.checked(0.1), b]).stderr is None
+    assert Estimate.product([a.checked(0.1, 0.5), b]).stderr is None
     assert both.effective_sample_size == b.effective_sample_size < 3
     assert both.num_tokens == 7
     assert both.num_samples == 3
@@ -241,25 +241,43 @@ def test_what_is_sure_weighs_the_same_under_every_draw():
 
 
 @pytest.mark.parametrize(
-    ("unseen", "found", "known"),
+    ("unseen", "found", "left"),
     [
-        (0.0, 1.0, True),
-        (0.98, 1.0, True),
-        (0.995, 1.0, False),
-        (0.4, 0.01, True),
-        (0.6, 0.01, False),
+        (0.0, 1.0, 0.2),
+        (0.98, 1.0, 0.2),
+        (0.995, 1.0, None),
+        (0.4, 0.97, 0.2),
+        (0.4, 0.91, 0.45),
+        (0.4, 0.79, 1.0),
+        (0.4, 0.01, 1.0),
+        (0.6, 0.01, None),
     ],
 )
-def test_an_error_is_given_where_search_and_draws_agree(unseen, found, known):
+def test_an_error_is_given_where_search_and_draws_agree(unseen, found, left):
+    """The rest of p-hat, of which draws see 1 - u, is that much larger."""
     estimate = Estimate.from_log_weights(draws(), num_tokens=12)
     checked = estimate.checked(unseen, found)
-    assert (checked.stderr is not None) == known
     assert (checked.unseen, checked.draws_stderr) == (unseen, estimate.draws_stderr)
+    if left is None:
+        assert checked.stderr is None
+    else:
+        larger = 1 - left + left / (1 - unseen)
+        assert checked.missed == pytest.approx(math.log(larger), abs=1e-7)
+
+
+@pytest.mark.parametrize(("found", "known"), [(0.91, True), (0.89, False)])
+def test_draws_of_another_proposal_have_an_error_if_little_is_left_to_them(
+    found, known
+):
+    checked = part([0.2, 0.4, 0.3]).checked(0.4, found, same=False)
+    assert checked.unseen == 0.4
     if known:
-        assert checked.missed == pytest.approx(-math.log1p(-unseen), abs=1e-7)
+        assert checked.missed == pytest.approx(-math.log(0.6))
+    else:
+        assert checked.stderr is None
 
 
 def test_draws_that_are_worth_next_to_nothing_have_no_error():
     estimate = part([1e-6] * 30 + [1.0])
     assert estimate.draws_stderr > 0.5, "premise"
-    assert estimate.checked(0.0).stderr is None
+    assert estimate.checked(0.0, 1.0).stderr is None

@@ -312,34 +312,51 @@ def test_pareto_k_of_generalized_pareto_weights(shape):
     assert abs(found.mean().item() - expected) < 5 * tolerance
 
 
-@pytest.mark.parametrize("num_samples", [25, 60, 225, 226, 1000])
+def of_arviz(log_w):
+    """Return its k; NaN where it refuses, which some of its versions do by an error."""
+    try:
+        return float(array_stats.psislw(-log_w.numpy())[1])
+    except ValueError:
+        return math.nan
+
+
+@pytest.mark.parametrize("num_samples", [30, 60, 225, 226, 1000])
 def test_pareto_k_is_that_of_arviz(num_samples):
     log_w = normal(4, num_samples, seed=5, sd=2.0)
 
-    expected = [float(array_stats.psislw(-row.numpy())[1]) for row in log_w]
-
-    assert pareto_k(log_w).tolist() == expected
+    assert pareto_k(log_w).tolist() == [of_arviz(row) for row in log_w]
 
 
-@pytest.mark.parametrize("num_samples", [25, 29, 30, 224, 225, 226, 900, 1000])
+@pytest.mark.parametrize("num_samples", [30, 100, 400])
+def test_equal_weights_in_the_tail_are_as_good_as_nearly_equal_ones(num_samples):
+    """Latents are drawn more than once; versions of arviz-stats disagree on these."""
+    log_w = normal(num_samples, seed=7).sort().values
+    first = math.floor(min(num_samples / 5, 3 * math.sqrt(num_samples)))
+    log_w[-first : -first // 2] = log_w[-first]
+    nearly = log_w + 1e-7 * normal(num_samples, seed=8)
+
+    assert pareto_k(log_w).isfinite()
+    assert abs(pareto_k(log_w) - pareto_k(nearly)) < 1e-4
+
+
+@pytest.mark.parametrize("num_samples", [30, 34, 35, 224, 225, 226, 900, 1000])
 def test_tail_is_as_long_as_that_of_arviz(num_samples):
     wide = 3 * math.sqrt(num_samples) if num_samples > 225 else num_samples / 5
     log_w = torch.linspace(-5, -1, num_samples, dtype=torch.float64)
     log_w[-math.floor(wide) + 1 :] = 0.0
-    assert math.isfinite(float(array_stats.psislw(-log_w.numpy())[1]))
+    assert math.isfinite(of_arviz(log_w))
     assert pareto_k(log_w).isfinite()
 
     log_w[-math.floor(wide) :] = 0.0
-    with pytest.raises(ValueError, match="tail values are the same"):
-        array_stats.psislw(-log_w.numpy())
+    assert not math.isfinite(of_arviz(log_w))
     assert pareto_k(log_w) == -math.inf
 
 
 def test_too_few_weights_are_unreliable():
-    assert pareto_k(normal(24, seed=6)) == math.inf
-    assert pareto_k(normal(25, seed=6)).isfinite()
+    assert pareto_k(normal(29, seed=6)) == math.inf
+    assert pareto_k(normal(30, seed=6)).isfinite()
     mostly_zero = torch.full((1000,), -torch.inf, dtype=torch.float64)
-    mostly_zero[:24] = normal(24, seed=6)
+    mostly_zero[:29] = normal(29, seed=6)
     assert pareto_k(mostly_zero) == math.inf
 
 

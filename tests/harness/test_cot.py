@@ -8,6 +8,7 @@ import math
 import lm_eval
 import pytest
 import torch
+from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import (
     BertConfig,
@@ -23,6 +24,7 @@ from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import Choices, text, thought_files
 from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.network import Network
 from tests.stock_tasks import STOCK
@@ -120,14 +122,14 @@ def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsy
         for found in records.read(path)
     ]
     # The rows of the record are the estimates of the thoughts that lie beside it.
-    said = {(row.document, row.option): row.log_likelihood for row in record.rows}
+    said = {(a.index, a.option): a.estimate.log_evidence for a in record.answers}
     for question in kept.questions:
         log_p = question.thoughts.log_weights.logsumexp(-1) - math.log(40)
         for option, value in enumerate(log_p.tolist()):
             assert said[question.document, option] == pytest.approx(value, rel=1e-12)
     # One question's thoughts serve its three answers.
     assert len(kept.questions) == len(ASKED)
-    assert {row.stream for row in record.rows} == {
+    assert {answer.stream for answer in record.answers} == {
         f"arc_easy/{n}" for n in range(len(ASKED))
     }
     # What is right is what the task says.
@@ -166,7 +168,8 @@ def test_other_answers_are_scored_from_the_file(
     lines = [{"document": n, "answers": [" c", " a"]} for n in (3, 1)]
     answers.write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(
-        "lm_latent_eval.wrappers.cot.scorer.draw", lambda *_, **__: pytest.fail("drew")
+        "lm_latent_eval.wrappers.cot.thinking.draw",
+        lambda *_, **__: pytest.fail("drew"),
     )
     command = ["thoughts", str(path), "--answers", str(answers), "--model"]
     main([*command, directory, "--format", "csv", "--device", "cpu"])
@@ -210,6 +213,29 @@ def test_python_opens_it(directory):
         model.log_likelihood(["a b"], **OPTIONS)
     with pytest.raises(ValueError, match="option='thoughts'"):
         model.log_likelihood([" c"], contexts=["a"], thoughts=3, **OPTIONS)
+
+
+def test_mixed_precision_is_that_of_hf(directory):
+    """A thought's tokens, as drawn, have what ``hf`` gives them in that precision."""
+    mixed = {"dtype": "float32", "mixed_precision_dtype": "bfloat16"}
+    lm, hf = backend(directory, **mixed), HFLM(directory, device="cpu", **mixed)
+    assert lm.fingerprint["dtype"] == "torch.bfloat16"
+    kept = tiny.keeping(lm._scorer)
+    list(lm._scorer.score_continuations([Query(0, "t/0", " c", "a b")]))
+    [thoughts] = kept
+    prompt = lm._scorer.marks.prompt("a b")
+    exact = backend(directory, dtype="float32")._scorer
+    for thought, log_p in zip(thoughts.drawn, thoughts.log_p.tolist(), strict=True):
+        ids = torch.tensor([[*prompt, *thought.tokens]])
+        rows = hf._model_call(ids)[0].double().log_softmax(-1)[len(prompt) - 1 : -1]
+        targets = ids[0, len(prompt) :, None]
+        # A score in bfloat16 has a rounding error of 2^-8 of its size, here below 4;
+        # read with a cache or without, in batches or alone, it is another.
+        bound = 4 * 2**-8 * 2 * len(targets)
+        assert log_p == pytest.approx(rows.gather(-1, targets).sum().item(), abs=bound)
+    whole = tiny.keeping(exact)
+    list(exact.score_continuations([Query(0, "t/0", " c", "a b")]))
+    assert not torch.equal(whole[0].log_p, thoughts.log_p)
 
 
 def test_rolling_and_generation_are_refused_with_the_reason(directory):

@@ -17,7 +17,7 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import metrics
 from lm_latent_eval.harness.metrics import process_text
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.metrics import METRICS, Scored
+from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
 
 # Two documents of 3 and 2 words, 10 and 5 bytes, 4 and 3 predicted tokens; two draws
@@ -34,8 +34,8 @@ PRODUCTS = (1 / 32, 3 / 32)
 """Of the first draws and of the second draws."""
 
 
-def answer(estimate, stream="", unspelled=0, respaced=0):
-    return Answer(0, estimate, stream, unspelled, respaced)
+def answer(text, estimate, stream="", unspelled=0):
+    return Answer(0, estimate, stream, unspelled).about(text)
 
 
 def sampled(*, streams=("a", "b"), weights=WEIGHTS, unspelled=(0, 0)):
@@ -46,13 +46,13 @@ def sampled(*, streams=("a", "b"), weights=WEIGHTS, unspelled=(0, 0)):
         for w, t in zip(weights, TOKENS, strict=True)
     ]
     columns = zip(TEXTS, estimates, streams, unspelled, strict=True)
-    return [Scored.of(text, answer(e, s, u)) for text, e, s, u in columns]
+    return [answer(*each) for each in columns]
 
 
 def plain():
     values = (math.log(1 / 2), math.log(1 / 8))
     return [
-        Scored.exact(text, value) for text, value in zip(TEXTS, values, strict=True)
+        Answer.exact(value, text) for text, value in zip(TEXTS, values, strict=True)
     ]
 
 
@@ -63,16 +63,13 @@ def beams():
         )
         for w, t in zip(WEIGHTS, TOKENS, strict=True)
     ]
-    return [
-        Scored.of(text, answer(estimate))
-        for text, estimate in zip(TEXTS, estimates, strict=True)
-    ]
+    return [answer(*each) for each in zip(TEXTS, estimates, strict=True)]
 
 
 def test_counts():
-    scored = Scored.exact("dré  b\n", -2.0)
+    scored = Answer.exact(-2.0, "dré  b\n")
     assert (scored.words, scored.bytes) == (2, 8)
-    empty = Scored.exact("", -2.0)
+    empty = Answer.exact(-2.0, "")
     assert (empty.words, empty.bytes) == (1, 0)
 
 
@@ -97,7 +94,7 @@ def test_rates_per_byte_are_refused_where_gaps_were_not_charged():
 
 
 def test_what_is_known_for_sure_weighs_the_same_under_every_draw():
-    items = [*sampled(), Scored.exact("", math.log(1 / 2))]
+    items = [*sampled(), Answer.exact(math.log(1 / 2), "")]
     expected = (sum(PRODUCTS) / 2 / 2) ** (-1 / 8)
     assert METRICS["corpus_token_perplexity"](items) == pytest.approx(expected)
     assert METRICS["effective_samples_corpus"](items) == pytest.approx(1.6)
@@ -197,7 +194,7 @@ def test_a_share_of_documents_is_unreliable():
     good = torch.linspace(-1, 1, 400, dtype=torch.float64)
     heavy = torch.tensor([0.0] * 390 + [30.0 + i for i in range(10)]).double()
     items = [
-        Scored.of("a b", answer(Estimate.from_log_weights(log_w, num_tokens=2), str(i)))
+        answer("a b", Estimate.from_log_weights(log_w, num_tokens=2), str(i))
         for i, log_w in enumerate((good, good, good, heavy))
     ]
     assert METRICS["share_pareto_k_above_0.7"](items) == 0.25
@@ -207,7 +204,7 @@ def test_process_text_gives_every_metric_the_document():
     answers = process_text({"text": "a bc"}, [-3.0])
     assert set(answers) == set(METRICS) == set(metrics.METRICS)
     for term in answers.values():
-        assert pickle.loads(pickle.dumps(term)).scored == Scored.exact("a bc", -3.0)
+        assert pickle.loads(pickle.dumps(term)).answer == Answer.exact(-3.0, "a bc")
 
 
 def test_the_sample_log_is_plain_json_with_what_a_metric_sums():

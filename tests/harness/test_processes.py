@@ -12,6 +12,7 @@ import pytest
 from lm_latent_eval.harness.backends import LatentKGLM
 from tests.conftest import PROJECT
 from tests.tiny_checkpoint import conditional, rolling
+from tests.wrappers.mdm import tiny as mdm
 
 WORKER = """
 import json, sys
@@ -72,58 +73,72 @@ def questions(**_):
     ])}
 """
 
-LAUNCH = (
+ACCELERATE = (
     # "multi_gpu" starts processes; where there is no GPU they take the CPU. With
     # --cpu, accelerate starts one process, whatever --num_processes says.
     *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
     *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
     *("--main_process_port", "0"),
 )
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def launch(folder, worker, arguments, how):
+    """Run a worker alone, or as several processes; return what it wrote as JSON."""
+    script, out = folder / "worker.py", folder / "out.json"
+    script.write_text(worker)
+    done = subprocess.run(
+        [sys.executable, *how, *map(str, [script, *arguments, out])],
+        cwd=folder,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(PROJECT),
+            "CUDA_VISIBLE_DEVICES": "",
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(out.read_text())
 
 
 @pytest.fixture(scope="module")
-def run(tiny, tmp_path_factory):
-    """Run the worker alone or launched; return its runs."""
+def folder(tmp_path_factory):
+    """A folder with the tasks that workers run."""
     folder = tmp_path_factory.mktemp("processes")
     (folder / "tasks").mkdir()
     (folder / "tasks" / "questions.yaml").write_text(TASK)
     (folder / "tasks" / "functions.py").write_text(FUNCTIONS)
     (folder / "text.txt").write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
-    (folder / "worker.py").write_text(WORKER)
+    return folder
 
-    def start(name, launch):
-        out = folder / f"{name}.json"
-        arguments = [
-            folder / "worker.py",
-            tiny,
-            folder / "text.txt",
-            f"{PROJECT / 'tasks'}:{folder / 'tasks'}",
-            folder / f"{name}-cache",
-            out,
-        ]
-        done = subprocess.run(
-            [sys.executable, *launch, *map(str, arguments)],
-            cwd=folder,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": str(PROJECT),
-                "CUDA_VISIBLE_DEVICES": "",
-            },
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(out.read_text())
+
+@pytest.fixture(scope="module")
+def run(tiny, folder):
+    """Run the worker alone or launched; return its runs."""
+
+    def start(name, how):
+        tasks = f"{PROJECT / 'tasks'}:{folder / 'tasks'}"
+        text, cache = folder / "text.txt", folder / f"{name}-cache"
+        return launch(folder, WORKER, [tiny, text, tasks, cache], how)
 
     return start
 
 
+@pytest.fixture(scope="module")
+def alone(run):
+    return run("alone", ())
+
+
 @pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one(run):
-    alone, two = run("alone", ()), run("two", LAUNCH)
+@pytest.mark.parametrize(
+    "launch", [ACCELERATE, TORCHRUN], ids=["accelerate", "torchrun"]
+)
+def test_two_processes_give_the_numbers_of_one(run, alone, launch):
+    two = run(launch[1], launch)
     for runs in (alone, two):
         for cached in runs[1:]:
             assert_close(cached[0], runs[0][0])
@@ -141,6 +156,54 @@ def test_two_processes_give_the_numbers_of_one(run):
         assert runs[2][1]["requests"] == 0
     for name, value in alone[0][1].items():
         assert two[0][1][name] == close_to(value), name
+
+
+MDM_WORKER = """
+import json, sys
+import lm_eval, torch
+from lm_eval.tasks import TaskManager
+from lm_latent_eval.harness.wrappers.mdm import LatentMDM
+
+torch.set_num_threads(1)
+network, text, tasks, out = sys.argv[1:]
+lm = LatentMDM(pretrained=network, num_samples=16, device="cpu", max_length=20)
+manager = TaskManager(
+    include_path=tasks.split(":"), include_defaults=False, metadata={"text_file": text}
+)
+results = lm_eval.simple_evaluate(
+    model=lm,
+    tasks=["latent_perplexity", "tiny_questions"],
+    task_manager=manager,
+    bootstrap_iters=0,
+)
+if lm.rank == 0:
+    said = results["config"]["latent_eval"]
+    answers = [
+        [r[0] for r in s["filtered_resps"]]
+        for s in results["samples"]["tiny_questions"]
+    ]
+    with open(out, "w") as file:
+        json.dump([results["results"], said, lm.world_size, sorted(answers)], file)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_unmask_as_one(folder, tmp_path):
+    network = mdm.network("bert", framed=True)
+    network.model.save_pretrained(tmp_path)
+    network.tokenizer.save_pretrained(tmp_path)
+    tasks = f"{PROJECT / 'tasks'}:{folder / 'tasks'}"
+    arguments = [tmp_path, folder / "text.txt", tasks]
+    alone, two = (
+        launch(folder, MDM_WORKER, arguments, how) for how in ((), ACCELERATE)
+    )
+    assert (alone[2], two[2]) == (1, 2)
+    assert_close(two[0], alone[0])
+    for name, value in alone[1].items():
+        assert two[1][name] == close_to(value), name
+    assert two[1]["questions"] == 5 and two[1]["requests"] == 3 + 15
+    for one, other in zip(alone[3], two[3], strict=True):
+        assert other == pytest.approx(one, rel=1e-9)
 
 
 def assert_close(found, expected):

@@ -14,8 +14,7 @@ from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.contrastive import DISTORTION
-from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.records import Recorder
+from lm_latent_eval.harness.records import _answers
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
@@ -67,17 +66,18 @@ def test_a_record_gives_the_results_again(run, tmp_path):
     found = written(results, tmp_path / "out" / "tiny")
     assert sorted(found) == TASKS
     texts = found["latent_perplexity"]
-    items = [row.scored for row in texts.rows]
     for name, metric in METRICS.items():
-        assert results["results"]["latent_perplexity"][f"{name},none"] == metric(items)
-    assert [row.document for row in texts.rows] == [0, 1, 2]
+        assert results["results"]["latent_perplexity"][f"{name},none"] == metric(
+            texts.answers
+        )
+    assert [answer.index for answer in texts.answers] == [0, 1, 2]
     assert texts.settings["seed"] == 0
     assert texts.settings["checkpoint"] == results["config"]["checkpoint_digest"]
-    questions = found["tiny_questions"].rows
-    assert [(row.document, row.option) for row in questions] == [
+    questions = found["tiny_questions"].answers
+    assert [(answer.index, answer.option) for answer in questions] == [
         (document, option) for document in range(5) for option in range(3)
     ]
-    accuracy = sum(row.accuracy for row in questions) / 15
+    accuracy = sum(answer.accuracy for answer in questions) / 15
     assert accuracy == results["results"]["tiny_questions"]["acc,none"]
     samples = results["samples"]["latent_perplexity"]
     assert json.loads(json.dumps(samples))[0]["word_perplexity"][1] == 4
@@ -89,7 +89,9 @@ def test_answers_from_a_cache_are_in_the_record_too(run, tmp_path):
     assert again["config"]["latent_eval"]["requests"] == 0, "premise"
     found = written(again, tmp_path / "b" / "tiny")
     assert found == written(first, tmp_path / "a" / "tiny")
-    assert found["latent_perplexity"].rows[0].log_weights == (), "nobody asked"
+    assert found["latent_perplexity"].answers[0].estimate.log_weights == (), (
+        "nobody asked"
+    )
 
 
 def test_a_killed_run_leaves_its_answers(run, tmp_path):
@@ -110,7 +112,7 @@ def test_a_killed_run_leaves_its_answers(run, tmp_path):
         for path in folder.glob(f"*texts*{records.UNFINISHED}")
         for record in records.read(path)
     ]
-    assert (left.task, len(left.rows), left.finished) == (TASKS[0], 3, False)
+    assert (left.task, len(left.answers), left.finished) == (TASKS[0], 3, False)
     run(str(tmp_path / "out"))
     assert not list(folder.glob(f"*{records.UNFINISHED}")), "the same run, finished"
 
@@ -118,19 +120,18 @@ def test_a_killed_run_leaves_its_answers(run, tmp_path):
 def test_distorted_copies_are_no_corpus(backend):
     [score] = backend(num_samples=5).loglikelihood_rolling(rolling("the fox"))
 
-    def rows(doc):
+    def answers(doc):
         instance = Instance("loglikelihood_rolling", doc, ("the fox",), 0)
         instance.metadata, instance.resps = ("t", 0, 1), [score]
         instance.task_name, instance.doc_id, instance.repeats = instance.metadata
         task = SimpleNamespace(
             instances=[instance], process_results=lambda doc, answers: {}
         )
-        recorder = Recorder(Processes(), weights=False)
-        return [*recorder._answers(task)]
+        return [*_answers(task)]
 
-    [row] = rows({"text": "the fox"})
-    assert (row.words, row.log_likelihood) == (2, float(score))
-    assert rows({"text": "the fox", DISTORTION: 0.1}) == []
+    [answer] = answers({"text": "the fox"})
+    assert (answer.words, answer.estimate.log_evidence) == (2, float(score))
+    assert answers({"text": "the fox", DISTORTION: 0.1}) == []
 
 
 def test_without_an_output_nothing_is_written(run, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from hatchling.builders.sdist import SdistBuilder
 from trove_classifiers import classifiers
 
 import lm_latent_eval
+from hatch_build import readme
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.slow
@@ -20,7 +21,8 @@ TOP = {
     *("lm_latent_eval", "metrics", "tasks", "tests", "docs", "benchmarks", "examples"),
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
     *("SECURITY.md", "Makefile", "constraints.txt", "pyproject.toml"),
-    *(".gitignore", "PKG-INFO"),
+    "hatch_build.py",
+    *(".github", ".gitignore", "PKG-INFO"),
 }
 """What a source archive holds: all that its tests and its documents need."""
 SOURCES = {".py", ".json", ".safetensors", ".yaml", ".md", ".pth", ".cff", ".toml"}
@@ -78,10 +80,19 @@ def test_both_say_the_same(sdist, wheel):
     assert said["Version"] == lm_latent_eval.__version__
     assert said["License-Expression"] == "Apache-2.0"
     assert said["Description-Content-Type"] == "text/markdown"
-    readme = said.get_payload(decode=True).decode()
-    assert readme == (PROJECT / "README.md").read_text("utf-8")
+    shown = said.get_payload(decode=True).decode()
+    assert shown == readme((PROJECT / "README.md").read_text("utf-8"), None)
+    assert "](docs/" not in shown
     assert set(said.get_all("Classifier")) <= classifiers
     assert {*said.get_all("Provides-Extra")} >= {"completion", "ngram", "report"}
+
+
+def test_links_of_the_readme_lead_somewhere_on_pypi():
+    text = "[a](docs/a.md#b), [c](https://c.org) and [d](#d)"
+    rest = "[c](https://c.org) and [d](#d)"
+    assert readme(text, None).startswith(f"a (`docs/a.md#b`), {rest}\nPaths are")
+    linked = readme(text, "https://here.org/blob/v1/")
+    assert linked == f"[a](https://here.org/blob/v1/docs/a.md#b), {rest}"
 
 
 def test_the_citation_is_of_this_version():

@@ -16,6 +16,7 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.annealing import (
     Metropolis,
+    Scored,
     Sweeps,
     log_evidence_from_above,
     transitions,
@@ -113,8 +114,9 @@ def test_transitions_leave_what_is_between_as_it_is(model, proposal, backwards):
     if proposal == "adapted":  # nothing but a move of one topic
         move = Metropolis(model, q, p_read, q_read, streams)
     else:
-        move = Sweeps(model, q, p_read, q_read, SweepNumbers(streams))
-    moved, log_p, log_q = move(begun, b, 1, backwards=backwards)
+        move = Sweeps(model, q, p_read, q_read, SweepNumbers(streams), len(TEXT))
+    scores = model.log_joint(p_read, begun), q.log_prob(q_read, begun)
+    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=backwards)
     torch.testing.assert_close(log_p, model.log_joint(p_read, moved))
     torch.testing.assert_close(log_q, q.log_prob(q_read, moved))
     assert (moved != begun).any(-1).double().mean() > 0.2
@@ -217,6 +219,6 @@ def test_what_cannot_be_divided_is_refused():
 
 def test_models_without_moves_are_refused():
     with pytest.raises(ValueError, match="have no local moves"):
-        transitions(object(), object(), None, None, Streams([0], 1))
+        transitions(object(), object(), None, None, Streams([0], 1), 1)
     with pytest.raises(ValueError, match="no closed form"):
         LeftToRightEstimator(1).log_weights(object(), None, batch([TEXT]), [0])

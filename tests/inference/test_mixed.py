@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from lm_latent_eval.estimators import Bound, Estimate, log_evidence
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    log_evidence,
+)
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.mixed import LEAST, Population
 from lm_latent_eval.inference.particles import Particles, encode, fingerprint
@@ -102,6 +107,10 @@ def test_mixed_is_exact_where_everything_is_found(name, which):
         assert (estimate.bound, estimate.stderr) == (Bound.EXACT, 0.0)
         few = Mixed(2)
         log_w = few.log_weights(model, proposal, case.batch([text]), keys(1))
+        if (log_w[0, :2] <= LEAST).all():  # neither latent is possible
+            with pytest.raises(MissedSupportError):
+                few.estimate(log_w[0], len(text))
+            continue
         estimate = few.estimate(log_w[0], len(text))
         assert estimate.bound is Bound.STOCHASTIC_LOWER
         assert estimate.draws_stderr > 0
@@ -195,6 +204,17 @@ def test_a_latent_of_no_probability_is_no_empty_place():
     assert (estimate.log_evidence, estimate.draws_stderr) == (0.0, 0.5)
     assert estimate.stderr is None, "nobody asked how probable they are to be drawn"
     assert estimate.bound is Bound.STOCHASTIC_LOWER
+
+
+@pytest.mark.parametrize("places", [[LEAST, LEAST], [LEAST, -math.inf]])
+def test_where_nothing_is_possible_there_is_no_estimate(places):
+    """Whether the beam is full or holds every latent, and wherever a text stands."""
+    out, unknown = [-math.inf] * 2, [math.nan] * 2
+    log_w = torch.tensor(out + places + unknown, dtype=torch.float64)
+    for spacing in (0.0, -3.0, 2.0):
+        assert Mixed(4).bound(log_w + spacing) == -math.inf
+        with pytest.raises(MissedSupportError):
+            Mixed(4).estimate(log_w + spacing, 1)
 
 
 def test_the_estimate_by_hand():

@@ -6,14 +6,17 @@ import csv
 import json
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report.compare import compare, told
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.report.compare import as_text, compare
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import records
-from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import Record, row_of
 from tests import tiny_checkpoint
 
 NUM_TEXTS = 60
@@ -27,25 +30,29 @@ KINDS = {
 }
 
 
-def row(n, log_likelihood, kind="exact", **more):
-    return Row(
-        document=n,
-        text=f"text {n}",
-        words=20,
-        bytes=100,
-        tokens=21,
-        log_likelihood=log_likelihood,
-        bound=kind,
-        estimator="is",
+def answer(n, log_likelihood, kind="exact", **more):
+    estimate = replace(
+        Estimate.exact(log_likelihood, num_tokens=21, estimator="is"),
+        bound=Bound(kind),
         draws_stderr=KINDS[kind],
         stderr=0.0 if kind == "exact" else None,
-        effective_sample_size=None,
-        pareto_k=None,
-        num_samples=1,
-        evaluations=1,
-        stream=f"0/{n}",
-        **more,
     )
+    about = {"text": f"text {n}", "words": 20, "bytes": 100, "stream": f"0/{n}"}
+    return Answer(n, estimate, **about | more)
+
+
+def estimated(record, **changes):
+    """The same record with other fields of its estimates."""
+    return replace(record, answers=[_estimated(a, changes) for a in record.answers])
+
+
+def _estimated(answer, changes):
+    return replace(answer, estimate=replace(answer.estimate, **changes))
+
+
+def write(record, path):
+    rows = [row_of(answer) for answer in record.answers]
+    records.write(path, record.task, record.settings, rows)
 
 
 def record(
@@ -56,7 +63,10 @@ def record(
     return Record(
         "t",
         settings,
-        [row(n, -120 + gain + spread * dice.gauss(0, 1), kind) for n in range(texts)],
+        [
+            answer(n, -120 + gain + spread * dice.gauss(0, 1), kind)
+            for n in range(texts)
+        ],
     )
 
 
@@ -89,10 +99,7 @@ def test_a_bound_decides_in_one_direction(better, worse, decided, said):
 
 def test_known_errors_make_a_number_of_an_estimate():
     """Where an independent search agrees, an estimate's error covers its bias."""
-
-    def known(record):
-        return replace(record, rows=[replace(r, stderr=0.2) for r in record.rows])
-
+    known = partial(estimated, stderr=0.2)
     a, b = record(3.0, "stochastic lower"), record(0.0, "stochastic lower", seed=1)
     assert verdict(known(a), known(b)).decided
     assert not verdict(known(a), b).decided
@@ -113,8 +120,7 @@ def test_draws_must_win_by_more_than_their_certificate():
         record(0.04, "stochastic lower", spread=0.0), record(0.0, spread=0.0)
     )
     assert "certificate of its draws takes more" not in found.verdict, "premise"
-    a = record(0.04, "stochastic lower", spread=0.0)
-    a = replace(a, rows=[replace(r, draws_stderr=0.0) for r in a.rows])
+    a = estimated(record(0.04, "stochastic lower", spread=0.0), draws_stderr=0.0)
     found = verdict(a, record(0.0, spread=0.0))
     assert "certificate of its draws takes more" in found.verdict
     assert not found.decided
@@ -128,12 +134,12 @@ def test_pairing_sees_what_single_errors_hide():
     lengths = [dice.gauss(0, 40) for _ in range(NUM_TEXTS)]
 
     def made(gain, seed):
-        rows = record(gain, seed=seed, spread=0.3).rows
-        rows = [
-            replace(r, log_likelihood=r.log_likelihood + extra)
-            for r, extra in zip(rows, lengths, strict=True)
+        plain = record(gain, seed=seed, spread=0.3).answers
+        answers = [
+            _estimated(a, {"log_evidence": a.estimate.log_evidence + extra})
+            for a, extra in zip(plain, lengths, strict=True)
         ]
-        return Record("t", SPELLED, rows)
+        return Record("t", SPELLED, answers)
 
     found = verdict(made(0.5, 0), made(0.0, 1))
     assert found.decided
@@ -143,7 +149,7 @@ def test_pairing_sees_what_single_errors_hide():
 def test_texts_are_paired_whatever_their_order():
     a, b = record(1.0), record(0.0, seed=1)
     turned = replace(
-        b, rows=[replace(r, document=99 - r.document) for r in b.rows[::-1]]
+        b, answers=[replace(a, index=99 - a.index) for a in b.answers[::-1]]
     )
     assert verdict(a, turned).units == verdict(a, b).units
 
@@ -159,8 +165,8 @@ def test_unlike_texts_are_refused():
 
 def closed(record, vocabulary):
     settings = {**SPELLED, "unk": "closed", "vocabulary": vocabulary}
-    rows = [replace(r, unknown_words_not_spelled=1) for r in record.rows]
-    return replace(record, settings=settings, rows=rows)
+    answers = [replace(a, unspelled=1) for a in record.answers]
+    return replace(record, settings=settings, answers=answers)
 
 
 def test_words_compare_within_one_vocabulary_only():
@@ -178,8 +184,8 @@ def test_runs_of_a_model_are_one_side_with_their_spread():
     assert rates.runs == 3
     assert rates.spread == pytest.approx(0.01, rel=0.4)
     assert difference.runs_stderr == pytest.approx(rates.spread / 3**0.5)
-    assert "3 runs" in told([found])
-    assert "over runs" in told([found])
+    assert "3 runs" in as_text([found])
+    assert "over runs" in as_text([found])
     with pytest.raises(ValueError, match="another run of A"):
         compare({"A": [runs[0], [record(texts=9)]], "B": runs[1:2]})
 
@@ -191,14 +197,14 @@ def test_tokens_that_differ_are_named():
 
 
 def questions(right, margin=5.0, error=0.0):
-    rows = []
+    answers = []
     for n, is_right in enumerate(right):
         for option in range(2):
             log_p = -10 - margin * (option == 1)
-            answer = row(n, log_p, option=option, accuracy=float(is_right))
-            answer = replace(answer, text=f"{n} {option}", is_greedy=False)
-            rows.append(replace(answer, draws_stderr=error))
-    return Record("q", SPELLED, rows)
+            about = {"text": f"{n} {option}", "option": option, "is_greedy": False}
+            one = answer(n, log_p, accuracy=float(is_right), **about)
+            answers.append(_estimated(one, {"draws_stderr": error}))
+    return Record("q", SPELLED, answers)
 
 
 def test_answers_are_compared_by_question():
@@ -211,7 +217,7 @@ def test_answers_are_compared_by_question():
     assert not unsure.decided
     assert unsure.uncertain == (10, 0)
     assert "10 of them within Monte Carlo error" in unsure.verdict
-    assert "80.0%" in told([found])
+    assert "80.0%" in as_text([found])
 
 
 SAMPLE = {
@@ -235,9 +241,9 @@ def hf_folder(folder, **changes):
 
 def test_models_that_are_not_ours_are_read_from_the_sample_log(tmp_path):
     [found] = read(hf_folder(tmp_path / "hf"))
-    [only] = found.rows
-    assert (only.words, only.bytes, only.log_likelihood) == (5, 17, -12.5)
-    assert (only.bound, only.stderr) == ("exact", 0.0)
+    [only] = found.answers
+    assert (only.words, only.bytes) == (5, 17)
+    assert only.estimate == Estimate.exact(-12.5, num_tokens=5)
     assert found.settings["checkpoint"] == "abc"
     (tmp_path / "hf" / "samples_t_1.jsonl").unlink()
     with pytest.raises(ValueError, match="--log_samples"):
@@ -288,6 +294,6 @@ def test_from_the_command_line(tmp_path, capsys):
 
 
 def test_a_record_file_is_a_result(tmp_path):
-    records.write(record(1.0), tmp_path / "a.parquet")
+    write(record(1.0), tmp_path / "a.parquet")
     [found] = read(tmp_path / "a.parquet")
-    assert found.rows == record(1.0).rows
+    assert found.answers == record(1.0).answers

@@ -14,12 +14,12 @@ import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.report.export import every_eval_ever, hub
 from lm_latent_eval.report.export.every_eval_ever import Source
 from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.scoring import records
-from tests.report.test_compare import questions, record
+from tests.report.test_compare import estimated, questions, record, write
 
 SCHEMAS = Path(__file__).parents[1] / "reference" / "every_eval_ever"
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -91,7 +91,7 @@ def test_the_archive_is_told_all_that_a_number_needs(tmp_path):
     assert details["score"] == expected.value
     assert "standard_error" not in uncertainty, "nothing has checked the draws"
     assert float(details["details"]["draws_stderr"]) == expected.draws_stderr
-    known = replace(result(), rows=[replace(r, stderr=0.2) for r in result().rows])
+    known = estimated(result(), stderr=0.2)
     [path, _] = every_eval_ever.export([known], SOURCE, tmp_path)
     expected = numbers(known)["bits_per_byte"]
     assert expected.monte_carlo_stderr < expected.stderr, "premise: two errors"
@@ -124,7 +124,7 @@ def test_the_archive_is_told_all_that_a_number_needs(tmp_path):
     lines = map(json.loads, samples.read_text().splitlines())
     first = next(x for x in lines if x["evaluation_result_id"] == "t/bits_per_byte")
     assert first["evaluation_id"] == content["evaluation_id"]
-    one = numbers(replace(result(), rows=result().rows[:1]))
+    one = numbers(replace(result(), answers=result().answers[:1]))
     assert first["evaluation"]["score"] == pytest.approx(one["bits_per_byte"].value)
 
 
@@ -172,18 +172,18 @@ def test_what_is_not_said_is_not_exported(tmp_path, missing):
 
 def test_what_is_not_known_is_not_exported():
     Statement.of(result("exact", seed=None))  # nothing is drawn
-    one = replace(result(), rows=result().rows[:1])
+    one = replace(result(), answers=result().answers[:1])
     with pytest.raises(ValueError, match="an error over texts takes at least two"):
         Statement.of(one)
     with pytest.raises(ValueError, match="not finished"):
         Statement.of(replace(result(), finished=False))
-    unlike = [replace(r, bound="unnormalised score") for r in result().rows]
+    unlike = estimated(result(), bound=Bound.UNNORMALISED)
     with pytest.raises(ValueError, match="no number to export"):
-        Statement.of(replace(result(), rows=unlike))
+        Statement.of(unlike)
 
 
 def test_from_the_command_line(tmp_path, capsys):
-    records.write(result(), tmp_path / "r.parquet")
+    write(result(), tmp_path / "r.parquet")
     command = ["export", str(tmp_path / "r.parquet"), "--output", str(tmp_path / "out")]
     archive = [*command, "--to", "every-eval-ever", "--model-id", "us/model"]
     assert main(archive) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -16,7 +15,7 @@ from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from tests import tiny_checkpoint
-from tests.report.test_compare import hf_folder, questions, record
+from tests.report.test_compare import estimated, hf_folder, questions, record
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra"]
 
@@ -55,7 +54,7 @@ def test_they_are_those_of_the_run(scored, capsys):
 
 def test_what_takes_log_weights_says_that_there_are_none(scored):
     read = files.read_record(scored[0])
-    without = replace(read, rows=[replace(r, log_weights=()) for r in read.rows])
+    without = estimated(read, log_weights=())
     found = numbers(without)
     assert found["corpus_token_perplexity"].value == NO_WEIGHTS
     assert found["effective_samples_corpus"].value == NO_WEIGHTS
@@ -67,9 +66,7 @@ def test_what_takes_log_weights_says_that_there_are_none(scored):
 
 def test_the_error_over_texts_holds_the_one_over_draws():
     checked = [record(kind="stochastic lower", spread=s) for s in (3.0, 0.0)]
-    checked = [
-        replace(c, rows=[replace(r, stderr=0.2) for r in c.rows]) for c in checked
-    ]
+    checked = [estimated(each, stderr=0.2) for each in checked]
     found, quiet = (numbers(each)["bits_per_byte"] for each in checked)
     # of 60 texts: errors in squares, biases as they are
     drawn = math.hypot(0.2 * math.sqrt(60), 60 * 0.2**2 / 2) / 6000 / math.log(2)
@@ -106,7 +103,7 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
     path = tmp_path / f"record_0{records.UNFINISHED}"
     made = record()
     with records.journal(path, made.settings) as add:
-        for row in made.rows[:3]:
-            add("t", row)
+        for answer in made.answers[:3]:
+            add("t", answer)
     assert main(["recompute", str(tmp_path)]) == 0
     assert "t: 3 documents, m (not finished)" in capsys.readouterr().out

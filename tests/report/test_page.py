@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -16,11 +15,9 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.report.page import page
-from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.metrics import Scored
-from lm_latent_eval.scoring.records import Record, Row
-from tests.report.test_compare import questions, record
+from lm_latent_eval.scoring.records import Record
+from tests.report.test_compare import estimated, questions, record, write
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTH = {"phone": 500, "desk": 1200}
@@ -30,16 +27,15 @@ WIDTH = {"phone": 500, "desk": 1200}
 def drawn(seed: int, spread: float) -> Record:
     """A record of importance sampling, with log-weights."""
     generator = torch.Generator().manual_seed(seed)
-    rows = []
+    answers = []
     for n in range(30):
         noise = torch.randn(60, generator=generator, dtype=torch.float64)
         log_w = -100 - n + spread * noise
         estimate = Estimate.from_log_weights(log_w, num_tokens=21)
-        answer = Answer(n, estimate, f"0/{n}", 0, 0)
-        scored = Scored(estimate, f"0/{n}", 0, 0, 20 + n, 100 + 5 * n)
-        rows.append(Row.of(answer, scored, text=f"text {n}", document=n))
+        about = {"text": f"text {n}", "words": 20 + n, "bytes": 100 + 5 * n}
+        answers.append(Answer(n, estimate, f"0/{n}", **about))
     settings = {"model": "<b>kglm</b>", "estimator": "is", "num_samples": 20}
-    return Record("t", settings, rows)
+    return Record("t", settings, answers)
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +102,13 @@ def test_models_that_do_not_compare_are_shown_still(tmp_path):
     text = output.read_text()
     assert "Not compared: A has 60 texts and B 9" in text
     # Without log-weights there is no curve, and it is said why.
-    bare = replace(
-        drawn(0, 1.0), rows=[replace(r, log_weights=()) for r in drawn(0, 1.0).rows]
-    )
+    bare = estimated(drawn(0, 1.0), log_weights=())
     page.write({"A": [[bare]]}, {}, output)
     assert "log_weights=true" in output.read_text()
 
 
 def test_from_the_command_line(tmp_path, capsys):
-    records.write(record(), tmp_path / "a.parquet")
+    write(record(), tmp_path / "a.parquet")
     output = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "a.parquet"), "--output", str(output)]) == 0
     assert capsys.readouterr().out == f"wrote {output}\n"

@@ -51,7 +51,7 @@ def test_the_file_says_what_was_done_and_found(checkpoint, tmp_path):
     head, *rest = [json.loads(line) for line in output.read_text().splitlines()]
     assert (head["model"], head["num_samples"], head["seed"]) == ("kglm", 20, 3)
     assert (head["proposal"], head["unk"]) == ("adapted", "spelled")
-    records = {record["index"]: record for record in rest}
+    records = {record["document"]: record for record in rest}
     for n, item in enumerate(items):
         estimate, record = item.estimate, records[n]
         assert record["log_likelihood"] == estimate.log_evidence
@@ -64,25 +64,25 @@ def test_the_file_says_what_was_done_and_found(checkpoint, tmp_path):
 def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monkeypatch):
     whole = scored(checkpoint, None, num_samples=20)
     output, read = tmp_path / "out.jsonl", []
-    record = files._record
+    row_of = files.row_of
 
     def interrupted(answer):
         if len(read) == 2:
             raise KeyboardInterrupt
         read.append(answer.index)
-        return record(answer)
+        return row_of(answer)
 
-    monkeypatch.setattr(files, "_record", interrupted)
+    monkeypatch.setattr(files, "row_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         scored(checkpoint, output, num_samples=20)
     # The power went out in the middle of a line, too.
     with output.open("a") as file:
-        file.write('{"index": 3, "log_lik')
+        file.write('{"document": 3, "log_lik')
     again = []
-    monkeypatch.setattr(files, "_record", lambda a: again.append(a.index) or record(a))
+    monkeypatch.setattr(files, "row_of", lambda a: again.append(a.index) or row_of(a))
     assert agree(scored(checkpoint, output, num_samples=20), whole)
     assert sorted(read + again) == [0, 1, 2, 3], "nothing twice"
-    monkeypatch.setattr(files, "_record", None)
+    monkeypatch.setattr(files, "row_of", None)
     done = scored(checkpoint, output, num_samples=20)
     assert agree(done, whole), "nothing left to do"
 
@@ -146,7 +146,7 @@ def test_nothing_is_lost_while_a_torn_line_is_removed(
     output = tmp_path / "out.jsonl"
     scored(checkpoint, output, num_samples=20)
     before = output.read_bytes()
-    output.write_bytes(before + b'{"index"')
+    output.write_bytes(before + b'{"document"')
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -154,7 +154,7 @@ def test_nothing_is_lost_while_a_torn_line_is_removed(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("os.fsync", killed)
         scored(checkpoint, output, num_samples=20)
-    assert output.read_bytes() == before + b'{"index"'
+    assert output.read_bytes() == before + b'{"document"'
 
 
 def test_every_record_is_there_once_of_two_runs(checkpoint, tmp_path, monkeypatch):
@@ -176,14 +176,15 @@ def test_every_record_is_there_once_of_two_runs(checkpoint, tmp_path, monkeypatc
 
 
 CHANGES = {
-    "index": [1, "0", 0.0, True, None, -1, 4],
+    "document": [1, "0", 0.0, True, None, -1, 4],
+    "option": ["0", None],
     "log_likelihood": ["-11.5", None, [], "inf", "nan"],
     "stderr": ["0.1", -1.0],
     "draws_stderr": ["0.1", None, -1.0],
     "effective_sample_size": ["20", []],
     "pareto_k": ["0.5", {}],
     "num_samples": ["20", 20.0, 0],
-    "num_tokens": ["6", None, -1],
+    "tokens": ["6", None, -1],
     "unseen": ["0.5", []],
     "upper": ["-3", {}],
     "bound": ["lower", 3],
@@ -197,6 +198,9 @@ CHANGES = {
     "text": [3, None],
     "words": ["5", None],
     "bytes": ["17", 17.0],
+    "is_greedy": [0, "no"],
+    "accuracy": ["1"],
+    "canonical": [[]],
 }
 
 
@@ -204,17 +208,29 @@ def test_the_file_is_a_record_of_the_run(checkpoint, tmp_path):
     output = tmp_path / "out.jsonl"
     items = scored(checkpoint, output, num_samples=20)
     record = files.read_record(output)
-    assert agree(
-        [row.scored.estimate for row in record.rows], [i.estimate for i in items]
-    )
-    assert [row.bytes for row in record.rows] == [len(text) for text in TEXTS]
-    assert len({row.text for row in record.rows}) == len(TEXTS)
-    assert {row.evaluations for row in record.rows} <= {50, 50 + 80}
+    assert record.answers == items
+    assert [answer.bytes for answer in record.answers] == [len(text) for text in TEXTS]
+    assert len({answer.text for answer in record.answers}) == len(TEXTS)
+    assert {answer.evaluations for answer in record.answers} <= {50, 50 + 80}
     assert record.settings["unk"] == "spelled"
+    assert record.finished
+    whole = output.read_text()
+    output.write_text("".join(lines_of(output)[:3]))
+    assert not files.read_record(output).finished
+    output.write_text(whole)
     old = output.read_text().replace('"text":', '"txt":')
     output.write_text(old)
     with pytest.raises(ValueError, match=r"line 2 .*text"):
         files.read_record(output)
+
+
+def test_estimates_of_another_version_are_named(checkpoint, tmp_path, finished):
+    output = tmp_path / "out.jsonl"
+    head = {**json.loads(finished[0]), "format": 1}
+    output.write_text("\n".join([json.dumps(head), *finished[1:]]) + "\n")
+    for read in (files.read_record, lambda path: scored(checkpoint, path)):
+        with pytest.raises(ValueError, match=r"format 1, .* another path"):
+            read(output)
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +243,10 @@ def finished(checkpoint, tmp_path_factory):
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_edited_record_is_refused_by_its_line(checkpoint, tmp_path, finished, name):
     head, *lines = finished
-    first, *rest = sorted(lines, key=lambda line: json.loads(line)["index"])
+    first, *rest = sorted(lines, key=lambda line: json.loads(line)["document"])
     record = json.loads(first)
-    assert {*record} == {*CHANGES}, "premise: every field"
+    sums = {"log_sum_weights", "log_sum_squared_weights"}  # of weights that are there
+    assert {*record} == {*CHANGES} | sums, "premise: every field"
     missing = {key: value for key, value in record.items() if key != name}
     edited = [missing, *(record | {name: value} for value in CHANGES[name])]
     output = tmp_path / "out.jsonl"
@@ -292,9 +309,23 @@ def test_the_command_names_what_is_wrong(checkpoint, text_file, capsys):
     assert "temperature=1e-30: expected a positive number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["latent_kglm", "kglm", "latent"])
+def test_models_have_the_names_that_lm_eval_knows(checkpoint, name):
+    assert load(checkpoint, model=name, device="cpu").checkpoint.name == "kglm"
+
+
+def test_another_model_than_is_there_is_refused(checkpoint, text_file, capsys):
+    command = ["estimate", str(checkpoint), "--data", str(text_file)]
+    assert main([*command, "--model", "latent_rnng"]) == 2
+    assert "holds a kglm model, not a rnng one" in capsys.readouterr().err
+    assert main([*command, "--revision", "v1"]) == 2
+    assert "only repositories of the hub have revisions" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options",
     [
+        ["--max-batch-size", "2"],
         ["--num-samples", "2e1"],
         ["--temperature", "1e-3"],
         ["--target-stderr", "1e300"],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned
 from lm_latent_eval.scoring import tuning
@@ -19,6 +22,7 @@ from lm_latent_eval.scoring.files import read_record, score_file
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.tuning import tune
+from lm_latent_eval.text.words import END
 from lm_latent_eval.training.options import Budget
 from lm_latent_eval.training.supervised import only_trainer
 from tests import tiny_checkpoint
@@ -97,6 +101,53 @@ def test_what_is_best_already_is_left_alone(checkpoint, monkeypatch):
     assert files(checkpoint) == before
 
 
+# -- the model's own texts ------------------------------------------------------------
+
+
+def test_texts_of_the_model_are_drawn_from_p(checkpoint, monkeypatch):
+    """Of one word, against the sum over all latents."""
+    monkeypatch.setattr(tuning, "LONGEST", 1)
+    number = 600
+    texts = tuning.written(load(checkpoint), Budget(sleep=number, num_samples=20))
+    found = Counter(tuple(tiny_checkpoint.ids(*text.split())) for text in texts)
+    truth = tiny_checkpoint.Truth(tiny_checkpoint.kglm(), penalized=False)
+    words = {(): [END]} | {
+        (n,): [n] for n in range(4, tiny_checkpoint.tokenizer().num_words)
+    }
+    p = {k: math.exp(truth.log_p(ids, only_copied=True)) for k, ids in words.items()}
+    total = sum(p.values())  # of all but unknown words
+    assert found.keys() <= p.keys()
+    assert min(p.values()) > 0, "premise"
+    for word, each in p.items():
+        error = math.sqrt(number * each / total * (1 - each / total))
+        assert abs(found[word] - number * each / total) < 5 * error
+
+
+def test_a_model_tunes_without_any_text(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "LONGEST", 8)
+    budget = Budget(sleep=12, num_samples=30, rounds=2)
+    _, name, found = tune(checkpoint, [], proposal="smoothing", budget=budget)
+    assert (name, found.better, found.num_texts) == ("smoothing", True, 12)
+    loaded = load(checkpoint)
+    assert loaded.model.tuned["smoothing"].texts == []
+    assert loaded.model.tuned["smoothing"].history["budget"]["sleep"] == 12
+    scorer = Scorer(loaded, ScoringOptions("is", 5, "smoothing"), quiet=True)
+    score_file(scorer, TEXTS, tmp_path / "scored.jsonl")
+    answers = read_record(tmp_path / "scored.jsonl").answers
+    bounds = {answer.estimate.bound for answer in answers}
+    assert bounds == {Bound.STOCHASTIC_LOWER}, "nothing to hold back"
+    assert scorer.fingerprint["tuned_on"] is None
+
+
+def test_own_texts_stand_beside_those_given(checkpoint, monkeypatch):
+    monkeypatch.setattr(tuning, "LONGEST", 8)
+    budget = replace(BUDGET, sleep=3)
+    _, _, found = tune(checkpoint, TEXTS, proposal="smoothing", budget=budget)
+    assert found.num_texts == len(TEXTS) + 3
+    tuned = load(checkpoint).model.tuned["smoothing"]
+    assert len(tuned.texts) == len(TEXTS)
+
+
 # -- interruptions --------------------------------------------------------------------
 
 
@@ -165,13 +216,15 @@ def test_what_has_nothing_to_tune_is_refused_in_a_line(tmp_path, capsys):
     )
 
 
-def test_bad_input_is_refused(checkpoint, tmp_path):
+def test_bad_input_is_refused(checkpoint, tmp_path, capsys):
     with pytest.raises(ValueError, match="is no directory"):
         tune(tmp_path / "missing", TEXTS)
     with pytest.raises(ValueError, match="this checkpoint has adapted"):
         tune(checkpoint, TEXTS, proposal="best")
     with pytest.raises(ValueError, match="no text"):
         tune(checkpoint, [])
+    assert main(["tune", str(checkpoint)]) == 2
+    assert "--data FILE, or --sleep N" in capsys.readouterr().err
     assert load(checkpoint).model.tuned == {}
 
 
@@ -190,7 +243,7 @@ def test_scoring_a_text_that_was_tuned_on_is_found_out(checkpoint, tmp_path, cap
             score_file(scorer, texts, output)
         said = "the smoothing proposal was tuned on 1 of these texts" in caplog.text
         assert said == warned
-        bounds = [row.bound for row in read_record(output).rows]
+        bounds = [a.estimate.bound for a in read_record(output).answers]
         void = ["none", "stochastic lower"] if warned else ["stochastic lower"] * 2
         assert bounds == void, "no certificate of what was tuned on it"
         head = json.loads(output.read_text().splitlines()[0])

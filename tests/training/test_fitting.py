@@ -75,6 +75,30 @@ def test_a_fit_comes_nearer_to_p_than_any_draw_of_strengths(name, which):
     assert found.num_tokens == sum(map(len, texts))
 
 
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [("kglm", "smoothing"), ("kglm", "adapted"), ("entitynlm", "peeking")],
+)
+def test_texts_of_the_models_own_bring_q_nearer_to_p_on_every_text(name, which):
+    """Texts are drawn from p, and the mean divergence is over all of p's texts."""
+    tiny, model, _ = astray(name, which)
+    every = tiny.outcomes()
+    p = torch.stack([tiny.log_p(text) for text in every]).exp()
+    generator = torch.Generator().manual_seed(0)
+    drawn = p.multinomial(30, replacement=True, generator=generator)
+    batch = tiny.batch([every[int(n)] for n in drawn])
+    found = fit(model, which, [batch], RANGES, BUDGET)
+
+    def far(strengths) -> float:
+        q = model.proposal(which, strengths=strengths)
+        each = [divergence(tiny, model, q, [text]) for text in every]
+        return float(p @ torch.tensor(each, dtype=p.dtype))
+
+    assert p.sum() == pytest.approx(1, abs=1e-10)
+    assert found.better
+    assert far(found.strengths) < 0.7 * far(found.curve[0].strengths)
+
+
 @pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
 def test_what_is_kept_has_more_effective_samples(name):
     tiny, model, texts = astray(name, "adapted")

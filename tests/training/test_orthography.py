@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 
 from lm_latent_eval.text.words import WordTokenizer
-from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import Options
+from lm_latent_eval.training.orthography import learn_orthography
 
 TEXTS = ["The fox saw a plum.", "A plum fell, and the fox ran."]
 
@@ -14,6 +14,6 @@ TEXTS = ["The fox saw a plum.", "A plum fell, and the fox ran."]
 def test_training_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tokenizer = WordTokenizer.train(TEXTS, min_count=1)
-    found = orthography.train(TEXTS, tokenizer, options=Options(epochs=1))
+    found = learn_orthography(TEXTS, tokenizer, options=Options(epochs=1))
     assert found.spelling.alphabet, "premise: it was trained"
     assert not [*tmp_path.glob("*training*")]

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from lm_latent_eval.models.checkpoint import load
-from lm_latent_eval.models.kglm.training import train as train_kglm
-from lm_latent_eval.models.lstm.training import train as train_lstm
+from lm_latent_eval.models.kglm.training import train_kglm
+from lm_latent_eval.models.lstm.training import train_lstm
 from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models

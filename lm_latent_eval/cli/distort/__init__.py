@@ -11,9 +11,8 @@ def add_to(commands: Commands) -> None:
     distort = commands.add_parser(
         "distort",
         help="compare models with artificial languages whose probabilities are known",
-        description="Artificial languages and models of them, after LeBrun et al. "
-        "(2022): text whose probability is known exactly, and what a model makes of "
-        "it.",
+        description="The experiments of LeBrun et al. (2022), step by step or all at "
+        "once.",
     )
     steps = distort.add_subparsers(required=True, metavar="STEP")
     for step in (languages, train, trees, measure, study):

@@ -118,7 +118,7 @@ def _train(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.distortion.learners.data import open_data
     from lm_latent_eval.distortion.learners.options import TrainingOptions
-    from lm_latent_eval.distortion.learners.training import train
+    from lm_latent_eval.distortion.learners.training import train_learner
     from lm_latent_eval.settings import SETTINGS_FILE
 
     start, learning_rate = _start(args)
@@ -135,7 +135,7 @@ def _train(args: argparse.Namespace) -> None:
     if all((path / SETTINGS_FILE).is_file() for path in (args.data, args.dev)):
         say_idle(args, ["tokenizer", "max_length"], "a corpus has its own")
     how = {"tokenizer": args.tokenizer, "max_length": args.max_length}
-    history = train(
+    history = train_learner(
         args.output,
         start,
         _data(args),

@@ -145,9 +145,9 @@ class LatentLearner:
             texts = [text for text in texts if text.words != [END]]
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)
-        for part in self._scorer.whole_texts.estimate(texts):
-            log_p[part.text.query.index] = part.estimate.log_evidence
-            stderr[part.text.query.index] = part.estimate.draws_stderr
+        for _, answer in self._scorer.whole_texts.estimate(texts):
+            log_p[answer.index] = answer.estimate.log_evidence
+            stderr[answer.index] = answer.estimate.draws_stderr
         return ScoredSequences(log_p, stderr)
 
     def settings(self) -> dict[str, Any]:

@@ -14,16 +14,15 @@ from lm_latent_eval.distortion.learners.lexicon import (
 )
 from lm_latent_eval.distortion.learners.treebank import derivations, parsed
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.rnng import training
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.data import ParsedSentence
 from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.training import Objective
+from lm_latent_eval.models.rnng.training import Objective, train_rnng
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 from lm_latent_eval.training.options import Options, RNNGSize
 
 
-def train(
+def train_grammar(
     corpus: Corpus,
     dev: Corpus,
     directory: Path,
@@ -60,7 +59,7 @@ def train(
             "from one language"
         )
     start = _untrained([*words.values()], size, options.seed, directory)
-    return training.train(
+    return train_rnng(
         _sentences(corpus, objective),
         _sentences(dev, objective),
         directory,

@@ -57,7 +57,7 @@ _STATE_FILE = "trainer_state.json"  # the Trainer writes it last
 _COMPLETE = "checkpoints.done"
 
 
-def train(
+def train_learner(
     output: Path,
     start: Start,
     data: TrainingData,

@@ -32,7 +32,7 @@ from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.scores import score
 from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.training import train
+from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.distortion.sources import (
     Perturbed,
@@ -146,7 +146,7 @@ class Steps:
         start = self._start(learner.size)
         if learner.pretrained:
             start = Pretrained(self.layout.language(pretrained(learner.size)))
-        train(
+        train_learner(
             self.layout.learner(learner),
             start,
             data,
@@ -217,7 +217,7 @@ class Steps:
         if not checkpoint.exists():
             partial = checkpoint.with_suffix(".partial")
             with redirect_stderr(io.StringIO()):  # a study has a bar of its own
-                rnng.train(
+                rnng.train_grammar(
                     corpora["train"],
                     corpora["dev"],
                     partial,
@@ -254,7 +254,7 @@ class Steps:
             TextData(folder / f"{split}.txt", vocabulary, self.plan.max_length, True)
             for split in ("train", "dev")
         )
-        train(
+        train_learner(
             self.layout.language(name),
             start,
             data,

@@ -1,7 +1,8 @@
 """Latent models over a network of transformers, loaded by lm-eval's own loader.
 
-Every argument of ``--model hf`` is understood (dtype, device maps, PEFT, quantization,
-chat templates, revision), beside the options of the model itself.
+Every argument of ``--model hf`` is understood (dtype, device maps, PEFT, chat
+templates, revision), beside the options of the model itself, and quantized directories
+are read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.models import model_class
 from lm_latent_eval.wrappers.network import Network
+
+BITS = ("load_in_8bit", "load_in_4bit")
 
 
 class Wrapper(Backend):
@@ -60,6 +63,13 @@ class Wrapper(Backend):
             raise ValueError(
                 f"mixed_precision_dtype: {self._alias} computes in the type of the "
                 "weights; give dtype"
+            )
+        if old := next((name for name in BITS if arguments.get(name)), None):
+            raise ValueError(
+                f"{old}: transformers 5 takes this argument no longer, so --model hf "
+                "does not either. Save the network quantized (from_pretrained(..., "
+                f"quantization_config=BitsAndBytesConfig({old}=True)), then "
+                "save_pretrained) and give that directory"
             )
         processes = Processes.start()
         self._loaded = self.loader(

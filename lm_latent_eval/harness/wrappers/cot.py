@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from lm_latent_eval.harness.thoughts import keep_thoughts, placed, told
+from lm_eval.api.instance import Instance
+
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.records import running_tasks
+from lm_latent_eval.harness.thoughts import ThoughtRecorder, all_answers
 from lm_latent_eval.harness.wrappers.base import Wrapper
-from lm_latent_eval.wrappers.cot.files import Kept
 from lm_latent_eval.wrappers.cot.options import NAMES, ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
-from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
 
 class LatentCoT(Wrapper):
@@ -25,6 +27,7 @@ class LatentCoT(Wrapper):
     """
 
     model_name = "cot"
+    mixes_precision = True
 
     def __init__(
         self,
@@ -48,8 +51,17 @@ class LatentCoT(Wrapper):
             )
         ThoughtOptions.parse({n: arguments[n] for n in NAMES if n in arguments})
         super().__init__(*args, chat_template_args=given, **arguments)
-        self._thoughts: list[Thoughts] = []
-        self._kept: list[tuple[str, Kept]] = []
+        self._thoughts = ThoughtRecorder(self._processes, self._loaded.tokenizer.decode)
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
+        """Return log p-hat of answers in nats, and whether they are greedy.
+
+        Hints show all answers of a task's question, whichever of them a cache knows.
+        """
+        scorer = cast(ThoughtScorer, self._scorer)
+        scorer.shown = all_answers(running_tasks())
+        with self._thoughts.following(self.fingerprint) as (scorer.keep, scorer.known):
+            return super().loglikelihood(requests)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -75,19 +87,15 @@ class LatentCoT(Wrapper):
     def get_model_info(self) -> dict[str, Any]:
         """Say what the numbers are, and leave the thoughts beside the results."""
         info = super().get_model_info()
-        files = keep_thoughts(
-            self._kept, self.fingerprint, self._loaded.tokenizer.decode
-        )
-        if self._thoughts:
-            info["latent_eval"]["thoughts"] = {**told(self._thoughts), "files": files}
+        if self.world_size == 1:
+            self._thoughts.collect(self.fingerprint)
+        if thoughts := self._thoughts.finish(self.fingerprint):
+            info["latent_eval"]["thoughts"] = thoughts
         return info
 
     def _report(self) -> None:
         super()._report()
-        scorer = cast(ThoughtScorer, self._scorer)
-        new, scorer.kept = scorer.kept, []
-        self._thoughts += self._processes.gather(new)
-        self._kept += self._processes.gather(placed(new))
+        self._thoughts.collect(self.fingerprint)
 
 
 __all__ = ["LatentCoT"]

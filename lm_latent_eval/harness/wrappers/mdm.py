@@ -8,10 +8,20 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from lm_latent_eval.harness.wrappers.base import Wrapper
+from lm_latent_eval.wrappers.network import configured_length
 
 
 class MaskedLM(HFLM):
     """lm-eval's loader, for networks that predict masked tokens."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that it reads at once: those given, else those of the network.
+
+        lm-eval knows neither the name that LLaDA's configuration has for them nor that
+        RoBERTa's positions begin after that of padding.
+        """
+        return self._max_length or configured_length(self.model, self.tokenizer)
 
     def _get_backend(self, config: Any, **_: Any) -> None:
         """Choose a class of transformers: a masked LM, or what own code is for."""

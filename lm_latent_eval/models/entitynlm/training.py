@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.entitynlm.chain import Chains
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.conll import CoreferenceText
 from lm_latent_eval.models.entitynlm.data import Annotator, collate_chains
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
+from lm_latent_eval.models.learning import annotated_parts, train_checkpoint
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer, split
-from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import EntityNLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+from lm_latent_eval.training.supervised import Part
 
 Item = tuple[list[int], list[int], list[int]]
 """Word ids, entities and remaining words of one text."""
 
 
-def train(
+def train_entitynlm(
     texts: Sequence[CoreferenceText],
     dev: Sequence[CoreferenceText],
     directory: Path,
@@ -60,38 +57,24 @@ def train(
     torch.manual_seed(options.seed)
     model = EntityNLM(config)
     annotate = Annotator(tokenizer, size.max_mention_length)
-    with only_trainer(directory):
-        trainer = Trainer(
-            parts(model),
-            size=lambda item: len(item[0]),
-            options=options,
-            directory=directory,
-            about={"model": "entitynlm", **vars(size)},
-        )
-        trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
-        model.eval()  # type: ignore[no-untyped-call]
-        shown = [text.text for text in texts]
-        writing = orthography.train(shown, tokenizer)
-        save(model, tokenizer, directory, model.state_dict(), writing)
+    train_checkpoint(
+        model,
+        parts(model),
+        [annotate(text) for text in texts],
+        [annotate(text) for text in dev],
+        directory,
+        tokenizer,
+        options,
+        size=lambda item: len(item[0]),
+        about=vars(size),
+        spelled=[text.text for text in texts],
+    )
     return model
 
 
 def parts(model: EntityNLM) -> dict[str, Part[Item]]:
     """Return what is trained: log p(x, z) and log q(z | x) of every proposal."""
-
-    def log_p(items: Sequence[Item]) -> Tensor:
-        batch, chains = _collate(items)
-        return -model.log_joint(model.encode(batch), chains).sum()
-
-    def log_q(items: Sequence[Item], *, name: str) -> Tensor:
-        batch, chains = _collate(items)
-        proposal = model.proposal(name)
-        return -proposal.log_prob(proposal.encode(batch), chains).sum()
-
-    return {"p": Part(model.generative, log_p)} | {
-        name: Part(trunk, partial(log_q, name=name))
-        for name, trunk in model.proposals.items()
-    }
+    return annotated_parts(model, _collate)
 
 
 def _collate(items: Sequence[Item]) -> tuple[TokenBatch, Chains]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.ragged import (
+    distinct_pairs,
     expand_ranges,
     in_groups,
     invert_cdf,
@@ -62,9 +63,16 @@ class Edges:
         return log_z, torch.cat(plain)[which] if plain else log_z
 
     def every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """List tail, score and pair of every edge of (position, parent)."""
-        edge, pair = expand_ranges(*self._range(parent))
-        return self.graph.tail(edge), self._scores(position[pair], edge), pair
+        """List the edges of (position, parent): tail, log-probability and pair.
+
+        Those of distinct pairs are scored once.
+        """
+        (t, c), which = self._distinct(position, parent)
+        tail, log_prob, pair = self._every(t, c)
+        count = torch.bincount(pair, minlength=len(t))
+        end = count.cumsum(0)
+        listed, row = expand_ranges((end - count)[which], end[which])
+        return tail[listed], log_prob[listed], row
 
     def sample(self, position: Tensor, parent: Tensor, u: Tensor) -> Tensor:
         """Draw an edge of each (position, parent) and return its tail, (n,)."""
@@ -72,21 +80,28 @@ class Edges:
         start, end = self._range(distinct[1])
         drawn, first = torch.empty_like(position), 0
         for t, c in in_groups(distinct, end - start, AT_ONCE):
-            tail, score, pair = self.every(t, c)
-            log_z = segment_logsumexp(score, pair, len(t))
-            prob = (score - log_z[pair]).exp()
+            tail, log_prob, pair = self._every(t, c)
             mine = (which >= first) & (which < first + len(t))
-            edge = invert_cdf(prob, pair, len(t), which[mine] - first, u[mine])
+            edge = invert_cdf(
+                log_prob.exp(), pair, len(t), which[mine] - first, u[mine]
+            )
             drawn[mine] = tail[edge]
             first += len(t)
         return drawn
 
+    def _every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        edge, pair = expand_ranges(*self._range(parent))
+        score = self._scores(position[pair], edge)
+        log_z = segment_logsumexp(score, pair, len(position))
+        return self.graph.tail(edge), score - log_z[pair], pair
+
     def _distinct(
         self, position: Tensor, parent: Tensor
     ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        num_entities = len(self.graph.node_of_entity)
-        key, which = torch.unique(position * num_entities + parent, return_inverse=True)
-        return (key // num_entities, key % num_entities), which
+        *distinct, which = distinct_pairs(
+            position, parent, len(self.graph.node_of_entity)
+        )
+        return (distinct[0], distinct[1]), which
 
     def _range(self, parent: Tensor) -> tuple[Tensor, Tensor]:
         start, end = self.graph.edge_range(self.graph.node_of_entity[parent])

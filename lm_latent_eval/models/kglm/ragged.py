@@ -30,6 +30,28 @@ def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     return element, row
 
 
+def distinct_pairs(
+    first: Tensor, second: Tensor, limit: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the different pairs of two columns, in increasing order.
+
+    Args:
+        first: Whole numbers, shape (N,).
+        second: Whole numbers below ``limit``, shape (N,).
+        limit: More than any of ``second``.
+
+    Returns:
+        Both columns of the D pairs, (D,) each, and which pair each of the N is, (N,).
+
+    Example:
+        >>> a, b = torch.tensor([4, 2, 4]), torch.tensor([0, 1, 0])
+        >>> distinct_pairs(a, b, 2)
+        (tensor([2, 4]), tensor([1, 0]), tensor([1, 0, 1]))
+    """
+    pair, which = torch.unique(first * limit + second, return_inverse=True)
+    return pair // limit, pair % limit, which
+
+
 def in_groups(
     columns: tuple[Tensor, ...], size: Tensor, limit: int
 ) -> Iterator[tuple[Tensor, ...]]:
@@ -83,6 +105,32 @@ def ranked_within(group: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     order = order[group[order].argsort(stable=True)]
     place = torch.arange(len(order), device=order.device)
     return order, place - torch.searchsorted(group[order], group[order])
+
+
+def least_of_best(group: Tensor, value: Tensor, number: int) -> Tensor:
+    """Find the ``number``-th largest value of each group.
+
+    Args:
+        group: The group of each row, non-decreasing, shape (R,).
+        value: C values a row, shape (R, C).
+        number: Which to find, 1 for the largest.
+
+    Returns:
+        Shape (G,), of groups 0 to the last; ``-inf`` of those with fewer values.
+
+    Example:
+        >>> group = torch.tensor([0, 0, 2])
+        >>> value = torch.tensor([[1.0, 4.0], [3.0, 2.0], [5.0, 6.0]])
+        >>> least_of_best(group, value, 3)
+        tensor([2., -inf, -inf])
+    """
+    place = torch.arange(len(group), device=group.device)
+    place = place - torch.searchsorted(group, group)
+    counts = torch.bincount(group).tolist()
+    shape = (len(counts), max([number, *counts]), value.shape[1])
+    table = value.new_full(shape, -torch.inf)
+    table[group, place] = value
+    return table.flatten(1).topk(number).values[:, -1]
 
 
 def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.data import (
     AnnotatedText,
@@ -20,18 +17,18 @@ from lm_latent_eval.models.kglm.data import (
     collate_walks,
 )
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.tuning import fit_after_training
+from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.models.learning import annotated_parts, train_checkpoint
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer
-from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import KGLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+from lm_latent_eval.training.supervised import Part
 
 Item = tuple[list[int], list[int], list[int]]
 """Word ids, mention types and nodes of one text."""
 
 
-def train(
+def train_kglm(
     texts: Sequence[AnnotatedText],
     dev: Sequence[AnnotatedText],
     directory: Path,
@@ -59,20 +56,19 @@ def train(
     tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
     model = new_model(texts, knowledge, tokenizer, num_unknown, size, options.seed)
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    with only_trainer(directory):
-        trainer = Trainer(
-            parts(model),
-            size=lambda item: len(item[0]),
-            options=options,
-            directory=directory,
-            about={"model": "kglm", **vars(size)},
-        )
-        trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
-        model.eval()  # type: ignore[no-untyped-call]
-        shown = [text.text for text in texts]
-        model.tuned = fit_after_training(model, tokenizer, shown, options.seed)
-        writing = orthography.train(shown, tokenizer)
-        save(model, tokenizer, directory, model.state_dict(), writing)
+    train_checkpoint(
+        model,
+        parts(model),
+        [annotate(text) for text in texts],
+        [annotate(text) for text in dev],
+        directory,
+        tokenizer,
+        options,
+        size=lambda item: len(item[0]),
+        about=vars(size),
+        spelled=[text.text for text in texts],
+        tuned=True,
+    )
     return model
 
 
@@ -106,22 +102,9 @@ def new_model(
 
 def parts(model: KGLM) -> dict[str, Part[Item]]:
     """Return what is trained: log p(x, z) and log q(z | x) of every proposal."""
-
-    def log_p(items: Sequence[Item]) -> Tensor:
-        batch, walks = _collate(items)
-        return -model.log_joint(model.encode(batch), walks).sum()
-
-    def log_q(items: Sequence[Item], *, name: str) -> Tensor:
-        batch, walks = _collate(items)
-        proposal = model.proposal(name)
-        return -proposal.log_prob(proposal.encode(batch), walks).sum()
-
-    return {"p": Part(model.generative, log_p)} | {
-        name: Part(trunk, partial(log_q, name=name))
-        for name, trunk in model.proposals.items()
-    }
+    return annotated_parts(model, _collate)
 
 
-def _collate(items: Sequence[Item]):  # type: ignore[no-untyped-def]
+def _collate(items: Sequence[Item]) -> tuple[TokenBatch, Walks]:
     batch = TokenBatch.collate([ids for ids, _, _ in items], first=START)
     return batch, collate_walks([m for _, m, _ in items], [n for _, _, n in items])

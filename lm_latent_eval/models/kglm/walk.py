@@ -41,18 +41,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.models.kglm.edges import Edges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.ragged import (
+    distinct_pairs,
     expand_ranges,
     invert_cdf,
+    least_of_best,
     ranked_within,
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.scores import Scores
-from lm_latent_eval.models.ties import ranks
+from lm_latent_eval.models.ties import GRID, ranks
 
 
 class Mention(IntEnum):
@@ -86,6 +89,14 @@ class Rows:
         """Return the rows of an index."""
         return Rows(self.position[index], self.window[index])
 
+    def distinct(self) -> tuple[Rows, Tensor]:
+        """Return every place and past once, and which of them each row has, (R,)."""
+        code = fingerprint((self.position[None], self.window[None]))[0]
+        different, which = torch.unique(code, return_inverse=True)
+        every = torch.arange(len(which), device=which.device)
+        one = torch.zeros_like(different).scatter(0, which, every)
+        return self.pick(one), which
+
     @property
     def previous(self) -> Tensor:
         """The node of the token before, (R,)."""
@@ -103,14 +114,23 @@ class Options(NamedTuple):
 
 
 class Parents(NamedTuple):
-    """What a DERIVED mention may be derived from, for every row."""
+    """What a DERIVED mention may be derived from, for every row, flat."""
 
+    row: Tensor
+    """Non-decreasing, (N,)."""
     entity: Tensor
-    """Recent entities, (R, W)."""
+    """Recent entities, each once a row, (N,)."""
     log_prob: Tensor
-    """Nats, (R, W); of an entity that occurs more than once at its last place."""
+    """Nats, (N,)."""
     lift: Tensor
     """Log of what the tilt multiplies the mass of DERIVED mentions by, (R,)."""
+
+    def of(self, rows: Tensor) -> Parents:
+        """Keep those of some rows, (R,) bool."""
+        kept = rows[self.row]
+        return Parents(
+            self.row[kept], self.entity[kept], self.log_prob[kept], self.lift
+        )
 
 
 @dataclass(frozen=True)
@@ -159,18 +179,19 @@ class Walk:
 
     def log_prob(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
         """Return log p(z_t | z_<t) of one choice a row, in nats, (R,)."""
-        return self._log_prob(self.log_mention(rows), rows, mention, node)
-
-    def _log_prob(
-        self, log_mention: Tensor, rows: Rows, mention: Tensor, node: Tensor
-    ) -> Tensor:
-        result = log_mention.gather(1, mention[:, None])[:, 0]
+        past, which = rows.distinct()
+        log_mention = self.log_mention(past)[which, mention]
         right_node = torch.where(
             mention == Mention.CONTINUE,
             (node == rows.previous) & (node != NO_ENTITY),
             (mention == Mention.NONE) == (node == NO_ENTITY),
         )
-        result = result.masked_fill(~right_node, -torch.inf)
+        log_mention = log_mention.masked_fill(~right_node, -torch.inf)
+        return log_mention + self.log_node(rows, mention, node)
+
+    def log_node(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
+        """Return log p(node | mention type, z_<t), nats, (R,); 0 of what is certain."""
+        result = self.scores.mention.new_zeros(len(node))
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
         if len(new):
             entity = self.graph.entity(node[new])
@@ -178,8 +199,12 @@ class Walk:
             result = result.index_add(0, new, log_new)
         (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
         if len(derived):
-            log_derived = self.log_derived(rows.pick(derived), node[derived])
-            result = result.index_add(0, derived, log_derived)
+            past, which = rows.pick(derived).distinct()
+            some, tail, pair = distinct_pairs(
+                which, node[derived], self.graph.num_nodes
+            )
+            log_derived = self.log_derived(past.pick(some), tail)
+            result = result.index_add(0, derived, log_derived[pair])
         return result
 
     def log_mention(self, rows: Rows, parents: Parents | None = None) -> Tensor:
@@ -191,24 +216,25 @@ class Walk:
 
     def _log_tilted(self, rows: Rows, parents: Parents | None) -> Tensor:
         """Tilted masses of the mention types, not normalised, (R, 4)."""
+        if parents is None and self.tilt is not None:
+            parents = self.parents(rows)
         scores = self.scores.mention[rows.position]
         if self.only_possible:
-            entities = self.graph.entity(rows.window)
-            can_derive = self.graph.has_edges[entities].any(-1)
-            always = torch.ones_like(can_derive)
+            row = self._recent(rows)[0] if parents is None else parents.row
+            always = torch.ones_like(rows.position, dtype=torch.bool)
             can_begin = self.new.possible.expand_as(always)
+            can_derive = torch.zeros_like(always).index_fill(0, row, True)
             possible = torch.stack(
                 [always, can_begin, can_derive, rows.previous != NO_ENTITY], -1
             )
             scores = scores.masked_fill(~possible, -torch.inf)
         log_mention = scores.log_softmax(-1)
-        if self.tilt is None:
+        if self.tilt is None or parents is None:
             return log_mention
         lift_new = self.new.lift[rows.position]
-        lift_derived = (parents or self.parents(rows)).lift
         again = self.tilt.of_continuing(rows.position, rows.previous)
         none = torch.zeros_like(lift_new)
-        return log_mention + torch.stack([none, lift_new, lift_derived, again], -1)
+        return log_mention + torch.stack([none, lift_new, parents.lift, again], -1)
 
     def parents(self, rows: Rows) -> Parents:
         """Find the recent entities and their log-probabilities as parents.
@@ -216,36 +242,40 @@ class Walk:
         The lift of a parent is the mean of the tilt over its edges, and that of
         derived mentions its mean over the parents, both as logarithms.
         """
-        entity = self.graph.entity(rows.window)
-        again = torch.triu(entity[:, :, None] == entity[:, None, :], diagonal=1).any(-1)
-        possible = (entity != NO_ENTITY) & ~again
+        row, entity = self._recent(rows)
+        position, num_rows = rows.position[row], len(rows.position)
+        score = self.scores.parent.at(position, entity)
+        log_parent = score - segment_logsumexp(score, row, num_rows)[row]
+        if self.tilt is None:
+            return Parents(row, entity, log_parent, score.new_zeros(num_rows))
+        tilted_sum, plain_sum = self.edges.log_sums(position, entity)
+        tilted = log_parent + (tilted_sum - plain_sum)
+        lift = segment_logsumexp(tilted, row, num_rows)
+        log_prob = tilted - lift[row]
+        return Parents(row, entity, log_prob, lift.masked_fill(lift.isneginf(), 0.0))
+
+    def _recent(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """List the entities that each row may derive from, by their last places."""
+        named = rows.window != NO_ENTITY
+        # Of tokens that go on with a mention, only the last counts.
+        named[:, :-1] &= rows.window[:, :-1] != rows.window[:, 1:]
+        row, place = named.nonzero(as_tuple=True)
+        entity = self.graph.entity(rows.window[row, place])
+        possible = entity != NO_ENTITY
         if self.only_possible:
             possible &= self.graph.has_edges[entity]
-        row, place = possible.nonzero(as_tuple=True)
-        position, parent = rows.position[row], entity[row, place]
-        score = self.scores.parent.at(position, parent)
-        # A row without parents is -inf throughout, not NaN.
-        lowest = torch.finfo(score.dtype).min
-        scores = score.new_full(entity.shape, lowest).index_put((row, place), score)
-        log_parent = scores.log_softmax(-1).masked_fill(~possible, -torch.inf)
-        if self.tilt is None:
-            return Parents(entity, log_parent, log_parent.new_zeros(len(entity)))
-        tilted_sum, plain_sum = self.edges.log_sums(position, parent)
-        tilted = log_parent.index_put(
-            (row, place), log_parent[row, place] + (tilted_sum - plain_sum)
-        )
-        lift = segment_logsumexp(tilted[row, place], row, len(entity))
-        lift = lift.masked_fill(~possible.any(-1), 0.0)
-        return Parents(entity, tilted - lift[:, None], lift)
+        row, entity = row[possible], entity[possible]
+        _, _, which = distinct_pairs(row, entity, self.graph.num_entities)
+        order = torch.arange(len(row), device=row.device)
+        last = torch.zeros_like(order).scatter_reduce(0, which, order, "amax")
+        last = last[which] == order
+        return row[last], entity[last]
 
     def log_derived(self, rows: Rows, node: Tensor) -> Tensor:
         """Return log p(``node`` is derived from any recent entity), (R,)."""
-        entity, log_parent, _ = self.parents(rows)
-        row, place = (log_parent > -torch.inf).nonzero(as_tuple=True)
-        log_edge = self.edges.log_prob(
-            rows.position[row], entity[row, place], node[row]
-        )
-        return segment_logsumexp(log_parent[row, place] + log_edge, row, len(node))
+        row, entity, log_parent, _ = self.parents(rows)
+        log_edge = self.edges.log_prob(rows.position[row], entity, node[row])
+        return segment_logsumexp(log_parent + log_edge, row, len(node))
 
     # -- sampling -------------------------------------------------------------------
 
@@ -257,15 +287,19 @@ class Walk:
             u: Uniform numbers, (R, 4).
 
         Returns:
-            Mention types, nodes and log-probabilities in nats, each (R,).
+            Mention types, nodes, and log-probabilities of the types in nats, each (R,):
+            with ``log_node``, those of the choices.
         """
-        log_mention = self.log_mention(rows)
-        every = torch.arange(len(u), device=u.device)
+        past, which = rows.distinct()
+        parents = self.parents(past)
+        num_pasts = len(past.position)
+        log_mention = self.log_mention(past, parents)
+        every = torch.arange(num_pasts, device=u.device)
         mention = invert_cdf(
             log_mention.exp().flatten(),
             every.repeat_interleave(len(Mention)),
-            len(u),
-            every,
+            num_pasts,
+            which,
             u[:, 0],
         ) % len(Mention)
         node = torch.where(mention == Mention.CONTINUE, rows.previous, NO_ENTITY)
@@ -275,22 +309,14 @@ class Walk:
             node[new] = self.graph.node_of_entity[entity]
         (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
         if len(derived):
-            node[derived] = self._sample_derived(rows.pick(derived), u[derived])
-        return mention, node, self._log_prob(log_mention, rows, mention, node)
-
-    def _sample_derived(self, rows: Rows, u: Tensor) -> Tensor:
-        entity, log_parent, _ = self.parents(rows)
-        num_rows, width = entity.shape
-        every = torch.arange(num_rows, device=u.device)
-        drawn = invert_cdf(
-            log_parent.exp().flatten(),
-            every.repeat_interleave(width),
-            num_rows,
-            every,
-            u[:, 1],
-        )
-        parent = entity.flatten()[drawn]
-        return self.edges.sample(rows.position, parent, u[:, 2])
+            row, parent, log_parent, _ = parents
+            drawn = invert_cdf(
+                log_parent.exp(), row, num_pasts, which[derived], u[derived, 1]
+            )
+            node[derived] = self.edges.sample(
+                rows.position[derived], parent[drawn], u[derived, 2]
+            )
+        return mention, node, log_mention[which, mention]
 
     # -- enumeration ----------------------------------------------------------------
 
@@ -305,34 +331,44 @@ class Walk:
         .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_t) =
             \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{i-1})
 
-        Every walk has the same NEW entities to choose from, so of the one that ranks
-        i-th (from 1) only the first ``width`` / i can be among the ``width`` best.
+        What cannot be among the ``width`` best is not listed: a choice below as many
+        that are known at once, without any DERIVED, or a NEW one too many. Every walk
+        has the same NEW entities to choose from, so of the one that ranks i-th (from 1)
+        only the first ``width`` / i can be among the ``width`` best.
 
         Args:
             rows: R decisions.
-            group: Which of them compete, (R,).
+            group: Which of them compete, non-decreasing, (R,).
             score: What the walks so far are ranked by, nats, (R,) float64.
             width: How many of a group are wanted.
         """
         parents = self.parents(rows)
         tilted = self._log_tilted(rows, parents)
-        log_mention = tilted.log_softmax(-1)
         if self.expected is not None:
             paid = self.expected.at(rows.position, rows.previous)
             paid = paid.masked_fill(rows.previous == NO_ENTITY, 0.0)
             score = score + tilted.logsumexp(-1) - paid
-        every = torch.arange(len(log_mention), device=log_mention.device)
-        by = ranks(score + log_mention[:, Mention.NEW])
-        order, rank = ranked_within(group, by)
+        scores = score[:, None] + tilted.log_softmax(-1)
+        scores[rows.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
+        none, new, derived, again = scores.unbind(-1)
         here, which = torch.unique(rows.position, return_inverse=True)
         log_best, entity = self.new.top(here, width)
+        best_new = new + log_best[which, 0]
+        known = torch.stack([none, best_new, again], -1)
+        enough = least_of_best(group, known, width)[group] - GRID  # against rounding
+
+        (able,) = (best_new >= enough).nonzero(as_tuple=True)
+        order, rank = ranked_within(group[able], ranks(new[able]))
         most = (width // (rank + 1)).clamp_max(entity.shape[1])
         place, ranked = expand_ranges(torch.zeros_like(most), most)
-        new_row = order[ranked]
+        new_row = able[order[ranked]]
         new_node = self.graph.node_of_entity[entity[which[new_row], place]]
         log_new = log_best[which[new_row], place]
-        derived_row, derived_node, log_derived = self._derived_options(rows, parents)
-        sure = log_mention.new_zeros(len(every))
+        derived_row, derived_node, log_derived = self._derived_options(
+            rows, parents.of(derived >= enough)
+        )
+        every = torch.arange(len(score), device=score.device)
+        sure = log_new.new_zeros(len(every))
         parts = [
             (Mention.NONE, every, torch.zeros_like(every), sure),
             (Mention.NEW, new_row, new_node, log_new),
@@ -342,14 +378,14 @@ class Walk:
         row = torch.cat([part[1] for part in parts])
         mention = torch.cat([torch.full_like(r, m) for m, r, _, _ in parts])
         node = torch.cat([part[2] for part in parts])
-        log_prob = torch.cat([part[3] for part in parts]) + log_mention[row, mention]
-        named = (node != NO_ENTITY) | (mention == Mention.NONE)
-        (keep,) = ((log_prob > -torch.inf) & named).nonzero(as_tuple=True)
+        score = scores[row, mention] + torch.cat([part[3] for part in parts])
+        possible = (score > -torch.inf) & (score >= enough[row])
+        possible &= (node != NO_ENTITY) | (mention == Mention.NONE)
+        (keep,) = possible.nonzero(as_tuple=True)
         # In an order that no score decides, for those that tie.
-        choice = row * len(Mention) + mention
-        keep = keep[(choice * self.graph.num_nodes + node)[keep].argsort()]
-        score = score[row[keep]] + log_prob[keep]
-        return Options(row[keep], mention[keep], node[keep], score)
+        choice = row[keep] * len(Mention) + mention[keep]
+        keep = keep[(choice * self.graph.num_nodes + node[keep]).argsort()]
+        return Options(row[keep], mention[keep], node[keep], score[keep])
 
     def node_probs(self, rows: Rows, log_weight: Tensor) -> Tensor:
         """Return the distribution of the node under a mixture of pasts.
@@ -361,9 +397,11 @@ class Walk:
         Returns:
             Probabilities of every node, (N,); of 0, that nothing is mentioned.
         """
-        parents = self.parents(rows)
+        here = rows.position[:1]
+        rows, which = rows.distinct()
+        log_weight = segment_logsumexp(log_weight, which, len(rows.position))
+        parents, previous = self.parents(rows), rows.previous
         log_mention = self.log_mention(rows, parents) + log_weight[:, None]
-        here, previous = rows.position[:1], rows.previous
         new = (
             log_mention[:, Mention.NEW].exp().sum() * self.new.log_probs(here)[0].exp()
         )
@@ -384,15 +422,8 @@ class Walk:
         self, rows: Rows, parents: Parents
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Distinct derivable nodes of every row, edges and parents summed."""
-        entity, log_parent, _ = parents
-        row, place = (log_parent > -torch.inf).nonzero(as_tuple=True)
-        tail, score, pair = self.edges.every(rows.position[row], entity[row, place])
-        log_z = segment_logsumexp(score, pair, len(row))
-        log_path = log_parent[row, place][pair] + score - log_z[pair]
-        num_nodes = self.graph.num_nodes
-        key, which = torch.unique(row[pair] * num_nodes + tail, return_inverse=True)
-        return (
-            key // num_nodes,
-            key % num_nodes,
-            segment_logsumexp(log_path, which, len(key)),
-        )
+        row, entity, log_parent, _ = parents
+        tail, log_edge, pair = self.edges.every(rows.position[row], entity)
+        row, node, which = distinct_pairs(row[pair], tail, self.graph.num_nodes)
+        log_path = log_parent[pair] + log_edge
+        return row, node, segment_logsumexp(log_path, which, len(row))

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
+from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.data import Annotator, Item, build_topics
 from lm_latent_eval.models.lrlm.modeling import LRLM
@@ -18,14 +18,13 @@ from lm_latent_eval.models.lrlm.state import Everything, RelationState
 from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer
-from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import LRLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+from lm_latent_eval.training.supervised import Part
 
 ConfigT = TypeVar("ConfigT", bound=RelationConfig)
 
 
-def train(
+def train_lrlm(
     texts: Sequence[AnnotatedText],
     dev: Sequence[AnnotatedText],
     directory: Path,
@@ -57,18 +56,18 @@ def train(
         return -model.log_joint(model.encode(batch, about), Everything()).sum()
 
     annotate = Annotator(topics, tokenizer)
-    with only_trainer(directory):
-        trainer = Trainer(
-            {"p": Part(model, loss)},
-            size=lambda item: len(item[0]),
-            options=options,
-            directory=directory,
-            about={"model": "lrlm", **vars(size)},
-        )
-        trainer.run([annotate(t) for t in texts], [annotate(t) for t in dev])
-        model.eval()  # type: ignore[no-untyped-call]
-        writing = orthography.train([text.text for text in texts], tokenizer)
-        save(model, tokenizer, directory, model.state_dict(), writing)
+    train_checkpoint(
+        model,
+        {"p": Part(model, loss)},
+        [annotate(text) for text in texts],
+        [annotate(text) for text in dev],
+        directory,
+        tokenizer,
+        options,
+        size=lambda item: len(item[0]),
+        about=vars(size),
+        spelled=[text.text for text in texts],
+    )
     return model
 
 

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.checkpoint import save
+from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer
-from lm_latent_eval.training import orthography
-from lm_latent_eval.training.options import LSTMSize, Options, RNNSize
-from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+from lm_latent_eval.training.options import LSTMSize, Options
+from lm_latent_eval.training.supervised import Part
+
+ModelT = TypeVar("ModelT", bound=RecurrentLM)
 
 
-def train(
+class How(TypedDict, total=False):
+    """What the training of every recurrent language model can be told."""
+
+    tokenizer: WordTokenizer | None
+    """A vocabulary to take over, so that two models compare."""
+    min_count: int
+    """Without one: rarer words are unknown. Default: 2."""
+    already_cut: bool
+    """The texts' words stand between white space, cut by another program. Their strings
+    are lost, so no spelling is learnt: only words are scored."""
+    options: Options | None
+    """How to train."""
+
+
+def train_lstm(
     texts: Sequence[str],
     dev: Sequence[str],
     directory: Path,
     *,
-    tokenizer: WordTokenizer | None = None,
-    min_count: int = 2,
-    already_cut: bool = False,
     size: LSTMSize | None = None,
-    options: Options | None = None,
+    **how: Unpack[How],
 ) -> LSTMLanguageModel:
     """Train p and write the checkpoint.
 
@@ -36,75 +49,74 @@ def train(
         texts: Training text.
         dev: Development text, for the learning rate and for stopping.
         directory: Where the checkpoint goes. An interrupted run there is resumed.
-        tokenizer: A vocabulary to take over, so that two models compare.
-        min_count: Without one: rarer words are unknown.
-        already_cut: The texts' words stand between white space, cut by another program.
-            Their strings are lost, so no spelling is learnt: only words are scored.
         size: How large the model is.
-        options: How to train.
+        **how: See ``How``.
     """
-    size, options = size or LSTMSize(), options or Options()
-    if tokenizer is None:
-        tokenizer = WordTokenizer.train(
-            texts, min_count=min_count, already_cut=already_cut
-        )
-    torch.manual_seed(options.seed)
-    config = LSTMConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
-        num_unknown_types=count_unknown_types(texts, tokenizer),
-        **vars(size),
-    )
-    model = LSTMLanguageModel(config)
-    fit(
-        model,
-        texts,
-        dev,
-        directory,
-        tokenizer,
-        options,
-        size=size,
-        spelled=not already_cut,
-    )
-    return model
+    about = vars(size or LSTMSize())
+
+    def new(items: Sequence[Sequence[int]], sizes: dict[str, int]) -> LSTMLanguageModel:
+        return LSTMLanguageModel(LSTMConfig(**sizes, **about))
+
+    return train_recurrent(new, texts, dev, directory, about, **how)
 
 
-def fit(
-    model: RecurrentLM,
+def train_recurrent(
+    new: Callable[[Sequence[Sequence[int]], dict[str, int]], ModelT],
     texts: Sequence[str],
     dev: Sequence[str],
     directory: Path,
-    tokenizer: WordTokenizer,
-    options: Options,
+    about: dict[str, Any],
     *,
-    size: LSTMSize | RNNSize,
-    spelled: bool,
-) -> None:
-    """Train a new model and write the checkpoint, with how its texts are spelled."""
+    tokenizer: WordTokenizer | None = None,
+    min_count: int = 2,
+    already_cut: bool = False,
+    options: Options | None = None,
+) -> ModelT:
+    """Train a recurrent language model and write the checkpoint.
+
+    Args:
+        new: Builds it, from the words of the training text with their ends and the
+            sizes of the vocabulary.
+        texts: Training text.
+        dev: Development text.
+        directory: Where the checkpoint goes.
+        about: Sizes of the model.
+        tokenizer: See ``How``, as what follows.
+        min_count: Of a word.
+        already_cut: Whether words stand between white space.
+        options: How to train.
+    """
+    options = options or Options()
+    words = tokenizer or WordTokenizer.train(
+        texts, min_count=min_count, already_cut=already_cut
+    )
+    items, held_out = (
+        [[*words(text).ids, END] for text in some] for some in (texts, dev)
+    )
+    sizes = {
+        "vocab_size": words.vocab_size,
+        "num_words": words.num_words,
+        "num_unknown_types": words.count_unknown_types(
+            word for text in texts for word in words.cut(text)
+        ),
+    }
+    torch.manual_seed(options.seed)
+    model = new(items, sizes)
 
     def loss(items: Sequence[list[int]]) -> Tensor:
         batch = TokenBatch.collate(items, first=START)
         return -model.log_joint(model.encode(batch), NO_LATENT).sum()
 
-    with only_trainer(directory):
-        trainer = Trainer(
-            {"p": Part(model, loss)},
-            size=len,
-            options=options,
-            directory=directory,
-            about={"model": model.config.model_type, **vars(size)},
-        )
-        trainer.run(
-            [[*tokenizer(text).ids, END] for text in texts],
-            [[*tokenizer(text).ids, END] for text in dev],
-        )
-        model.eval()  # type: ignore[no-untyped-call]
-        writing = orthography.train(texts, tokenizer) if spelled else None
-        save(model, tokenizer, directory, model.state_dict(), writing)
-
-
-def count_unknown_types(texts: Sequence[str], tokenizer: WordTokenizer) -> int:
-    """Count the distinct words of texts that a model cannot utter."""
-    return tokenizer.count_unknown_types(
-        word for text in texts for word in tokenizer.cut(text)
+    train_checkpoint(
+        model,
+        {"p": Part(model, loss)},
+        items,
+        held_out,
+        directory,
+        words,
+        options,
+        size=len,
+        about=about,
+        spelled=() if already_cut else texts,
     )
+    return model

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
+from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.lrlm.training import prepared
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.data import Annotator, Item
@@ -17,12 +17,11 @@ from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.models.nklm.state import Copies
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
-from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import NKLMSize, Options
-from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+from lm_latent_eval.training.supervised import Part
 
 
-def train(
+def train_nklm(
     texts: Sequence[AnnotatedText],
     dev: Sequence[AnnotatedText],
     directory: Path,
@@ -56,22 +55,22 @@ def train(
     torch.manual_seed(options.seed)
     model = NKLM(config, topics)
     annotate = Annotator(topics, tokenizer, config.num_positions)
-    with only_trainer(directory):
-        trainer: Trainer[Item] = Trainer(
-            {"p": Part(model, lambda items: _loss(model, items))},
-            size=lambda item: len(item[0]),
-            options=options,
-            directory=directory,
-            about={"model": "nklm", **vars(size)},
-        )
-        train_on, hold_out = (
-            [item for text in several if (item := annotate(text)) is not None]
-            for several in (texts, dev)
-        )
-        trainer.run(train_on, hold_out)
-        model.eval()  # type: ignore[no-untyped-call]
-        writing = orthography.train([text.text for text in texts], tokenizer)
-        save(model, tokenizer, directory, model.state_dict(), writing)
+    train_on, hold_out = (
+        [item for text in several if (item := annotate(text)) is not None]
+        for several in (texts, dev)
+    )
+    train_checkpoint(
+        model,
+        {"p": Part(model, lambda items: _loss(model, items))},
+        train_on,
+        hold_out,
+        directory,
+        tokenizer,
+        options,
+        size=lambda item: len(item[0]),
+        about=vars(size),
+        spelled=[text.text for text in texts],
+    )
     return model
 
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.arguments import whole
-from lm_latent_eval.models.checkpoint import Checkpoint, save
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
@@ -29,9 +30,8 @@ from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer, split
-from lm_latent_eval.training import orthography
 from lm_latent_eval.training.options import Options, RNNGSize
-from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+from lm_latent_eval.training.supervised import Part
 
 Objective = Literal["supervised", "unsupervised"]
 
@@ -40,7 +40,7 @@ Item = tuple[list[int], list[int]]
 listed where the tree is not known."""
 
 
-def train(
+def train_rnng(
     sentences: Sequence[ParsedSentence] | Sequence[str],
     dev: Sequence[ParsedSentence] | Sequence[str],
     directory: Path,
@@ -78,25 +78,24 @@ def train(
     longest = model.config.max_words
     learnt = items(sentences, tokenizer, longest, objective)
     held_out = items(dev, tokenizer, longest, objective)
-    with only_trainer(directory):
-        trainer = Trainer(
-            parts(model, objective, num_samples),
-            size=lambda item: len(item[0]),
-            options=options,
-            directory=directory,
-            about={
-                "model": "rnng",
-                "objective": objective,
-                "num_samples": num_samples if objective == "unsupervised" else None,
-                "init": start.digest if start else None,
-                **({} if start else vars(size)),
-            },
-            unit="sentences",
-        )
-        trainer.run(learnt, held_out)
-        model.eval()  # type: ignore[no-untyped-call]
-        writing = orthography.train(texts, tokenizer)
-        save(model, tokenizer, directory, model.state_dict(), writing)
+    train_checkpoint(
+        model,
+        parts(model, objective, num_samples),
+        learnt,
+        held_out,
+        directory,
+        tokenizer,
+        options,
+        size=lambda item: len(item[0]),
+        about={
+            "objective": objective,
+            "num_samples": num_samples if objective == "unsupervised" else None,
+            "init": start.digest if start else None,
+            **({} if start else vars(size)),
+        },
+        spelled=texts,
+        unit="sentences",
+    )
     return model
 
 

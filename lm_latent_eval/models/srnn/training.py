@@ -22,19 +22,19 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.checkpoint import save
+from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import Margin, Options, SRNNSize
-from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
+from lm_latent_eval.training.supervised import Part
 
 Sentence = tuple[int, list[int]]
 """Its number in the text, which its noise follows from, and its words."""
 
 
-def train(
+def train_srnn(
     texts: Sequence[str],
     dev: Sequence[str],
     directory: Path,
@@ -83,18 +83,19 @@ def train(
         norm = sum(theta.square().sum() for theta in model.parameters())
         return hinge + len(items) * margin.l2 / 2 * norm
 
-    with only_trainer(directory):
-        trainer = Trainer(
-            {"s": Part(model, loss)},
-            size=lambda sentence: len(sentence[1]),
-            options=options,
-            directory=directory,
-            about={"model": "srnn", **vars(size), **vars(margin)},
-            unit="sentences",
-        )
-        trainer.run(_sentences(texts, tokenizer), _sentences(dev, tokenizer))
-        model.eval()  # type: ignore[no-untyped-call]
-        save(model, tokenizer, directory, model.state_dict())
+    train_checkpoint(
+        model,
+        {"s": Part(model, loss)},
+        _sentences(texts, tokenizer),
+        _sentences(dev, tokenizer),
+        directory,
+        tokenizer,
+        options,
+        size=lambda sentence: len(sentence[1]),
+        about={**vars(size), **vars(margin)},
+        spelled=(),
+        unit="sentences",
+    )
     return model
 
 

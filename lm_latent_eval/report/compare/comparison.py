@@ -20,7 +20,8 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.report.compare.sides import DELTA, Key, Side, check_alike
 from lm_latent_eval.report.compare.writing import with_error
-from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import Record
 
 SIGMAS = 1.96
 
@@ -121,7 +122,7 @@ def _shared_tasks(
 
 def _pair(task: str, a: Side, b: Side) -> Comparison | None:
     check_alike(a.name, a.runs[0], b.name, b.runs[0], a.finished and b.finished)
-    if all(row.is_greedy is None for row in a.runs[0].values()):
+    if all(answer.is_greedy is None for answer in a.runs[0].values()):
         return _texts(task, a, b)
     return _choices(task, a, b) if len(a.runs) == len(b.runs) == 1 else None
 
@@ -133,13 +134,13 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
     shared = b.runs[0].keys()
     keys = [key for key in a.runs[0] if key in shared]
     units = _units(a, b)
-    rows = [a.runs[0][key] for key in keys]
-    totals = {unit: sum(getattr(row, unit) for row in rows) for unit in units}
+    texts = [a.runs[0][key] for key in keys]
+    totals = {unit: sum(getattr(text, unit) for text in texts) for unit in units}
     nats_a, nats_b = a.nats(keys), b.nats(keys)
     draws = torch.hypot(a.monte_carlo_stderr(keys), b.monte_carlo_stderr(keys))
     found = {}
     for unit in units:
-        counts = torch.tensor([getattr(row, unit) for row in rows])
+        counts = torch.tensor([getattr(text, unit) for text in texts])
         rates = [_rates(nats, totals[unit]) for nats in (nats_a, nats_b)]
         found[unit] = (
             rates[0],
@@ -302,17 +303,18 @@ def _choices(task: str, a: Side, b: Side) -> ChoiceComparison:
 
 def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
     """Return, by question, whether it is right, and whether draws cannot change it."""
-    options: dict[int, list[Row]] = {}
-    for row in side.runs[0].values():
-        options.setdefault(row.document, []).append(row)
+    options: dict[int, list[Answer]] = {}
+    for answer in side.runs[0].values():
+        options.setdefault(answer.index, []).append(answer)
     right, sure = {}, {}
-    for question, rows in options.items():
-        if rows[0].accuracy is None:
+    for question, answers in options.items():
+        if answers[0].accuracy is None:
             continue
-        right[question] = rows[0].accuracy > 0.5
-        first, *others = sorted(rows, key=lambda r: r.log_likelihood, reverse=True)
+        right[question] = answers[0].accuracy > 0.5
+        estimates = (answer.estimate for answer in answers)
+        first, *others = sorted(estimates, key=lambda e: e.log_evidence, reverse=True)
         sure[question] = all(
-            first.log_likelihood - other.log_likelihood
+            first.log_evidence - other.log_evidence
             >= SIGMAS * math.hypot(first.draws_stderr, other.draws_stderr)
             for other in others
         )

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound
-from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.estimators import Bound, certificate_cost
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import Record
 
 DELTA = 0.05
 """Risk that a stochastic bound is none."""
@@ -26,7 +27,7 @@ class Side:
     """A model's answers to one task, by one run or several."""
 
     name: str
-    runs: Sequence[dict[Key, Row]]
+    runs: Sequence[dict[Key, Answer]]
     settings: Sequence[dict[str, Any]]
     finished: bool = True
 
@@ -38,10 +39,10 @@ class Side:
             ValueError: If they are not of the same texts, or scores are no
                 probabilities.
         """
-        found = [_by_text(run.rows) for run in runs]
+        found = [_by_text(run.answers) for run in runs]
         for run in found[1:]:
             check_alike(name, found[0], f"another run of {name}", run)
-        if any(r.bound == Bound.UNNORMALISED for run in runs for r in run.rows):
+        if any(a.estimate.bound is Bound.UNNORMALISED for r in runs for a in r.answers):
             raise ValueError(
                 f"{name} has unnormalised scores, which are no probabilities: compare "
                 "contrastive entropies"
@@ -53,14 +54,16 @@ class Side:
     @property
     def strings_scored(self) -> bool:
         """Whether every word was spelled and every gap charged."""
-        rows = [row for run in self.runs for row in run.values()]
-        lost = any(r.unknown_words_not_spelled or r.gaps_not_charged for r in rows)
+        answers = [answer for run in self.runs for answer in run.values()]
+        lost = any(answer.unspelled or answer.respaced for answer in answers)
         return not lost and all(s.get("strings_scored", True) for s in self.settings)
 
     @property
     def bound(self) -> Bound:
         """How its log-likelihood bounds the true one: the weakest of its texts."""
-        return Bound.weakest(Bound(r.bound) for run in self.runs for r in run.values())
+        return Bound.weakest(
+            answer.estimate.bound for run in self.runs for answer in run.values()
+        )
 
     @property
     def is_known(self) -> bool:
@@ -69,7 +72,9 @@ class Side:
         That of an estimated bound is the bound's: how far it is from log p, none says.
         """
         return self.bound is not Bound.ESTIMATED_LOWER and all(
-            row.stderr is not None for run in self.runs for row in run.values()
+            answer.estimate.stderr is not None
+            for run in self.runs
+            for answer in run.values()
         )
 
     @property
@@ -78,14 +83,16 @@ class Side:
         if self.is_known or self.bound is not Bound.STOCHASTIC_LOWER:
             return 0.0
         copies = max(
-            max(Counter(row.stream for row in run.values()).values())
+            max(Counter(answer.stream for answer in run.values()).values())
             for run in self.runs
         )
-        return copies * math.log(len(self.runs) / DELTA)
+        return certificate_cost(
+            1 - DELTA, num_configurations=len(self.runs), multiplicity=copies
+        )
 
     def nats(self, keys: Sequence[Key]) -> Tensor:
         """Return what each run takes for each text, (R, N)."""
-        rows = [[-run[key].log_likelihood for key in keys] for run in self.runs]
+        rows = [[-run[key].estimate.log_evidence for key in keys] for run in self.runs]
         return torch.tensor(rows, dtype=torch.float64)
 
     def too_high(self, keys: Sequence[Key]) -> float:
@@ -93,9 +100,9 @@ class Side:
 
         The bias of logarithms, and what draws have missed: both have one direction.
         """
-        rows = [run[key] for run in self.runs for key in keys]
-        missed = (row.scored.estimate.missed or 0.0 for row in rows)
-        bias = (row.draws_stderr**2 / 2 for row in rows)
+        estimates = [run[key].estimate for run in self.runs for key in keys]
+        missed = (estimate.missed or 0.0 for estimate in estimates)
+        bias = (estimate.draws_stderr**2 / 2 for estimate in estimates)
         return math.fsum([*missed, *bias]) / len(self.runs)
 
     def monte_carlo_stderr(self, keys: Sequence[Key]) -> Tensor:
@@ -104,24 +111,28 @@ class Side:
         It is what the draws tell where no more is known.
         """
         rows = [
-            [row.draws_stderr if row.stderr is None else row.stderr for row in found]
-            for found in ([run[key] for key in keys] for run in self.runs)
+            [e.draws_stderr if e.stderr is None else e.stderr for e in found]
+            for found in ([run[key].estimate for key in keys] for run in self.runs)
         ]
         errors = torch.tensor(rows, dtype=torch.float64)
         return errors.square().sum(0).sqrt() / len(self.runs)
 
 
-def _by_text(rows: Sequence[Row]) -> dict[Key, Row]:
+def _by_text(answers: Sequence[Answer]) -> dict[Key, Answer]:
     seen: Counter[str] = Counter()
     found = {}
-    for row in rows:
-        found[row.text, seen[row.text]] = row
-        seen[row.text] += 1
+    for answer in answers:
+        found[answer.text, seen[answer.text]] = answer
+        seen[answer.text] += 1
     return found
 
 
 def check_alike(
-    name_a: str, a: dict[Key, Row], name_b: str, b: dict[Key, Row], whole: bool = True
+    name_a: str,
+    a: dict[Key, Answer],
+    name_b: str,
+    b: dict[Key, Answer],
+    whole: bool = True,
 ) -> None:
     """Raise a ``ValueError`` unless two runs are of the same texts.
 

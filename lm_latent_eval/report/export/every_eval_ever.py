@@ -21,7 +21,8 @@ from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement
 from lm_latent_eval.report.numbers import RATES, Number, numbers
-from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import Record
 
 SCHEMA_VERSION = "0.3.0"
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
@@ -206,12 +207,12 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
         diagnostic = other.startswith(("effective_samples_m", "share_pareto"))
         if diagnostic and not isinstance(number.value, str):
             details[other] = repr(number.value)
-    rows = statement.record.rows
+    answers = statement.record.answers
     return details | {
-        "evaluations_of_p_x_z": str(sum(row.evaluations for row in rows)),
-        "words": str(sum(row.words for row in rows)),
-        "bytes": str(sum(row.bytes for row in rows)),
-        "predicted_tokens": str(sum(row.tokens for row in rows)),
+        "evaluations_of_p_x_z": str(sum(answer.evaluations for answer in answers)),
+        "words": str(sum(answer.words for answer in answers)),
+        "bytes": str(sum(answer.bytes for answer in answers)),
+        "predicted_tokens": str(sum(answer.tokens for answer in answers)),
         "tokens_are": str(statement.record.settings.get("tokens_are")),
         "instances_dropped": "0",
     }
@@ -242,11 +243,12 @@ def _data(statement: Statement) -> dict[str, Any]:
 def _instances(
     statement: Statement, model_id: str, identity: str
 ) -> Iterator[dict[str, Any]]:
-    documents: dict[int, list[Row]] = {}
-    for row in statement.record.rows:
-        documents.setdefault(row.document, []).append(row)
+    documents: dict[int, list[Answer]] = {}
+    for answer in statement.record.answers:
+        documents.setdefault(answer.index, []).append(answer)
     for name in statement.numbers:
-        for document, rows in documents.items():
+        for document, answers in documents.items():
+            estimates = [answer.estimate for answer in answers]
             yield {
                 "schema_version": SCHEMA_VERSION,
                 "evaluation_id": identity,
@@ -256,26 +258,26 @@ def _instances(
                 "sample_id": str(document),
                 "interaction_type": "single_turn",
                 # Records hold digests of texts, not texts, which may not be ours.
-                "input": {"raw": f"sha256 {rows[0].text}", "reference": []},
-                "output": {"raw": [repr(row.log_likelihood) for row in rows]},
+                "input": {"raw": f"sha256 {answers[0].text}", "reference": []},
+                "output": {"raw": [repr(e.log_evidence) for e in estimates]},
                 "answer_attribution": [],
-                "evaluation": _score(name, rows),
+                "evaluation": _score(name, answers),
                 "metadata": {
                     "output_is": "log-likelihood in nats, an option each",
-                    "draws_stderr": " ".join(repr(row.draws_stderr) for row in rows),
-                    "bound": " ".join(row.bound for row in rows),
+                    "draws_stderr": " ".join(repr(e.draws_stderr) for e in estimates),
+                    "bound": " ".join(str(e.bound) for e in estimates),
                 },
             }
 
 
-def _score(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+def _score(name: str, answers: Sequence[Answer]) -> dict[str, Any]:
     """Return a text's own rate, which is neither right nor wrong, or an answer."""
     if name == "acc":
-        right = rows[0].accuracy or 0.0
+        right = answers[0].accuracy or 0.0
         return {"score": right, "is_correct": right > 0.5}
-    [row], unit = rows, RATES[name]
-    units = getattr(row, unit.name)
-    nats = -row.log_likelihood / units if units else 0.0
+    [answer], unit = answers, RATES[name]
+    units = getattr(answer, unit.name)
+    nats = -answer.estimate.log_evidence / units if units else 0.0
     score = unit.value(nats) if nats < math.log(1e300) else 1e300
     return {"score": score, "is_correct": False}
 

@@ -16,17 +16,13 @@ import yaml
 from huggingface_hub import (
     EvalResult,
     EvalResultEntry,
-    ModelCard,
-    ModelCardData,
     eval_result_entries_to_yaml,
 )
 
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.report.export.statement import OF_LOG_P, Statement
+from lm_latent_eval.scoring.publishing import put_section, read_card
 from lm_latent_eval.scoring.records import Record
-
-BEGIN, END = "<!-- lm-latent-eval -->", "<!-- /lm-latent-eval -->"
-"""What our section of a card is between."""
 
 
 def export_results(
@@ -97,22 +93,12 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
         ValueError: If a result lacks what it must state.
     """
     statements = [Statement.of(record) for record in records]
-    if output.exists():
-        card = ModelCard.load(output)
-    else:
-        data = ModelCardData(tags=["latent-variable-model"])
-        card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {model_name}\n")
+    card: Any = read_card(output, model_name)
     ours = [result for statement in statements for result in _results(statement)]
     kept = [r for r in card.data.eval_results or [] if r.task_type != ours[0].task_type]
     card.data.model_name = card.data.model_name or model_name
     card.data.eval_results = kept + ours
-    section = f"{BEGIN}\n{_section(statements)}\n{END}"
-    between = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    card.text = (
-        between.sub(lambda _: section, card.text)
-        if between.search(card.text)
-        else f"{card.text.rstrip()}\n\n{section}\n"
-    )
+    put_section(card, "lm-latent-eval", _section(statements))
     write_text(output, str(card))
     return output
 

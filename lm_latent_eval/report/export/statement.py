@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.report.numbers import RATES, Number, numbers
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
-from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.scoring.records import Record
 
 DELTA = 0.05
 SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
@@ -49,7 +49,7 @@ class Statement:
         """
         if not record.finished:
             raise ValueError(f"{record.task} is not finished: finish the run first")
-        bound = Bound.weakest(Bound(row.bound) for row in record.rows)
+        bound = Bound.weakest(answer.estimate.bound for answer in record.answers)
         needed = REQUIRED + (_DRAWN if bound is not Bound.EXACT else ())
         missing = [name for name in needed if record.settings.get(name) is None]
         if missing:
@@ -64,7 +64,7 @@ class Statement:
         }
         if not found:
             raise ValueError(f"{record.task} has no number to export")
-        documents = len({row.document for row in record.rows})
+        documents = len({answer.index for answer in record.answers})
         if documents < 2:
             raise ValueError(
                 f"{record.task} has one text: an error over texts takes at least two"
@@ -86,9 +86,10 @@ class Statement:
         unit = RATES.get(metric)
         if unit is None or self.bound not in CERTIFIED:
             return None
-        rows = self.record.rows
-        nats = -sum(row.log_likelihood for row in rows) + slack(rows, self.bound)
-        return unit.value(nats / sum(getattr(row, unit.name) for row in rows))
+        answers = self.record.answers
+        total = sum(answer.estimate.log_evidence for answer in answers)
+        units = sum(getattr(answer, unit.name) for answer in answers)
+        return unit.value((slack(answers, self.bound) - total) / units)
 
     @property
     def note(self) -> str:
@@ -99,12 +100,12 @@ class Statement:
         return f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}"
 
 
-def slack(rows: Sequence[Row], bound: Bound) -> float:
+def slack(answers: Sequence[Answer], bound: Bound) -> float:
     """Return the nats of the certificate (Markov's inequality)."""
     if bound is not Bound.STOCHASTIC_LOWER:
         return 0.0
-    streams = Counter(row.stream for row in rows if row.bound == bound)
-    return max(streams.values()) * math.log(1 / DELTA)
+    streams = Counter(a.stream for a in answers if a.estimate.bound is bound)
+    return certificate_cost(1 - DELTA, multiplicity=max(streams.values()))
 
 
 __all__ = ["DELTA", "OF_LOG_P", "Statement", "slack"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 import lm_latent_eval
 from lm_latent_eval.durable import write_text
-from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
+from lm_latent_eval.estimators import Bound, Estimate, log_grid, sample_size_curve
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.extras import require
 from lm_latent_eval.report.compare import (
@@ -23,13 +23,14 @@ from lm_latent_eval.report.compare import (
     compare,
     described,
 )
-from lm_latent_eval.report.compare.telling import BOUNDS
+from lm_latent_eval.report.compare.text import BOUNDS
 from lm_latent_eval.report.compare.writing import bits
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.page import charts
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
-from lm_latent_eval.scoring.records import Record, Row
+from lm_latent_eval.scoring.records import Record
 
 WORST = 20
 """Documents shown."""
@@ -100,7 +101,7 @@ def _by_task(sides: Sides) -> dict[str, dict[str, list[Record]]]:
 def _task(task: str, sides: dict[str, list[Record]]) -> dict[str, Any]:
     """Return all that the page says of a task."""
     first = {name: records[0] for name, records in sides.items()}
-    asked = any(r.is_greedy is not None for x in first.values() for r in x.rows)
+    asked = any(a.is_greedy is not None for x in first.values() for a in x.answers)
     runs = {name: [[record] for record in records] for name, records in sides.items()}
     compared: Sequence[TextComparison | ChoiceComparison] = []
     refused = ""
@@ -208,12 +209,12 @@ def _interval(
     # What a text takes, compared with taking nothing: an interval of its own.
     found = PairedDifference.of(
         side.nats([*side.runs[0]])[0],
-        torch.tensor([row.bytes for row in record.rows]),
+        torch.tensor([answer.bytes for answer in record.answers]),
         draws_stderr=side.monte_carlo_stderr([*side.runs[0]]),
     )
     bound = side.bound
-    units = sum(row.bytes for row in record.rows)
-    most = bits(found.value + slack(record.rows, bound) / units)
+    units = sum(answer.bytes for answer in record.answers)
+    most = bits(found.value + slack(record.answers, bound) / units)
     band = tuple(map(bits, found.interval))
     exact = bound is Bound.EXACT or bound not in CERTIFIED
     return name, bits(found.value), (band[0], band[1]), None if exact else most
@@ -234,14 +235,16 @@ def _band(
 
 def _over_samples(first: dict[str, Record]) -> dict[str, Any]:
     curves = {
-        name: curve for name, record in first.items() if (curve := _curve(record.rows))
+        name: curve
+        for name, record in first.items()
+        if (curve := _curve(record.answers))
     }
     title = "More samples"
     if not curves:
         note = (
             "Records without log-weights have no curve: --model_args log_weights=true."
         )
-        drawn = any(row.effective_sample_size for r in first.values() for row in r.rows)
+        drawn = any(e.effective_sample_size for e in _estimates([*first.values()]))
         return {"title": title, "drawn": None, "note": note if drawn else ""}
     return {
         "title": title,
@@ -250,17 +253,22 @@ def _over_samples(first: dict[str, Record]) -> dict[str, Any]:
     }
 
 
-def _curve(rows: Sequence[Row]) -> list[tuple[float, float]]:
+def _estimates(records: Sequence[Record]) -> Iterator[Estimate]:
+    return (answer.estimate for record in records for answer in record.answers)
+
+
+def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
     """Return bits per byte from the first k draws of every text, by k."""
-    drawn = [row for row in rows if row.bound != Bound.EXACT]
-    least = min((len(row.log_weights) for row in drawn), default=0)
+    estimates = [answer.estimate for answer in answers]
+    drawn = [e for e in estimates if e.bound is not Bound.EXACT]
+    least = min((len(e.log_weights) for e in drawn), default=0)
     if least < 2:
         return []
-    log_w = torch.tensor([r.log_weights[:least] for r in drawn], dtype=torch.float64)
-    sure = math.fsum(r.log_likelihood for r in rows if r.bound == Bound.EXACT)
+    log_w = torch.tensor([e.log_weights[:least] for e in drawn], dtype=torch.float64)
+    sure = math.fsum(e.log_evidence for e in estimates if e.bound is Bound.EXACT)
     sizes = log_grid(least)
     totals = sample_size_curve(log_w, sizes).sum(0) + sure
-    size = sum(row.bytes for row in rows)
+    size = sum(answer.bytes for answer in answers)
     found = zip(sizes, totals.tolist(), strict=True)
     return [(k, bits(-total / size)) for k, total in found if math.isfinite(total)]
 
@@ -271,9 +279,9 @@ def _by_length(first: dict[str, Record]) -> dict[str, Any]:
         for name, record in first.items()
         if (
             some := [
-                (row.words, row.effective_sample_size)
-                for row in record.rows
-                if row.effective_sample_size is not None
+                (answer.words, answer.estimate.effective_sample_size)
+                for answer in record.answers
+                if answer.estimate.effective_sample_size is not None
             ]
         )
     }
@@ -294,9 +302,9 @@ def _tails(first: dict[str, Record]) -> dict[str, Any]:
         for name, record in first.items()
         if (
             some := [
-                r.pareto_k
-                for r in record.rows
-                if r.pareto_k is not None and math.isfinite(r.pareto_k)
+                e.pareto_k
+                for e in _estimates([record])
+                if e.pareto_k is not None and math.isfinite(e.pareto_k)
             ]
         )
     }
@@ -318,24 +326,24 @@ def _tails(first: dict[str, Record]) -> dict[str, Any]:
 def _worst(first: dict[str, Record]) -> list[dict[str, Any]]:
     """Return the documents that take most bits a byte of any model."""
     rows = [
-        (bits(-row.log_likelihood / row.bytes), name, row)
+        (bits(-answer.estimate.log_evidence / answer.bytes), name, answer)
         for name, record in first.items()
-        for row in record.rows
-        if row.bytes
+        for answer in record.answers
+        if answer.bytes
     ]
     rows.sort(key=lambda each: each[0], reverse=True)
     return [
         {
-            "document": row.document,
-            "digest": row.text,
+            "document": answer.index,
+            "digest": answer.text,
             "model": name,
             "bits a byte": value,
-            "words": row.words,
-            "± Monte Carlo, nats": row.stderr,
-            "effective samples": row.effective_sample_size,
-            "Pareto k": row.pareto_k,
+            "words": answer.words,
+            "± Monte Carlo, nats": answer.estimate.stderr,
+            "effective samples": answer.estimate.effective_sample_size,
+            "Pareto k": answer.estimate.pareto_k,
         }
-        for value, name, row in rows[:WORST]
+        for value, name, answer in rows[:WORST]
     ]
 
 

@@ -43,7 +43,7 @@ def report(studies: Sequence[Path], output: Path, kind: str = "text") -> str:
     columns = [column for study in studies for column in read_columns(study)]
     if not columns:
         raise ValueError("no setting of these studies is done yet: nothing to report")
-    found, text = tables(columns), f"{TITLE}\n\n{told(columns)}"
+    found, text = tables(columns), f"{TITLE}\n\n{as_markdown(columns)}"
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / TABLES_FILE, text)
     for name, table in found.items():
@@ -52,7 +52,7 @@ def report(studies: Sequence[Path], output: Path, kind: str = "text") -> str:
     return text if kind == "text" else together(found, kind)
 
 
-def told(columns: Sequence[Column]) -> str:
+def as_markdown(columns: Sequence[Column]) -> str:
     """Return tables 1 and 2 of the paper, the spread of table 1, and the claims."""
     found = {name: rendered(t, "text") for name, t in tables(columns).items()}
     samples = sorted({column.num_samples for column in columns})

@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
         "document": pa.int64(),
         "name": pa.string(),
         "question": pa.string(),
+        "hints": pa.list_(pa.string()),
         "answers": pa.list_(pa.string()),
         "right": _NUMBERS,
         "tokens": pa.list_(pa.list_(pa.int32())),
@@ -35,6 +36,7 @@ SCHEMA = pa.schema(
         "log_p": _NUMBERS,
         "log_q": _NUMBERS,
         "log_p_answers": pa.list_(_NUMBERS),
+        "greedy": pa.list_(pa.bool_()),
     }
 )
 
@@ -58,6 +60,7 @@ class ThoughtFile:
     settings: dict[str, Any]
     """What the numbers depend on, ``task`` among it."""
     questions: list[Kept]
+    finished: bool = True
 
 
 def write(
@@ -73,7 +76,8 @@ def write(
     """
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for kept in questions:
-        for name, value in _row(kept, texts).items():
+        thoughts = [texts(thought.tokens) for thought in kept.thoughts.drawn]
+        for name, value in {**row_of(kept), "thoughts": thoughts}.items():
             columns[name].append(value)
     metadata = {METADATA: json.dumps(settings).encode()}
     table = pa.table(columns, schema=SCHEMA.with_metadata(metadata))
@@ -93,29 +97,37 @@ def read(path: Path) -> ThoughtFile:
     try:
         table = pq.read_table(path)
         settings = json.loads((table.schema.metadata or {})[METADATA])
-        return ThoughtFile(settings, [_kept(row) for row in table.to_pylist()])
+        return ThoughtFile(settings, [kept_of(row) for row in table.to_pylist()])
     except (pa.ArrowException, ValueError, KeyError, TypeError) as err:
         raise ValueError(f"{path} holds no thoughts ({err!r:.200})") from err
 
 
-def _row(kept: Kept, texts: Texts) -> dict[str, Any]:
+def row_of(kept: Kept) -> dict[str, Any]:
+    """Return the columns of a question, but for the strings of its thoughts."""
     found = kept.thoughts
     return {
         "document": kept.document,
         "name": found.name,
         "question": found.question,
+        "hints": list(found.hints),
         "answers": list(found.answers),
         "right": kept.right,
         "tokens": [thought.tokens for thought in found.drawn],
-        "thoughts": [texts(thought.tokens) for thought in found.drawn],
         "endings": [str(thought.ending) for thought in found.drawn],
         "log_p": found.log_p.tolist(),
         "log_q": found.log_q.tolist(),
         "log_p_answers": found.log_p_answers.tolist(),
+        "greedy": list(found.greedy),
     }
 
 
-def _kept(row: dict[str, Any]) -> Kept:
+def kept_of(row: dict[str, Any]) -> Kept:
+    """Return a question from its columns.
+
+    Raises:
+        KeyError: If one is missing.
+    """
+
     def tensor(name: str) -> torch.Tensor:
         return torch.tensor(row[name], dtype=torch.float64)
 
@@ -123,11 +135,13 @@ def _kept(row: dict[str, Any]) -> Kept:
     thoughts = Thoughts(
         row["name"],
         row["question"],
+        tuple(row["hints"]),
         tuple(row["answers"]),
         tuple(Thought(tuple(tokens), Ending(ending)) for tokens, ending in drawn),
         tensor("log_p"),
         tensor("log_q"),
         tensor("log_p_answers"),
+        tuple(row["greedy"]),
     )
     right = row["right"]
     return Kept(row["document"], thoughts, None if right is None else tuple(right))

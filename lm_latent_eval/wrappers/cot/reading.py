@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
+from lm_latent_eval.wrappers.network import Network
+
 AT_ONCE = 1 << 25
 """Log-probabilities held in memory, a quarter of a gigabyte of float64; moves no
 number."""
@@ -25,7 +27,7 @@ class Reading:
     masks or of places.
     """
 
-    model: PreTrainedModel
+    network: Network
     temperature: float
     """Divides the network's scores: another network, then."""
     log_p: Tensor
@@ -33,24 +35,25 @@ class Reading:
     cache: Cache
 
     @classmethod
-    def of(cls, model: PreTrainedModel, prompts: Tensor, temperature: float) -> Self:
+    def of(cls, network: Network, prompts: Tensor, temperature: float) -> Self:
         """Read prompts.
 
         Args:
-            model: A causal network.
+            network: A causal one.
             prompts: Token ids, shape ``(R, P)``, P at least 1.
             temperature: Divides its scores.
         """
-        more = {"logits_to_keep": 1} if _keeps_last(model) else {}
-        out = model(input_ids=prompts, use_cache=True, **more)
+        more = {"logits_to_keep": 1} if _keeps_last(network.model) else {}
+        with network.autocast():
+            out = network.model(input_ids=prompts, use_cache=True, **more)
         log_p = _log_p(out.logits[:, -1], temperature)
-        return cls(model, temperature, log_p, out.past_key_values)
+        return cls(network, temperature, log_p, out.past_key_values)
 
     def rows(self, index: Tensor) -> Reading:
         """Return a reading of some of the rows, each as often as it is named."""
         cache = copy.deepcopy(self.cache)
         cache.reorder_cache(cast(torch.LongTensor, index))
-        return Reading(self.model, self.temperature, self.log_p[index], cache)
+        return Reading(self.network, self.temperature, self.log_p[index], cache)
 
     def keep(self, index: Tensor) -> None:
         """Drop all rows but these."""
@@ -66,7 +69,10 @@ class Reading:
         Returns:
             Nats, shape ``(R, n, V)``, float64.
         """
-        out = self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True)
+        with self.network.autocast():
+            out = self.network.model(
+                input_ids=tokens, past_key_values=self.cache, use_cache=True
+            )
         log_p = _log_p(out.logits, self.temperature)
         self.cache, self.log_p = out.past_key_values, log_p[:, -1]
         return log_p

@@ -7,13 +7,10 @@ not by which thoughts were drawn.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.estimators import Estimate, MissedSupportError
@@ -21,37 +18,16 @@ from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.wrappers.cot.answering import (
-    Closed,
-    Greedy,
-    answers_after,
-    readings,
-)
-from lm_latent_eval.wrappers.cot.drawing import (
-    Draw,
-    components,
-    draw,
-    key_of,
-    log_shares,
-)
-from lm_latent_eval.wrappers.cot.marks import Ending, Marks
+from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
-from lm_latent_eval.wrappers.cot.reading import Reading
-from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
+from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
+from lm_latent_eval.wrappers.cot.thinking import Thinker
+from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 from lm_latent_eval.wrappers.network import Network
 
 
-@dataclass(frozen=True)
-class Question:
-    """A context with all the answers that are asked about it."""
-
-    name: str
-    text: str
-    queries: tuple[Query, ...]
-    prompts: tuple[tuple[int, ...], ...]
-    """Token ids: of the question itself, then of each hint."""
-    answers: dict[str, tuple[int, ...]]
-    """Distinct answers and their token ids."""
+def _forget(thoughts: Thoughts) -> None:
+    """Keep nothing."""
 
 
 @dataclass
@@ -66,8 +42,13 @@ class ThoughtScorer:
     most_rows: int
     """Sequences that the network reads at once; moves no number."""
     quiet: bool = True
-    kept: list[Thoughts] = field(default_factory=list)
-    """The thoughts of every question that was answered."""
+    keep: Callable[[Thoughts], None] = _forget
+    """Told what was thought about a question, before its answers are."""
+    known: Mapping[Key, Thoughts] = field(default_factory=dict)
+    """What was thought about questions before, which is not thought again."""
+    shown: Mapping[Key, Sequence[str]] = field(default_factory=dict)
+    """All answers to a question, which hints show; where nothing is said, those that
+    are asked together."""
 
     mass = Mass.LESS  # strings can be cut into tokens in more ways than one
 
@@ -77,7 +58,7 @@ class ThoughtScorer:
         return {
             "model": "cot",
             "checkpoint": self.network.digest,
-            "dtype": str(self.network.model.dtype),
+            "dtype": str(self.network.computed_in),
             "estimator": "is",
             **asdict(self.options),
             "think_start": self.marks.start,
@@ -112,15 +93,22 @@ class ThoughtScorer:
             ValueError: If an answer is empty, a question too long, or none of its
                 thoughts closed; the error names the query.
         """
-        questions = self._questions(queries)
+        fresh, questions = [], self._questions(queries)
         with tqdm(
             total=len(questions), desc="Questions", disable=self.quiet
         ) as progress:
-            for block in self._blocks(questions):
-                for question, drawn in zip(block, self._draw(block), strict=True):
-                    thoughts, greedy = self._answered(question, drawn)
-                    self.kept.append(thoughts)
-                    yield from self._answers(question, thoughts, greedy)
+            for question in questions:
+                if (known := self._known(question)) is None:
+                    fresh.append(question)
+                    continue
+                yield from self._answers(question, self._completed(question, known))
+                progress.update()
+            for block in self._blocks(fresh):
+                drawn = self._thinker.draw(block)
+                for question, thoughts in zip(block, drawn, strict=True):
+                    found = self._thinker.answer(question, thoughts)
+                    self.keep(found)
+                    yield from self._answers(question, found)
                     progress.update()
 
     def answer(self, thoughts: Thoughts, answers: Sequence[str]) -> Thoughts:
@@ -134,16 +122,18 @@ class ThoughtScorer:
             The same thoughts, with what they say of these answers.
 
         Raises:
-            ValueError: If an answer is empty or too long.
+            ValueError: If there are no answers, or one is empty or too long.
         """
+        if not answers:
+            raise ValueError(
+                f"{thoughts.name}: no answers are given; give at least one"
+            )
         asked = [
             Query(n, thoughts.name, answer, thoughts.question)
             for n, answer in enumerate(answers)
         ]
         [question] = self._questions(asked)
-        alone = replace(question, prompts=question.prompts[:1])
-        again, _ = self._answered(alone, thoughts.drawn)
-        return replace(again, log_p=thoughts.log_p, log_q=thoughts.log_q)
+        return self._thinker.answer(question, thoughts.drawn, thoughts)
 
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
@@ -159,38 +149,20 @@ class ThoughtScorer:
             "with output_type: loglikelihood (docs/thoughts.md)"
         )
 
-    # -- questions --------------------------------------------------------------------
+    # -- thoughts ---------------------------------------------------------------------
+
+    @property
+    def _thinker(self) -> Thinker:
+        return Thinker(self.network, self.options, self.marks, self.most_rows)
 
     def _questions(self, queries: Sequence[Query]) -> list[Question]:
-        """Put queries about one context together; refuse what cannot be answered."""
-        groups: dict[tuple[str, str], list[Query]] = {}
-        for query in queries:
-            groups.setdefault((query.name, query.context), []).append(query)
-        return [
-            self._question(name, text, asked) for (name, text), asked in groups.items()
-        ]
-
-    def _question(self, name: str, text: str, queries: list[Query]) -> Question:
-        answers = {}
-        for query in queries:
-            with naming(query):
-                answers[query.text] = self.marks.answer(query.text)
-        with naming(queries[0]):
-            prompts = [self.marks.prompt(text)]
-            if self.options.proposal == "hinted":
-                # In an order of their own, so that that of the queries moves no number.
-                prompts += [self.marks.hinted(text, a) for a in sorted(answers)]
-            self._check_length(max(map(len, prompts)), max(map(len, answers.values())))
-        return Question(name, text, tuple(queries), tuple(prompts), answers)
-
-    def _check_length(self, prompt: int, answer: int) -> None:
-        thought = self.options.max_think_tokens + len(self.marks.end_ids)
-        if (needed := prompt + thought + answer) > self.network.max_length:
-            raise ValueError(
-                f"the network reads {self.network.max_length} tokens, and this may "
-                f"take {needed}: {prompt} of the prompt, {thought} of a thought, "
-                f"{answer} of an answer. Lower max_think_tokens"
-            )
+        return questions_of(
+            queries,
+            self.options,
+            self.marks,
+            longest=self.network.max_length,
+            shown=self.shown,
+        )
 
     def _blocks(self, questions: list[Question]) -> Iterator[list[Question]]:
         """Yield questions whose thoughts are drawn together, those of a length."""
@@ -198,98 +170,23 @@ class ThoughtScorer:
         for start in range(0, len(order), self.most_questions):
             yield order[start : start + self.most_questions]
 
-    # -- thoughts ---------------------------------------------------------------------
+    def _known(self, question: Question) -> Thoughts | None:
+        """Return what was thought before, if it was after the same hints."""
+        known = self.known.get(question.key)
+        return known if known and known.hints == question.hints else None
 
-    @torch.inference_mode()
-    def _draw(self, questions: list[Question]) -> list[tuple[Thought, ...]]:
-        """Draw K thoughts about each question."""
-        draws = []
-        for place, question in enumerate(questions):
-            key = key_of(self.options.seed, question.name)
-            chosen = components(
-                key, self.options.num_samples, len(question.prompts) - 1
-            )
-            draws += [
-                Draw(place, key, sample, question.prompts[component])
-                for sample, component in enumerate(chosen)
-            ]
-        found: list[dict[int, Thought]] = [{} for _ in questions]
-        for place, sample, thought in draw(
-            draws,
-            self._begin,
-            self.marks,
-            most_tokens=self.options.max_think_tokens,
-            most_rows=self.most_rows,
-        ):
-            found[place][sample] = thought
-        return [tuple(each[k] for k in sorted(each)) for each in found]
+    def _completed(self, question: Question, known: Thoughts) -> Thoughts:
+        """Return thoughts with every answer that is asked."""
+        asked = question.answers.items()
+        new = {text: ids for text, ids in asked if text not in known.answers}
+        if not new:
+            return known
+        other = self._thinker.answer(replace(question, answers=new), known.drawn, known)
+        completed = known.joined(other)
+        self.keep(completed)
+        return completed
 
-    def _begin(self, prompts: Tensor) -> Reading:
-        return Reading.of(
-            self.network.model,
-            prompts.to(self.network.device),
-            self.options.model_temperature,
-        )
-
-    @torch.inference_mode()
-    def _answered(
-        self, question: Question, drawn: Sequence[Thought]
-    ) -> tuple[Thoughts, list[bool]]:
-        """Read the thoughts about a question, each distinct one once, and its answers.
-
-        Returns:
-            The thoughts, and whether each of the A distinct answers is greedy.
-        """
-        counts = Counter(drawn)
-        distinct = [self._closed(thought) for thought in counts]
-        log_counts = torch.tensor([*counts.values()], dtype=torch.float64).log()
-        own, *hints = [
-            self._begin(torch.tensor([prompt])) for prompt in question.prompts
-        ]
-        log_p = torch.full((1 + len(hints), len(distinct)), -torch.inf).double()
-        for m, hint in enumerate(hints, start=1):
-            for places, found, _ in readings(hint, distinct, self.most_rows):
-                log_p[m, places] = found.cpu()
-        answers = list(question.answers.values())
-        log_p_answers = torch.full((len(answers), len(distinct)), -torch.inf).double()
-        greedy = Greedy(answers)
-        rows = max(self.most_rows // len(answers), 1)
-        for places, found, reading in readings(own, distinct, rows):
-            log_p[0, places] = found.cpu()
-            if distinct[places[0]].answered:
-                log_q = self._mixed(log_p[:, places])
-                shares = log_p[0, places] - log_q + log_counts[places]
-                log_p_answers[:, places] = answers_after(
-                    reading, answers, shares.to(found.device), greedy
-                ).cpu()
-        row = {thought: n for n, thought in enumerate(counts)}
-        each = torch.tensor([row[thought] for thought in drawn])
-        thoughts = Thoughts(
-            question.name,
-            question.text,
-            tuple(question.answers),
-            tuple(drawn),
-            log_p[0, each],
-            self._mixed(log_p)[each],
-            log_p_answers[:, each],
-        )
-        return thoughts, greedy()
-
-    def _closed(self, thought: Thought) -> Closed:
-        closed = thought.ending is Ending.CLOSED or self.options.close == "forced"
-        read = self.marks.closed(thought.tokens, thought.ending)
-        return Closed(thought.tokens, read, closed)
-
-    @staticmethod
-    def _mixed(log_p: Tensor) -> Tensor:
-        """Return log q of thoughts from log p under each prompt, (1 + M, D) -> (D,)."""
-        if len(log_p) == 1:
-            return log_p[0]
-        return (log_shares(len(log_p) - 1)[:, None] + log_p).logsumexp(0)
-
-    def _answers(
-        self, question: Question, thoughts: Thoughts, greedy: list[bool]
-    ) -> Iterator[Answer]:
+    def _answers(self, question: Question, thoughts: Thoughts) -> Iterator[Answer]:
         index = {answer: n for n, answer in enumerate(thoughts.answers)}
         for query in question.queries:
             row = index[query.text]
@@ -297,7 +194,7 @@ class ThoughtScorer:
                 query.index,
                 self._estimate(query, thoughts, row),
                 stream=question.name,
-                is_greedy=greedy[row],
+                is_greedy=thoughts.greedy[row],
                 evaluations=len(thoughts.drawn),
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Thoughts:
     """Of the question: what its random numbers follow from."""
     question: str
     """The string that it was asked with."""
+    hints: tuple[str, ...]
+    """The answers that prompts showed; none where all thoughts are the model's own."""
     answers: tuple[str, ...]
     drawn: tuple[Thought, ...]
     log_p: Tensor
@@ -41,6 +43,17 @@ class Thoughts:
     log_p_answers: Tensor
     """log p(a | x, z_k), shape ``(A, K)``; ``-inf`` after a thought that is not
     closed."""
+    greedy: tuple[bool, ...]
+    """Whether each answer is the argmax of the estimated next-token marginals."""
+
+    def joined(self, other: Thoughts) -> Thoughts:
+        """Return these thoughts with the answers of both; ``other`` are the same."""
+        return replace(
+            self,
+            answers=self.answers + other.answers,
+            log_p_answers=torch.cat([self.log_p_answers, other.log_p_answers]),
+            greedy=self.greedy + other.greedy,
+        )
 
     @property
     def log_weights(self) -> Tensor:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_latent_eval.wrappers.mdm.asking import Asking
 from lm_latent_eval.wrappers.mdm.orders import subsets
+from lm_latent_eval.wrappers.mdm.predictions import Asking
 
 REPLICATES = 8
 """Independent u among which passes are shared out: as few as still tell an error."""

@@ -62,7 +62,7 @@ class Denoiser:
         """Return the scores of each place at that place, (B, T, V).
 
         Of shifted scores the first place has none, and takes those of its own token, as
-        Dream does.
+        Dream does; nothing is predicted there.
         """
         scores = self.logits(tokens.to(self.device))
         if not self.shift:

@@ -4,8 +4,9 @@ After a context stand as many masks as there are tokens to write. Steps reveal t
 block of places before the next: at each step every mask is predicted, and of those of
 the block the surest, or random ones, are kept and the others masked again.
 
-Source: Nie et al. (2025), "Large language diffusion models" (LLaDA):
-semi-autoregressive remasking, and unsupervised classifier-free guidance.
+Source: Nie et al. (2025), "Large language diffusion models" (LLaDA), and
+github.com/ML-GSAI/LLaDA, generate.py: semi-autoregressive remasking, by the probability
+of the token that was drawn, and unsupervised classifier-free guidance.
 """
 
 from __future__ import annotations
@@ -117,12 +118,14 @@ class Writer:
         temperature = torch.tensor(
             [how.temperature for _, how, _ in asked], dtype=torch.float64
         ).repeat_interleave(number)
-        words = _drawn(rows, temperature, u[:, 0]).reshape(len(asked), number)
-        sure = (
-            u[:, 1]
-            if self.options.remasking == "random"
-            else RULES[self.options.order](rows).double().cpu()
-        ).reshape(len(asked), number)
+        words = _drawn(rows, temperature, u[:, 0])
+        if self.options.remasking == "random":
+            sure = u[:, 1]
+        elif self.options.order == "confidence":  # in the token that was drawn
+            sure = rows.cpu().gather(-1, words[:, None])[:, 0].double()
+        else:
+            sure = RULES[self.options.order](rows).double().cpu()
+        words, sure = (each.reshape(len(asked), number) for each in (words, sure))
         kept = sure.topk(count, dim=-1).indices
         where = places.nonzero()[:, 1].reshape(len(asked), number)
         tokens.scatter_(1, where.gather(1, kept), words.gather(1, kept))

@@ -68,6 +68,7 @@ class MaskedDiffusion:
                 torch.device(device),
                 tokenizer.mask_token_id,
                 0,
+                tokenizer.bos_token_id,
                 lengths,
                 {"checkpoint_digest": version, "model_device": str(device)},
             )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.wrappers.mdm.asking import Asking, Certainty, Predicted
+from lm_latent_eval.wrappers.mdm.predictions import Asking, Certainty, Predicted
 
 MOST_EXACT = 14
 """Tokens whose 2^L - 1 sets of masks are all read."""
@@ -83,12 +83,7 @@ def log_p_exact(length: int) -> Asking[float]:
     Raises:
         ValueError: If there are more than ``MOST_EXACT`` tokens.
     """
-    if length > MOST_EXACT:
-        raise ValueError(
-            f"estimator=exact reads all 2^{length} - 1 sets of masked tokens of "
-            f"{length}; at most {MOST_EXACT} tokens are summed over: use estimator=is "
-            "or estimator=elbo"
-        )
+    check_exact(length)
     log_a = torch.full((2**length,), -torch.inf, dtype=torch.float64)
     log_a[0] = 0.0
     for size in range(length):
@@ -101,6 +96,20 @@ def log_p_exact(length: int) -> Asking[float]:
             step = log_a[number[on]] + log_p[on, i] - math.log(length - size)
             log_a[after] = torch.logaddexp(log_a[after], step)
     return float(log_a[-1])
+
+
+def check_exact(length: int) -> None:
+    """Refuse a target of too many tokens.
+
+    Raises:
+        ValueError: If there are more than ``MOST_EXACT``.
+    """
+    if length > MOST_EXACT:
+        raise ValueError(
+            f"estimator=exact reads all 2^{length} - 1 sets of masked tokens of "
+            f"{length}; at most {MOST_EXACT} tokens are summed over: use estimator=is "
+            "or estimator=elbo"
+        )
 
 
 def log_p_path(length: int) -> Asking[tuple[float, bool]]:

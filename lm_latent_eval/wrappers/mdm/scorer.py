@@ -5,39 +5,33 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference.streams import LANES, Streams, stream_key
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.uniforms import uniforms
-from lm_latent_eval.wrappers.mdm import bound, orders
-from lm_latent_eval.wrappers.mdm.asking import Asking, Target, answer_all
+from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
+from lm_latent_eval.wrappers.mdm.estimating import (
+    Part,
+    check_length,
+    compared,
+    estimated,
+)
 from lm_latent_eval.wrappers.mdm.generation import Writer
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
+from lm_latent_eval.wrappers.mdm.orders import RULES
+from lm_latent_eval.wrappers.mdm.predictions import Asking
 from lm_latent_eval.wrappers.mdm.source import Source
 from lm_latent_eval.wrappers.mdm.texts import Cut, Cutter
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Part:
-    """What was found for a target."""
-
-    estimate: Estimate
-    replicates: tuple[float, ...]
-    """See ``Answer``."""
-    is_greedy: bool = False
 
 
 class MDMScorer:
@@ -55,7 +49,8 @@ class MDMScorer:
         """Choose what the options leave open, and say which have no effect.
 
         Raises:
-            ValueError: If the network reads too few tokens for any text.
+            ValueError: If the network reads too few tokens for any text, or scores no
+                first token.
         """
         self.source, self.denoiser, self.quiet = source, denoiser, quiet
         ends = "conditioned" if source.lengths is None else "counted"
@@ -65,7 +60,18 @@ class MDMScorer:
             mask_token=str(denoiser.mask),
             logit_shift=denoiser.shift,
         )
-        self.cut = Cutter(source.tokenizer, denoiser.mask, source.max_length)
+        self.cut = Cutter(
+            source.tokenizer,
+            denoiser.mask,
+            source.max_length,
+            source.start if denoiser.shift else None,
+        )
+        if denoiser.shift and not self.cut.before:
+            raise ValueError(
+                "logit_shift=1: the scores of a text's first token are those of the "
+                "place before it, and the tokenizer has no token that could stand "
+                "there: give prefix_token_id"
+            )
         self.lengths = source.lengths if self.options.ends == "counted" else None
         if idle := [name for name in options.idle if name in given]:
             logger.warning(
@@ -128,7 +134,7 @@ class MDMScorer:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        yield from self._answers(queries, self.cut.whole, self._estimated)
+        yield from self._answers(queries, self.cut.whole, estimated)
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p-hat of texts after their contexts, as they are found.
@@ -136,13 +142,13 @@ class MDMScorer:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        yield from self._answers(queries, self.cut.continuation, self._compared)
+        yield from self._answers(queries, self.cut.continuation, compared)
 
     def _answers(
         self,
         queries: Sequence[Query],
         cut: Callable[[Query], Cut],
-        ask: Callable[[Target, int], Asking[Part]],
+        ask: Callable[[int, MDMOptions, int], Asking[Part]],
     ) -> Iterator[Answer]:
         """Score what queries are cut into, and put their windows together."""
         if self.options.guidance:
@@ -156,9 +162,10 @@ class MDMScorer:
             with naming(query):
                 cuts.append(cut(query))
                 for window, target in enumerate(cuts[n].targets):
+                    check_length(len(target), self.options)
                     name = f"{query.name}/window {window}" if window else query.name
                     key = stream_key(self.options.seed, name)
-                    jobs.append((target, ask(target, key)))
+                    jobs.append((target, ask(len(target), self.options, key)))
                     owners.append((n, window))
         whole = cut == self.cut.whole
         title = f"likelihoods by unmasking ({self.options.estimator})"
@@ -169,7 +176,7 @@ class MDMScorer:
                     bar.update()
             parts: dict[int, dict[int, Part]] = {}
             passes = [0] * len(cuts)
-            rule = orders.RULES[self.options.order]
+            rule = RULES[self.options.order]
             for job, found in answer_all(self.denoiser, rule, jobs):
                 n, window = owners[job]
                 parts.setdefault(n, {})[window] = found.value
@@ -199,55 +206,9 @@ class MDMScorer:
             replicates=_summed([part.replicates for part in windows]),
         )
 
-    def _compared(self, target: Target, key: int) -> Asking[Part]:
-        """Estimate, and see if the model's own unmasking would write the target."""
-        part = yield from self._estimated(target, key)
-        if self.options.estimator == "path" or len(target) == 1:
-            return part
-        return replace(part, is_greedy=(yield from orders.is_greedy(len(target))))
-
-    def _estimated(self, target: Target, key: int) -> Asking[Part]:
-        """Estimate log p of a target by the estimator that was chosen."""
-        length, options = len(target), self.options
-        if options.estimator == "path" or length == 1:  # one token has one order
-            log_p, is_greedy = yield from orders.log_p_path(length)
-            return Part(self._exact(log_p, length), (log_p,), is_greedy)
-        if options.estimator == "exact":
-            log_p = yield from orders.log_p_exact(length)
-            return Part(self._exact(log_p, length), (log_p,))
-        if options.estimator == "is":
-            log_w = yield from orders.log_weights(
-                length,
-                options.num_samples,
-                Streams([key], options.num_samples),
-                temperature=options.temperature
-                if options.proposal == "adapted"
-                else None,
-            )
-            estimate = Estimate.from_log_weights(log_w, num_tokens=length)
-            return Part(estimate, influences(log_w, estimate.log_evidence))
-        found = yield from bound.elbo(length, options.num_samples, _numbers(key))
-        estimate = self._bounded(found, length)
-        known = estimate.stderr is not None
-        return Part(estimate, found.replicates if known else ())
-
     def _exact(self, log_p: float, num_tokens: int) -> Estimate:
         return Estimate.exact(
             log_p, num_tokens=num_tokens, estimator=self.options.estimator
-        )
-
-    def _bounded(self, found: bound.Bounded, length: int) -> Estimate:
-        error = found.stderr
-        return Estimate(
-            log_evidence=found.value,
-            stderr=error,
-            draws_stderr=math.inf if error is None else error,
-            effective_sample_size=None,
-            pareto_k=None,
-            num_samples=self.options.num_samples,
-            num_tokens=length,
-            bound=Bound.ESTIMATED_LOWER if found.drawn else Bound.STRICT_LOWER,
-            estimator="elbo",
         )
 
     # -- generation -------------------------------------------------------------------
@@ -267,26 +228,6 @@ class MDMScorer:
                 bar.update()
 
 
-def influences(log_w: Tensor, log_evidence: float) -> tuple[float, ...]:
-    r"""Return what groups of draws say of log p-hat, to first order.
-
-    .. math:: \log\hat p + \bar w_g / \bar w - 1
-
-    Their mean is log p-hat, and the spread of their differences between two options of
-    a question, which share orders, is the error of the difference (delta method).
-
-    Args:
-        log_w: Log-weights, (K,).
-        log_evidence: Their log-mean.
-    """
-    ratio = (log_w - log_evidence).exp()
-    if (groups := bound.groups(len(ratio))) == 1:
-        return ()
-    size = len(ratio) // groups * groups
-    means = ratio[:size].reshape(groups, -1).mean(-1)
-    return tuple((log_evidence + means - means.mean()).tolist())
-
-
 def _summed(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     """Add up windows replicate by replicate; () if those of one are not known."""
     number = max(map(len, windows), default=0)
@@ -294,16 +235,6 @@ def _summed(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
         return ()
     rows = [row * number if len(row) == 1 else row for row in windows]
     return tuple(math.fsum(column) for column in zip(*rows, strict=True))
-
-
-def _numbers(key: int) -> bound.Drawn:
-    """Return the random numbers of a text: (replicate, n) -> n of them."""
-
-    def drawn(replicate: int, number: int) -> Tensor:
-        blocks = uniforms(key, (0, replicate), -(-number // LANES))
-        return torch.from_numpy(blocks.reshape(-1)[:number])
-
-    return drawn
 
 
 __all__ = ["MDMScorer"]

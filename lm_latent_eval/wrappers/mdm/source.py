@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 from transformers import (
     AutoModelForMaskedLM,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -19,9 +20,20 @@ from lm_latent_eval.wrappers.mdm.denoiser import Logits
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from lm_latent_eval.wrappers.network import Network
 
-SHIFTS = {"llada": 0, "mdlm": 0, "Dream": 1}
-"""``model_type`` of published checkpoints -> ``Source.shift`` (LLaDA: Nie et al., 2025;
-MDLM: Sahoo et al., 2024; Dream: Ye et al., 2025)."""
+SHIFTS = {"LLaDAModelLM": 0, "MDLM": 0, "DreamModel": 1}
+"""Architecture of published checkpoints -> ``Source.shift``, as their authors' programs
+have it: github.com/ML-GSAI/LLaDA (generate.py), github.com/kuleshov-group/mdlm
+(diffusion.py), github.com/DreamLM/Dream (eval/eval.py). Not by ``model_type``: others
+have taken those names for networks that are not shifted."""
+
+
+@runtime_checkable
+class Adapted(Protocol):
+    """A network with an adapter around it, as PEFT makes it."""
+
+    def get_base_model(self) -> PreTrainedModel:
+        """Return the network, in which the adapter's layers are."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,7 @@ class Source:
         mask: The token that masks; None if neither tokenizer nor configuration say.
         shift: 1 if the scores of a place are those of the token after it; None if
             nothing says.
+        start: What texts begin with where the first place has no scores otherwise.
         lengths: How many tokens texts have, if that is known.
         about: What results say of it, as JSON.
     """
@@ -50,6 +63,7 @@ class Source:
     device: torch.device
     mask: int | None
     shift: int | None
+    start: int | None
     lengths: Lengths | None
     about: dict[str, Any]
 
@@ -58,9 +72,11 @@ class Source:
         """Take a loaded network, and ``lengths.json`` beside it.
 
         Raises:
-            ValueError: If that file is damaged.
+            ValueError: If that file is damaged, or the network looks at a time.
         """
         model, tokenizer = network.model, network.tokenizer
+        if isinstance(model, Adapted):
+            model = model.get_base_model()
         config = model.config
         mask = tokenizer.mask_token_id
         shift = getattr(config, "logit_shift", None)
@@ -74,10 +90,16 @@ class Source:
             network.max_length,
             network.device,
             getattr(config, "mask_token_id", None) if mask is None else mask,
-            SHIFTS.get(str(config.model_type)) if shift is None else shift,
+            _published_shift(config) if shift is None else shift,
+            network.prefix_token,
             Lengths.load(Path(network.name)),
             network.about,
         )
+
+
+def _published_shift(config: PretrainedConfig) -> int | None:
+    names = getattr(config, "architectures", None) or []
+    return next((SHIFTS[name] for name in names if name in SHIFTS), None)
 
 
 def _logits_of(model: PreTrainedModel) -> Logits:
@@ -85,8 +107,16 @@ def _logits_of(model: PreTrainedModel) -> Logits:
 
     What an order needs, p(x_i | revealed), is that of no time (Ou et al., 2024), and
     published MDLM checkpoints do not look at it.
+
+    Raises:
+        ValueError: If this one does.
     """
     timed = "timesteps" in inspect.signature(model.forward).parameters
+    if timed and getattr(model.config, "time_conditioning", False):
+        raise ValueError(
+            "time_conditioning: the network's scores depend on a time that orders of "
+            "unmasking do not have, so it has no likelihood by them"
+        )
 
     def logits(tokens: Tensor) -> Tensor:
         time = {"timesteps": torch.zeros(len(tokens), device=tokens.device)}

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import encodable
-from lm_latent_eval.wrappers.mdm.asking import Target
+from lm_latent_eval.wrappers.mdm.predictions import Target
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ class Cutter:
     """Cuts queries by a tokenizer."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, mask: int, max_length: int
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        mask: int,
+        max_length: int,
+        start: int | None = None,
     ) -> None:
         """Find what the tokenizer puts around every text.
 
@@ -47,12 +51,15 @@ class Cutter:
             tokenizer: Of the network.
             mask: The token that masks.
             max_length: Tokens that the network reads at once.
+            start: What texts begin with where the tokenizer puts nothing before them.
 
         Raises:
             ValueError: If that leaves no room.
         """
         self.tokenizer, self.mask = tokenizer, mask
         self.before, self.after = _frame(tokenizer)
+        if start is not None and not self.before:
+            self.before = (start,)
         self.room = max_length - len(self.before) - len(self.after)
         if self.room < 2:
             raise ValueError(

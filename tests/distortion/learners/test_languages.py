@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     corpus = Corpus.draw(
         open_language(folder / "walk.json"), folder / "texts", 40, quiet=True
     )
-    rnng.train(
+    rnng.train_grammar(
         corpus,
         corpus,
         folder / "rnng",

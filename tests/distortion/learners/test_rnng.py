@@ -7,7 +7,7 @@ import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.rnng import train
+from lm_latent_eval.distortion.learners.rnng import train_grammar
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.training.options import Options, RNNGSize
 from tests.distortion.languages import tiny
@@ -41,7 +41,9 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
     for epochs in (1, 4):
         options = Options(epochs=epochs, learning_rate=2e-2)
         path = tmp_path / f"rnng{epochs}"
-        train(corpus, dev, path, objective=objective, size=SIZE, options=options)
+        train_grammar(
+            corpus, dev, path, objective=objective, size=SIZE, options=options
+        )
         learner = LatentLearner.load(path, dev, num_samples=10)
         mean[epochs] = learner.score(dev.indices, ids).log_p.mean().item()
     best = language.log_p(ids).mean().item()
@@ -58,8 +60,10 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
 def test_bad_corpora(tmp_path):
     corpus, _ = corpora(tmp_path / "pcfg", tiny.pcfg())
     with pytest.raises(ValueError, match="of kind hmm: only those of a grammar"):
-        train(*corpora(tmp_path / "hmm", tiny.hmm()), tmp_path / "rnng", size=SIZE)
+        train_grammar(
+            *corpora(tmp_path / "hmm", tiny.hmm()), tmp_path / "rnng", size=SIZE
+        )
     other = {**tiny.AMBIGUOUS, "words": ["b", "a", "never"]}
     _, dev = corpora(tmp_path / "other", type(tiny.pcfg())(other))
     with pytest.raises(ValueError, match="different words: draw both from one"):
-        train(corpus, dev, tmp_path / "rnng", size=SIZE, options=OPTIONS)
+        train_grammar(corpus, dev, tmp_path / "rnng", size=SIZE, options=OPTIONS)

@@ -24,7 +24,7 @@ from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
 from lm_latent_eval.distortion.learners.history import History
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.training import train
+from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.durable import only_writer
 from tests.distortion.languages.tiny import hmm
@@ -54,7 +54,7 @@ def learn(
     output: Path, corpora: Corpora, config: dict[str, Any] = GPT2, **given: Any
 ) -> History:
     options = {"epochs": 3, "learning_rate": 0.02, "batch_size": 32} | given
-    return train(
+    return train_learner(
         output,
         Configuration(config),
         *corpora.data(),
@@ -100,7 +100,7 @@ def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
         micro_batch=micro_batch,
         max_grad_norm=max_grad_norm,
     )
-    history = train(
+    history = train_learner(
         tmp_path / "out", start, data, dev, options, device="cpu", quiet=True
     )
     assert history.best.epoch == 3, "premise: the last weights are kept"
@@ -138,7 +138,7 @@ def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
 @pytest.mark.parametrize("config", [GPT2, LSTM], ids=["gpt2", "lstm"])
 def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
     options = TrainingOptions(epochs=4, learning_rate=0.05, batch_size=32)
-    history = train(
+    history = train_learner(
         tmp_path,
         Double(config),
         *corpora.data(),
@@ -311,7 +311,7 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
     origin = draw(tmp_path / "origin", 1, first=100, seed=4)
 
     def run(output: Path, epochs: int) -> History:
-        return train(
+        return train_learner(
             output,
             Configuration(GPT2),
             Spied(origin, hmm(), 50, output / "fresh", quiet=True),
@@ -356,7 +356,7 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     text.write_text("a b b\nb a\n" * 40)
     data = TextData(text, Vocabulary.read(tmp_path / "first"), MAX_LENGTH)
     options = TrainingOptions(epochs=3, learning_rate=0.01, batch_size=16)
-    history = train(
+    history = train_learner(
         tmp_path / "second",
         Pretrained(tmp_path / "first"),
         data,
@@ -386,16 +386,18 @@ def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
     data, dev = corpora.data()
     options = TrainingOptions(epochs=1, learning_rate=0.01)
     with pytest.raises(ValueError, match=r"test sequences 0 \.\. 299 .* trained on"):
-        train(
+        train_learner(
             tmp_path / "1", Configuration(GPT2), data, dev, options, test=corpora.train
         )
     with pytest.raises(ValueError, match="validation sequences"):
-        train(tmp_path / "2", Configuration(GPT2), data, data, options)
+        train_learner(tmp_path / "2", Configuration(GPT2), data, data, options)
     other = Corpus.draw(
         load_language("weather"), tmp_path / "weather", 5, max_length=9, quiet=True
     )
     with pytest.raises(ValueError, match=r"has \d token ids"):
-        train(tmp_path / "3", Configuration(GPT2), data, CorpusData(other), options)
+        train_learner(
+            tmp_path / "3", Configuration(GPT2), data, CorpusData(other), options
+        )
     assert not (tmp_path / "1").exists()
 
 

@@ -54,9 +54,9 @@ def parent_factors(encoded: Encoded, z: dict) -> tuple[Tensor, Tensor]:  # type:
     parents, edges = [], []
     for t, listed in enumerate(z["parent_ids"]):
         rows = Rows(torch.tensor([t]), behind[t : t + 1])
-        entity, log_parent, _ = encoded.walk.parents(rows)
+        _, entity, log_parent, _ = encoded.walk.parents(rows)
         for parent in listed + [0] * (width - len(listed)):
-            here = log_parent[(entity == parent) & (entity != 0)]
+            here = log_parent[entity == parent]
             parents.append(here.logsumexp(0))
             edge = encoded.walk.edges.log_prob(
                 torch.tensor([t]),

@@ -10,7 +10,7 @@ from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
 from lm_latent_eval.models.lrlm.data import Annotator, build_topics, topic_of
 from lm_latent_eval.models.lrlm.state import Everything
-from lm_latent_eval.models.lrlm.training import train
+from lm_latent_eval.models.lrlm.training import train_lrlm
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from lm_latent_eval.training.options import LRLMSize, Options
@@ -89,7 +89,7 @@ def test_names_are_cut_to_their_limits():
 def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
     texts = annotated(20)
     options = Options(epochs=4, batch_size=4, learning_rate=0.03)
-    model = train(texts, texts[:6], tmp_path, size=SIZE, options=options)
+    model = train_lrlm(texts, texts[:6], tmp_path, size=SIZE, options=options)
     loaded = load(tmp_path, expected="lrlm")
     assert loaded.orthography is not None
     ids = [[*loaded.tokenizer(t.text).ids, END] for t in texts]

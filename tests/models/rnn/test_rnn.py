@@ -18,7 +18,7 @@ from lm_latent_eval.models.rnn.modeling import (
     RNNLanguageModel,
     class_starts,
 )
-from lm_latent_eval.models.rnn.training import train
+from lm_latent_eval.models.rnn.training import train_rnn
 from lm_latent_eval.text.words import END, PADDING, START
 from lm_latent_eval.training.options import Options, RNNSize
 from tests import tiny_models
@@ -133,7 +133,7 @@ TEXTS = ["a b c", "a b", "c b a", "b c a b", "a b c c"] * 4
 def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
     options = Options(epochs=12, batch_size=4, learning_rate=0.03)
     size = RNNSize(4, 5, num_layers=2, num_classes=3)
-    model = train(
+    model = train_rnn(
         TEXTS, TEXTS[:5], tmp_path, already_cut=True, size=size, options=options
     )
     loaded = load(tmp_path)

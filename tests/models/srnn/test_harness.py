@@ -13,7 +13,8 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentSRNN
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
-from lm_latent_eval.scoring.metrics import METRICS, Scored, token_perplexity
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.metrics import METRICS, token_perplexity
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import START
@@ -98,12 +99,12 @@ def test_an_estimate_says_what_it_is_and_has_no_perplexity(pretrained, model):
 def test_every_metric_of_ours_refuses_with_the_reason(backend):
     texts = ("the fox saw .", "saw")
     answers = backend.loglikelihood_rolling(contrasted(*texts))
-    items = [Scored.of(t, a.answer) for t, a in zip(texts, answers, strict=True)]
+    items = [scored.answer for scored in answers]
     for name, metric in METRICS.items():
         wanted = "N/A" if name.endswith("stderr") else "refused: unnormalised scores"
         assert metric(items) == wanted, name
-        assert metric([items[0], Scored.exact("the fox", -3.0)]) == wanted, name
-    exact = [Scored.exact("the fox", -3.0)]
+        assert metric([items[0], Answer.exact(-3.0, "the fox")]) == wanted, name
+    exact = [Answer.exact(-3.0, "the fox")]
     assert METRICS["token_perplexity"](exact) == token_perplexity(exact)
 
 

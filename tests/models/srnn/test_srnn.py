@@ -9,7 +9,7 @@ import pytest
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
-from lm_latent_eval.models.srnn.training import hinges, train
+from lm_latent_eval.models.srnn.training import hinges, train_srnn
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training.options import Margin, Options, SRNNSize
@@ -77,7 +77,7 @@ TEXTS = ["a b c a b c a b c", "b c a b c a", "c a b c a b c", "a b c a b c a b"]
 
 
 def trained(folder, epochs=8, margin=None):
-    return train(
+    return train_srnn(
         TEXTS,
         TEXTS[:4],
         folder,
@@ -122,8 +122,8 @@ def test_weights_are_kept_small(tmp_path):
 def test_every_line_is_a_sentence(tmp_path):
     joined = ["\n".join(TEXTS[:16]), " \n\n" + "\n".join(TEXTS[16:])]
     options = {"already_cut": True, "size": SRNNSize(6), "options": Options(epochs=2)}
-    one = train(TEXTS, TEXTS[:4], tmp_path / "one", **options)
-    two = train(joined, ["\n".join(TEXTS[:4])], tmp_path / "two", **options)
+    one = train_srnn(TEXTS, TEXTS[:4], tmp_path / "one", **options)
+    two = train_srnn(joined, ["\n".join(TEXTS[:4])], tmp_path / "two", **options)
     for name, tensor in one.state_dict().items():
         assert (two.state_dict()[name] == tensor).all(), name
 

@@ -17,7 +17,7 @@ from lm_latent_eval.study.report.claims import claims
 from lm_latent_eval.study.report.columns import Column, read_columns
 from lm_latent_eval.study.report.figures import _all_near, _looks
 from lm_latent_eval.study.report.ridges import kernel_density, ridges
-from lm_latent_eval.study.report.tables import told
+from lm_latent_eval.study.report.tables import as_markdown
 from lm_latent_eval.study.rows import read, write
 from tests import tiny_checkpoint
 
@@ -311,7 +311,7 @@ def test_claims_that_fail():
     assert "τ = 1 is best (66)" in c
     assert "no (66; nonpeeking 40)" in d
     assert "the beam gains" in e
-    assert "∞" in told([column(rising, {})])
+    assert "∞" in as_markdown([column(rising, {})])
 
 
 def test_claims_without_numbers_are_not_tested():
@@ -333,7 +333,7 @@ def test_claims_of_nothing_but_infinities(tmp_path):
     write(tmp_path / "rows.jsonl", written)
     found = read(tmp_path / "rows.jsonl")
     assert found == made
-    text = told([Column(SETTINGS, found, "peeking")])
+    text = as_markdown([Column(SETTINGS, found, "peeking")])
     assert "∞" in text
     assert text.count("not tested") == 3, "levels, monotonicity and temperatures"
 

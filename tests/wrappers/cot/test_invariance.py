@@ -75,18 +75,56 @@ def test_fewer_thoughts_are_the_first_of_more(network):
 def test_other_answers_need_no_new_thoughts(network):
     for proposal in ("prior", "hinted"):
         scorer = tiny.scorer(network, proposal=proposal, **OPTIONS)
+        kept = tiny.keeping(scorer)
         list(scorer.score_continuations(queries()))
-        for thoughts in scorer.kept:
+        for thoughts in kept:
             again = scorer.answer(thoughts, tiny.ANSWERS[::-1])
             wanted = thoughts.log_weights.flip(0).flatten().tolist()
             assert again.log_weights.flatten().tolist() == pytest.approx(wanted)
+            assert again.greedy == thoughts.greedy[::-1]
+            assert again.hints == thoughts.hints
+    with pytest.raises(ValueError, match="no answers are given"):
+        scorer.answer(thoughts, [])
+
+
+@pytest.mark.parametrize("proposal", ["prior", "hinted"])
+def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeypatch):
+    options = {"proposal": proposal, **OPTIONS}
+    wanted = numbers(tiny.scorer(network, **options), queries())
+    first = tiny.scorer(network, **options)
+    shown = {(f"t/{n}", question): tiny.ANSWERS for n, question in enumerate(QUESTIONS)}
+    first.shown = shown
+    kept = tiny.keeping(first)
+    some = [q for q in queries() if q.text != tiny.ANSWERS[1]]
+    some = [Query(n, q.name, q.text, q.context) for n, q in enumerate(some)]
+    found = numbers(first, some)
+    # Hints show all answers, so the number of one is the same whichever are asked.
+    same(found, {key: wanted[key] for key in found})
+
+    again = tiny.scorer(network, **options)
+    again.shown = shown
+    again.known = {(t.name, t.question): t for t in kept}
+    monkeypatch.setattr(
+        "lm_latent_eval.wrappers.cot.thinking.draw",
+        lambda *_, **__: pytest.fail("drew"),
+    )
+    completed = tiny.keeping(again)
+    same(numbers(again, queries()), wanted)
+    assert all({*t.answers} == {*tiny.ANSWERS} for t in completed)
+    assert len(completed) == len(QUESTIONS)
+    # Thoughts after other hints are others.
+    again.shown = {}
+    if proposal == "hinted":
+        with pytest.raises(pytest.fail.Exception):
+            numbers(again, some)
 
 
 def test_two_tokens_can_close_a_thought(network):
     options = {**OPTIONS, "think_end": "a </think>", "max_think_tokens": 6}
     scorer = tiny.scorer(network, **{**options, "num_samples": 200})
+    kept = tiny.keeping(scorer)
     list(scorer.score_continuations(queries(["a"])))
-    [thoughts] = scorer.kept
+    [thoughts] = kept
     for thought in thoughts.drawn:
         ends = [
             n

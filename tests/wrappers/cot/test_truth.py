@@ -47,7 +47,7 @@ def test_all_thoughts_read_sum_to_the_truth(network, close, heat):
         for z in tiny.every_thought()
     ]
     [question] = scorer._questions(asked())
-    read, _ = scorer._answered(question, thoughts)
+    read = scorer._thinker.answer(question, thoughts)
     totals = (read.log_p + read.log_p_answers).exp().sum(-1).tolist()
     wanted = [tiny.exact(network, QUESTION, a, close, heat) for a in ANSWERS]
     assert totals == pytest.approx(wanted, rel=1e-10)
@@ -73,8 +73,9 @@ def test_draws_are_unbiased(network, proposal, close):
 
 def test_hints_bound_the_weights_and_are_shared(network):
     scorer = tiny.scorer(network, 512, proposal="hinted", num_samples=256)
+    kept = tiny.keeping(scorer)
     found(scorer, asked())
-    [thoughts] = scorer.kept
+    [thoughts] = kept
     assert bool((thoughts.log_ratios <= math.log(2) + 1e-12).all())
     assert bool((thoughts.log_ratios < 0).any())
     assert bool((thoughts.log_weights <= math.log(2) + 1e-12).all())
@@ -83,8 +84,9 @@ def test_hints_bound_the_weights_and_are_shared(network):
 def test_hints_are_drawn_as_the_mixture_says(network):
     """Frequencies against q(z), summed over its prompts by another reading."""
     scorer = tiny.scorer(network, 512, proposal="hinted", num_samples=DRAWN)
+    kept = tiny.keeping(scorer)
     found(scorer, asked())
-    [thoughts] = scorer.kept
+    [thoughts] = kept
     cut = network.tokenizer.encode
     prompts = [[*cut(f"{a} {QUESTION}"), tiny.THINK] for a in ANSWERS]
     own = [*cut(QUESTION), tiny.THINK]

@@ -10,6 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
+from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 from lm_latent_eval.wrappers.network import Network
 
 WORDS = ("<end>", "<think>", "</think>", "a", "b", "c")
@@ -53,6 +55,13 @@ def scorer(found: Network, rows: int = 64, questions: int | None = None, **optio
     return ThinkingLM(found).scorer(
         {**OPTIONS, **options}, batch_size=questions, max_batch_size=rows
     )
+
+
+def keeping(scorer: ThoughtScorer) -> list[Thoughts]:
+    """Return the list into which a scorer will put what it thinks."""
+    kept: list[Thoughts] = []
+    scorer.keep = kept.append
+    return kept
 
 
 @torch.inference_mode()

@@ -22,7 +22,7 @@ class OwnConfig(PretrainedConfig):
     model_type = "{model_type}"
 
 
-class OwnModel(PreTrainedModel):
+class {name}(PreTrainedModel):
     config_class = OwnConfig
     base_model_prefix = "inner"
 
@@ -36,27 +36,40 @@ class OwnModel(PreTrainedModel):
         return MaskedLMOutput(logits={logits})
 """
 KINDS = {
-    "llada": ("AutoModelForCausalLM", "", "logits"),
-    "Dream": ("AutoModel", "", "torch.cat([logits[:, 1:], logits[:, :1]], 1)"),
-    "mdlm": ("AutoModelForMaskedLM", ", timesteps", "logits + 0 * timesteps[0]"),
-    "unheard_of": ("AutoModel", "", "logits"),
+    "llada": ("LLaDAModelLM", "AutoModelForCausalLM", "", "logits"),
+    "Dream": (
+        "DreamModel",
+        "AutoModel",
+        "",
+        "torch.cat([logits[:, 1:], logits[:, :1]], 1)",
+    ),
+    "mdlm": (
+        "MDLM",
+        "AutoModelForMaskedLM",
+        ", timesteps",
+        "logits + 0 * timesteps[0]",
+    ),
+    "unheard_of": ("OwnModel", "AutoModel", "", "logits"),
 }
-"""Model type -> class of transformers, what it is called with, what it returns."""
+"""Model type -> its class, that of transformers, what it is called with and returns."""
+LENGTHS = {"llada": "max_sequence_length", "mdlm": "model_length"}
+"""Model type -> what its configuration calls the tokens that it reads at once."""
 
 
-def write(directory: Path, kind: str, *, mask: bool = True) -> Path:
-    """Write such a directory."""
-    auto_class, argument, logits = KINDS[kind]
+def write(directory: Path, kind: str, *, mask: bool = True, **more: object) -> Path:
+    """Write such a directory, with ``more`` in its configuration."""
+    name, auto_class, argument, logits = KINDS[kind]
     network = tiny.network("bert")
-    code = CODE.format(model_type=kind, argument=argument, logits=logits)
+    code = CODE.format(name=name, model_type=kind, argument=argument, logits=logits)
     (directory / "own.py").write_text(code)
     config = {
         "model_type": kind,
-        "architectures": ["OwnModel"],
-        "auto_map": {"AutoConfig": "own.OwnConfig", auto_class: "own.OwnModel"},
+        "architectures": [name],
+        "auto_map": {"AutoConfig": "own.OwnConfig", auto_class: f"own.{name}"},
         "inner": tiny.SIZE,
         "dtype": "float64",
-        "max_position_embeddings": 20,
+        LENGTHS.get(kind, "max_position_embeddings"): 20,
+        **more,
     }
     (directory / "config.json").write_text(json.dumps(config))
     weights = {
@@ -65,5 +78,6 @@ def write(directory: Path, kind: str, *, mask: bool = True) -> Path:
         if "decoder." not in name
     }
     save_file(weights, directory / "model.safetensors", {"format": "pt"})
-    tiny.tokenizer(mask=mask).save_pretrained(directory)
+    tokenizer = tiny.tokenizer(mask=mask, start=kind == "Dream")
+    tokenizer.save_pretrained(directory)
     return directory

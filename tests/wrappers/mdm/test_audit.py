@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lm_latent_eval.wrappers.mdm import bound, orders
-from lm_latent_eval.wrappers.mdm.asking import Target
+from lm_latent_eval.wrappers.mdm.predictions import Target
 from tests.wrappers.mdm import tiny
 
 TEXT_WORDS = [w for w in range(len(tiny.VOCABULARY)) if w != tiny.MASK]

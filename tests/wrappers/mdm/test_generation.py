@@ -68,13 +68,33 @@ def test_a_step_keeps_what_is_surest(model, order):
     assert tokens[0, 2:][surest].tolist() == best
 
 
+def test_a_warm_step_keeps_the_most_probable_of_what_was_drawn(model):
+    reader, warm = tiny.denoiser(), replace(GREEDY, temperature=1.5)
+    tokens = torch.tensor([[5, 6, *[tiny.MASK] * 6]])
+    places = tokens == tiny.MASK
+    rows = reader.log_probs(tokens, places)
+    writer = Writer(reader, model.scorer({}, quiet=True).cut, MDMOptions())
+    asked = [(Query(0, "q", "", "the fox"), warm, [5, 6])]
+    every, some = tokens.clone(), tokens.clone()
+    writer._reveal(every, slice(2, 8), 6, 2, asked, 0)
+    writer._reveal(some, slice(2, 8), 3, 2, asked, 0)
+    drawn = every[0, 2:]
+    assert (drawn != rows.argmax(-1)).any(), "premise: not all are the best"
+    surest = rows.gather(-1, drawn[:, None])[:, 0].topk(3).indices
+    kept = (some[0, 2:] != tiny.MASK).nonzero()[:, 0]
+    assert kept.tolist() == surest.sort().values.tolist()
+    assert some[0, 2:][kept].tolist() == drawn[kept].tolist()
+
+
 def test_chance_follows_the_query_and_its_temperature(model):
     warm = replace(GREEDY, temperature=1.0)
     contexts = ("the fox", "the fox", "Ada saw the")
-    one = written(model, warm, contexts)
-    assert one == written(model, warm, contexts)
+    # Of what is drawn the surest is kept, which would leave little to chance.
+    how = {"remasking": "random"}
+    one = written(model, warm, contexts, **how)
+    assert one == written(model, warm, contexts, **how)
     assert one[0] != one[1], "another query, other draws"
-    assert one != written(model, warm, contexts, seed=1)
+    assert one != written(model, warm, contexts, seed=1, **how)
     cold = replace(GREEDY, temperature=1e-6)
     assert written(model, cold) == written(model, GREEDY)
 

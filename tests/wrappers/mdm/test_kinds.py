@@ -9,6 +9,7 @@ from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.denoiser import probe
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
+from lm_latent_eval.wrappers.network import Network
 from tests.tiny_checkpoint import rolling
 from tests.wrappers.mdm import own_code, tiny
 
@@ -48,12 +49,13 @@ def test_networks_with_code_of_their_own(kind, tmp_path, truth):
         estimator="exact",
     )
     assert lm.fingerprint["logit_shift"] == 0
+    assert lm.fingerprint["max_length"] == 20
     (found,) = lm.loglikelihood_rolling(rolling(TEXT))
     assert found == pytest.approx(truth, abs=1e-9)
 
 
-def test_shifted_scores_are_put_in_their_places(tmp_path, truth):
-    """But for the first place, which has the scores of its own token (Dream)."""
+def test_shifted_scores_are_put_in_their_places(tmp_path):
+    """A text begins with a token that gives the scores of its first one (Dream)."""
     directory = own_code.write(tmp_path, "Dream")
     lm = LatentMDM(
         pretrained=str(directory),
@@ -66,11 +68,52 @@ def test_shifted_scores_are_put_in_their_places(tmp_path, truth):
     tokens = torch.tensor([[5, 1, 7, 1, 1]])
     here, there = plain.scores(tokens), dream.scores(tokens)
     torch.testing.assert_close(there[:, 1:], here[:, 1:], rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(there[:, 0], here[:, 1], rtol=1e-9, atol=1e-9)
     (found,) = lm.loglikelihood_rolling(rolling(TEXT))
-    wanted = tiny.Truth(dream, tiny.Target((), TOKENS)).exact
+    wanted = tiny.Truth(plain, tiny.Target((tiny.BEGIN,), TOKENS)).exact
     assert found == pytest.approx(wanted, abs=1e-9)
-    assert found != pytest.approx(truth, abs=1e-3), "premise: the first place differs"
+
+
+def test_shifted_scores_need_a_token_before_the_first(tmp_path):
+    directory = own_code.write(tmp_path, "Dream")
+    tiny.tokenizer().save_pretrained(directory)
+    how = {"pretrained": str(directory), "device": "cpu", "trust_remote_code": True}
+    with pytest.raises(ValueError, match=r"logit_shift=1: .* give prefix_token_id"):
+        LatentMDM(**how)
+    lm = LatentMDM(**how, prefix_token_id=tiny.BEGIN, estimator="exact")
+    (found,) = lm.loglikelihood_rolling(rolling(TEXT))
+    wanted = tiny.Truth(tiny.denoiser(), tiny.Target((tiny.BEGIN,), TOKENS)).exact
+    assert found == pytest.approx(wanted, abs=1e-9)
+
+
+def test_a_name_that_others_took_says_nothing_of_a_shift(tmp_path):
+    """Networks of ``model_type`` Dream exist whose scores are not shifted."""
+    directory = own_code.write(tmp_path, "Dream", architectures=["DreamForCausalLM"])
+    with pytest.raises(ValueError, match=r"give logit_shift=0 .* or logit_shift=1"):
+        LatentMDM(pretrained=str(directory), device="cpu", trust_remote_code=True)
+
+
+def test_a_network_that_looks_at_a_time_is_refused(tmp_path):
+    directory = own_code.write(tmp_path, "mdlm", time_conditioning=True)
+    with pytest.raises(ValueError, match="time_conditioning: the network's scores"):
+        LatentMDM(pretrained=str(directory), device="cpu", trust_remote_code=True)
+
+
+def test_positions_that_begin_after_padding_are_counted(tmp_path):
+    """RoBERTa's table of 24 has places for 23 tokens, where padding is token 0."""
+    network = tiny.network("roberta")
+    network.model.save_pretrained(tmp_path)
+    network.tokenizer.save_pretrained(tmp_path)
+    ids = torch.full((1, 24), 5)
+    network.model(input_ids=ids[:, 1:])
+    with pytest.raises((IndexError, RuntimeError)):
+        network.model(input_ids=ids)
+    assert Network.of(network.model, network.tokenizer).positions == 23
+    lm = LatentMDM(pretrained=str(tmp_path), device="cpu", num_samples=8)
+    assert lm.fingerprint["max_length"] == 23
+    (answer,) = lm.loglikelihood_rolling(rolling(" ".join([TEXT] * 7)))
+    assert answer.estimate.num_tokens == 28
+    with pytest.raises(ValueError, match=r"max_length=24: .* positions for 23 tokens"):
+        LatentMDM(pretrained=str(tmp_path), device="cpu", max_length=24)
 
 
 def test_own_code_runs_only_when_asked(tmp_path):

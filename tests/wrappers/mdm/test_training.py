@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,21 +33,22 @@ def run(folder, *more, epochs=2):
 def test_the_loss_is_the_negative_bound_on_average():
     model = tiny.lopsided(tiny.KINDS["bert"]())
     items = [[5, 6, 7], [8, 7], [9, 6, 5, 7]]
-    reader = tiny.denoiser(model)
+    reader = replace(tiny.denoiser(model), shift=1)
 
     def every(item):
-        target = tiny.Target((), tuple(item))
+        target = tiny.Target((tiny.BEGIN,), tuple(item))
         return tiny.ask(reader, target, bound.elbo(len(item), 15, None)).value.value
 
     exact = -math.fsum(map(every, items))
     model.training = True  # its dropout is that of BERT's parts, which stay as they are
     torch.manual_seed(0)
-    drawn = torch.stack([negative_bound(model, items, tiny.MASK) for _ in range(600)])
+    asked = (model, items, tiny.MASK, tiny.BEGIN)
+    drawn = torch.stack([negative_bound(*asked) for _ in range(600)])
     stderr = float(drawn.std()) / math.sqrt(len(drawn))
     assert stderr < 0.05 * exact, "premise: precise enough"
     assert abs(float(drawn.mean()) - exact) < 5 * stderr
     model.training = False
-    one, other = (negative_bound(model, items, tiny.MASK) for _ in range(2))
+    one, other = (negative_bound(*asked) for _ in range(2))
     assert one == other, "development losses of epochs compare"
 
 
@@ -53,6 +56,7 @@ def test_a_trained_model_scores_strings(tmp_path, capsys):
     directory = run(tmp_path)
     assert capsys.readouterr().out == f"wrote {directory}\n"
     model = lm_latent_eval.load(directory, model="mdm", device="cpu")
+    assert json.loads((directory / "config.json").read_text())["logit_shift"] == 1
     estimates = model.log_likelihood([*LINES, "zebra ☃"], num_samples=64)
     lengths = Lengths.load(directory)
     assert lengths.num_texts == len(LINES) * 4

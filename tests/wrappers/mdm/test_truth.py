@@ -12,7 +12,7 @@ import torch
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.wrappers.mdm import bound, orders
-from lm_latent_eval.wrappers.mdm.asking import Target
+from lm_latent_eval.wrappers.mdm.predictions import Target
 from tests.wrappers.mdm import tiny
 
 SIX = Target((tiny.BEGIN, 5), (6, 7, 8, 5, 9, 10), (tiny.END,))

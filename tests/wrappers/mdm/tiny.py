@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import cache
 from itertools import permutations
-from types import SimpleNamespace
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -20,10 +19,11 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from lm_latent_eval.wrappers.mdm.asking import Target, answer_all
+from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import RULES
+from lm_latent_eval.wrappers.mdm.predictions import Target
 from lm_latent_eval.wrappers.network import Network
 
 PAD, MASK, UNKNOWN, BEGIN, END = range(5)
@@ -44,8 +44,14 @@ MARKS = {
 }
 
 
-def tokenizer(*, framed: bool = False, mask: bool = True) -> PreTrainedTokenizerFast:
-    """Words of a few; ``framed`` puts marks around a text, as BERT's does."""
+def tokenizer(
+    *, framed: bool = False, mask: bool = True, start: bool = False
+) -> PreTrainedTokenizerFast:
+    """Words of a few; ``framed`` puts marks around a text, as BERT's does.
+
+    One with ``start`` has a token for that and does not put it before texts, as Dream's
+    does not.
+    """
     numbers = {word: n for n, word in enumerate(VOCABULARY)}
     words = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
@@ -55,8 +61,13 @@ def tokenizer(*, framed: bool = False, mask: bool = True) -> PreTrainedTokenizer
             single="[CLS] $A [SEP]", special_tokens=marks
         )
     masking = {"mask_token": "[MASK]"} if mask else {}
+    beginning = {"bos_token": "[CLS]"} if start else {}
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]", **masking
+        tokenizer_object=words,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        **masking,
+        **beginning,
     )
 
 
@@ -84,35 +95,6 @@ KINDS = {
         RobertaConfig(**SIZE | {"max_position_embeddings": 24})
     ),
 }
-
-
-class Own(nn.Module):
-    """A network as published ones bring it, with code of its own."""
-
-    def __init__(self, model_type: str) -> None:
-        super().__init__()
-        self.inner = lopsided(KINDS["bert"]())
-        self.config = SimpleNamespace(model_type=model_type)
-
-    def forward(self, input_ids):
-        """Score each place (LLaDA)."""
-        return SimpleNamespace(logits=self.inner(input_ids=input_ids).logits)
-
-
-class Shifted(Own):
-    """Scores each place for the token after it (Dream)."""
-
-    def forward(self, input_ids):
-        logits = self.inner(input_ids=input_ids).logits
-        return SimpleNamespace(logits=torch.cat([logits[:, 1:], logits[:, :1]], 1))
-
-
-class Timed(Own):
-    """Is told a time, and does not look at it (MDLM)."""
-
-    def forward(self, input_ids, timesteps):
-        assert timesteps.shape == input_ids.shape[:1]
-        return SimpleNamespace(logits=self.inner(input_ids=input_ids).logits)
 
 
 def network(kind: str = "bert", *, framed: bool = False) -> Network:

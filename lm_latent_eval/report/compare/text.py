@@ -49,10 +49,12 @@ def _parts(found: PairedDifference) -> tuple[float, ...]:
     return (found.value, *errors, *found.interval)
 
 
-def told(comparisons: Sequence[Comparison]) -> str:
+def as_text(comparisons: Sequence[Comparison]) -> str:
     """Return comparisons for a terminal."""
     return "\n\n".join(
-        _told_texts(each) if isinstance(each, TextComparison) else _told_choices(each)
+        _text_of_texts(each)
+        if isinstance(each, TextComparison)
+        else _text_of_choices(each)
         for each in comparisons
     )
 
@@ -77,7 +79,7 @@ def described(side: Side) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _told_texts(each: TextComparison) -> str:
+def _text_of_texts(each: TextComparison) -> str:
     a, b = (side.name for side in each.sides)
     difference = next(iter(each.units.values()))[2]
     counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
@@ -127,7 +129,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _told_choices(each: ChoiceComparison) -> str:
+def _text_of_choices(each: ChoiceComparison) -> str:
     found = each.accuracy
     a, b = (side.name for side in each.sides)
     rows = [

@@ -1,78 +1,27 @@
-"""Estimators ask what is predicted under masks; they are answered in shared batches.
+"""Estimators are answered together: passes of many targets share batches.
 
-An estimator is a generator. It yields which of a target's tokens are masked, as many
-choices at a time as it likes, and is sent what a network predicts there. So it reads
-like its equation, while passes of many targets share batches, and choices of masks that
-are the same are read once.
+Choices of masks that are the same are read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
+from lm_latent_eval.wrappers.mdm.predictions import (
+    Asking,
+    Certainty,
+    Predicted,
+    Target,
+)
 
 T = TypeVar("T")
-
-Certainty: TypeAlias = Callable[[Tensor], Tensor]
-"""Log-probabilities of V tokens at M places, (M, V) -> how sure each is, (M,)."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """L tokens to be predicted among others that are given."""
-
-    before: tuple[int, ...]
-    tokens: tuple[int, ...]
-    after: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse a target of nothing."""
-        if not self.tokens:
-            raise ValueError("an empty target: there is no token to predict")
-
-    def __len__(self) -> int:
-        """L."""
-        return len(self.tokens)
-
-    @property
-    def num_places(self) -> int:
-        """Tokens that the network reads."""
-        return len(self.before) + len(self.tokens) + len(self.after)
-
-    @property
-    def all_tokens(self) -> Tensor:
-        """Those given and those to be predicted, (T,)."""
-        return torch.tensor([*self.before, *self.tokens, *self.after])
-
-    def placed(self, masked: Tensor) -> Tensor:
-        """Say of all T tokens which are masked, (n, L) -> (n, T)."""
-        given = (len(self.before), len(self.after))
-        return torch.nn.functional.pad(masked, given, value=False)
-
-
-class Predicted(NamedTuple):
-    """What is said of a target's tokens under n choices of masks, (n, L) each.
-
-    Only what is said of masked tokens means something; the rest is zero.
-    """
-
-    log_p: Tensor
-    """Log-probability of the target's token, nats, float64."""
-    is_best: Tensor
-    """Whether that token is the most probable one."""
-    certainty: Tensor
-    """How sure the prediction is, by the rule of an order; it never sees the target."""
-
-
-Asking: TypeAlias = Generator[Tensor, Predicted, T]
-"""Yields masks, (n, L) true where a token is masked; returns what it has found."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+"""A target's log-probability by the estimator that was chosen, as an ``Estimate``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.inference.streams import LANES, Streams
+from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.wrappers.mdm import bound, orders
+from lm_latent_eval.wrappers.mdm.options import MDMOptions
+from lm_latent_eval.wrappers.mdm.predictions import Asking
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was found for a target."""
+
+    estimate: Estimate
+    replicates: tuple[float, ...]
+    """See ``Answer``."""
+    is_greedy: bool = False
+
+
+def compared(length: int, options: MDMOptions, key: int) -> Asking[Part]:
+    """Estimate, and see if the model's own unmasking would write the target."""
+    part = yield from estimated(length, options, key)
+    if options.estimator == "path" or length == 1:
+        return part
+    return replace(part, is_greedy=(yield from orders.is_greedy(length)))
+
+
+def estimated(length: int, options: MDMOptions, key: int) -> Asking[Part]:
+    """Estimate log p of a target of L tokens.
+
+    Args:
+        length: L.
+        options: Which estimator, and its options.
+        key: What the target's random numbers follow from.
+    """
+    name = options.estimator
+    if name == "path" or length == 1:  # one token has one order
+        log_p, is_greedy = yield from orders.log_p_path(length)
+        return _known(log_p, length, name, is_greedy)
+    if name == "exact":
+        log_p = yield from orders.log_p_exact(length)
+        return _known(log_p, length, name)
+    if name == "is":
+        adapted = options.proposal == "adapted"
+        log_w = yield from orders.log_weights(
+            length,
+            options.num_samples,
+            Streams([key], options.num_samples),
+            temperature=options.temperature if adapted else None,
+        )
+        estimate = Estimate.from_log_weights(log_w, num_tokens=length)
+        return Part(estimate, influences(log_w, estimate.log_evidence))
+    found = yield from bound.elbo(length, options.num_samples, _numbers(key))
+    known = found.stderr is not None
+    return Part(_bounded(found, length, options), found.replicates if known else ())
+
+
+def check_length(length: int, options: MDMOptions) -> None:
+    """Refuse a target that an estimator cannot sum over.
+
+    Raises:
+        ValueError: If it is ``exact`` and there are more than ``MOST_EXACT`` tokens.
+    """
+    if options.estimator == "exact":
+        orders.check_exact(length)
+
+
+def _known(log_p: float, length: int, estimator: str, is_greedy: bool = False) -> Part:
+    estimate = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
+    return Part(estimate, (log_p,), is_greedy)
+
+
+def _bounded(found: bound.Bounded, length: int, options: MDMOptions) -> Estimate:
+    """Record a bound: its error is that of the bound, and says nothing of log p."""
+    error = found.stderr
+    return Estimate(
+        log_evidence=found.value,
+        stderr=error,
+        draws_stderr=math.inf if error is None else error,
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=options.num_samples,
+        num_tokens=length,
+        bound=Bound.ESTIMATED_LOWER if found.drawn else Bound.STRICT_LOWER,
+        estimator="elbo",
+    )
+
+
+def influences(log_w: Tensor, log_evidence: float) -> tuple[float, ...]:
+    r"""Return what groups of draws say of log p-hat, to first order.
+
+    .. math:: \log\hat p + \bar w_g / \bar w - 1
+
+    Their mean is log p-hat, and the spread of their differences between two options of
+    a question, which share orders, is the error of the difference (delta method).
+
+    Args:
+        log_w: Log-weights, (K,).
+        log_evidence: Their log-mean.
+    """
+    ratio = (log_w - log_evidence).exp()
+    if (groups := bound.groups(len(ratio))) == 1:
+        return ()
+    size = len(ratio) // groups * groups
+    means = ratio[:size].reshape(groups, -1).mean(-1)
+    return tuple((log_evidence + means - means.mean()).tolist())
+
+
+def _numbers(key: int) -> bound.Drawn:
+    """Return the random numbers of a text: (replicate, n) -> n of them."""
+
+    def drawn(replicate: int, number: int) -> Tensor:
+        blocks = uniforms(key, (0, replicate), -(-number // LANES))
+        return torch.from_numpy(blocks.reshape(-1)[:number])
+
+    return drawn
