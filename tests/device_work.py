@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,48 +14,40 @@ import torch
 from lm_latent_eval.inference import estimator_named
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import WholeText
+from lm_latent_eval.scoring.interface import Query
+from lm_latent_eval.scoring.score_functions import CausalLMScorer
 from lm_latent_eval.testing import SIMULATED, Case, Work, simulated_device
 from lm_latent_eval.testing.model_laws import keys
 from lm_latent_eval.text.words import END
+from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
+from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from tests import tiny_causal
 from tests.test_laws import TINY_MODELS, UNNORMALISED
+from tests.wrappers.cot import tiny as tiny_cot
+from tests.wrappers.mdm import tiny as tiny_mdm
 
-SHORT, LONG = 4, 8
-"""Words of two texts; what the longer one costs more is the cost of its words."""
-SAMPLES = 4
+WORDS, SAMPLES = 4, 4
+"""Of each of two texts."""
 
-
-@dataclass(frozen=True)
-class Cost:
-    """What something costs once and a word."""
-
-    launches: float
-    waits: float
-    once: int
-    """Waits that a text of no words would cost."""
-    where: Counter[str]
-    """Waits of the longer text."""
+Run = Callable[[], object]
 
 
-def cost(run: Callable[[int], None]) -> Cost:
-    """Count what a run over a number of words asks for."""
-    counted(run, LONG)  # what is remembered of a model is remembered now
-    work = {length: counted(run, length) for length in (SHORT, LONG)}
-    words = LONG - SHORT
-    waits = (work[LONG].num_waits - work[SHORT].num_waits) / words
-    launches = (work[LONG].num_launches - work[SHORT].num_launches) / words
-    once = round(work[SHORT].num_waits - waits * SHORT)
-    return Cost(launches, waits, once, work[LONG].waits)
-
-
-def counted(run: Callable[[int], None], length: int) -> Work:
-    """Count one run."""
-    with simulated_device() as work:
-        run(length)
+def counted(run: Run) -> Work:
+    """Count what a second run asks for: a model remembers some things of the first."""
+    for _ in range(2):
+        with simulated_device() as work:
+            run()
     return work
 
 
-def runs() -> Iterator[tuple[str, Callable[[int], None]]]:
-    """List models with their estimators, and how each reads texts of some words."""
+def runs() -> Iterator[tuple[str, Run]]:
+    """List models with their estimators, and how each scores two texts."""
+    yield from of_models()
+    yield from of_wrappers()
+
+
+def of_models() -> Iterator[tuple[str, Run]]:
+    """List models of the latent interface."""
     for name, tiny in TINY_MODELS.items():
         with simulated_device():
             case = tiny.case()
@@ -78,33 +68,65 @@ def runs() -> Iterator[tuple[str, Callable[[int], None]]]:
 
 
 @torch.no_grad()
-def _whole_texts(case: Case, method: Any, proposal: Any, length: int) -> None:
-    text = [*case.some_words(length), END]
+def _whole_texts(case: Case, method: Any, proposal: Any) -> None:
+    text = [*case.some_words(WORDS), END]
     batch = case.batch([text, text], SIMULATED)
     method.log_weights(case.model, proposal, batch, keys(2)).cpu()
 
 
 @torch.no_grad()
-def _contexts(case: Case, method: Any, proposal: Any, length: int) -> None:
-    text = case.some_words(length)
+def _contexts(case: Case, method: Any, proposal: Any) -> None:
+    text = case.some_words(WORDS)
     batch, begin = case.batch([text, text], SIMULATED), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
     read.next_token(case.model, batch.targets[:, -1]).cpu()
 
 
+def of_wrappers() -> Iterator[tuple[str, Run]]:
+    """List what scores strings by networks of Hugging Face."""
+    with simulated_device():
+        causal = tiny_causal.network(tiny_causal.letters())
+        thinking, masked = tiny_cot.network(), tiny_mdm.network()
+        for network in (causal, thinking, masked):
+            network.model.to(SIMULATED)
+    texts = [Query(n, f"text/{n}", "ab" * WORDS) for n in range(2)]
+    for estimator in ("canonical", "exact", "beam", "is", "mixed", "smc"):
+        options = {"estimator": estimator, "num_samples": SAMPLES}
+
+        def tokens(options: dict[str, Any] = options) -> None:
+            list(Tokens(causal).scorer(options, quiet=True).score_texts(texts))
+
+        yield f"tokens {estimator}", tokens
+
+    sentences = [Query(n, f"text/{n}", "the fox saw Ada") for n in range(2)]
+    for estimator in ("elbo", "path"):
+        asked = {"estimator": estimator}
+
+        def unmask(options: dict[str, Any] = asked) -> None:
+            scorer = MaskedDiffusion(masked).scorer(options, quiet=True)
+            list(scorer.score_texts(sentences))
+
+        yield f"mdm {estimator}", unmask
+
+    questions = [Query(n, f"text/{n}", " c a", "a b") for n in range(2)]
+
+    def think() -> None:
+        scorer = tiny_cot.scorer(thinking, num_samples=SAMPLES, close="forced")
+        list(scorer.score_continuations(questions))
+
+    yield "cot", think
+    yield (
+        "causal LM",
+        lambda: CausalLMScorer(causal.model.eval(), causal.tokenizer)(["abab"] * 2),
+    )
+
+
 def main() -> None:
     """Print the table."""
     for name, run in runs():
-        try:
-            found = cost(run)
-        except Exception as err:
-            print(f"{name:28} {type(err).__name__} {str(err)[:90]}")
-            continue
-        print(
-            f"{name:28} {found.launches:8.1f} launches {found.waits:7.2f} waits a word "
-            f"{found.once:5d} once  {found.where.most_common(4)}",
-            flush=True,
-        )
+        work = counted(run)
+        line = f'    "{name}": ({work.num_launches}, {work.num_waits}),'
+        print(f"{line:44}# {work.waits.most_common(3)}", flush=True)
 
 
 if __name__ == "__main__":

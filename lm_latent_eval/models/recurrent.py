@@ -10,6 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import sent
+
 
 @dataclass(frozen=True)
 class Carry:
@@ -142,7 +144,7 @@ def _run(
     parts, start = [], 0
     for end in sorted({n for n in lengths if n > 0}):
         rows = [b for b, n in enumerate(lengths) if n >= end]
-        going_on = torch.tensor(rows).to(value.device, non_blocking=True)
+        going_on = sent(torch.tensor(rows), value.device)
         before = tuple(state[going_on][None] for state in states)
         part, after = layer(value[going_on, start:end], before)
         states = tuple(

@@ -111,6 +111,12 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
     makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
     for name, make in makers.items():
         setattr(torch, name, _placed(make))
+    # Tensors of subclasses cannot be made in inference mode; without gradients it
+    # does the same.
+    inference_mode = torch._C._InferenceMode
+    vars(torch._C)["_InferenceMode"] = lambda on: torch.set_grad_enabled(
+        torch.is_grad_enabled() and not on
+    )
     before, _Tensor.float64 = _Tensor.float64, float64
     try:
         with _Simulation():  # type: ignore[no-untyped-call]
@@ -119,6 +125,7 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
         _Tensor.float64 = before
         for name, make in makers.items():
             setattr(torch, name, make)
+        vars(torch._C)["_InferenceMode"] = inference_mode
 
 
 @cache

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
+
 
 @dataclass(frozen=True)
 class TokenBatch:
@@ -62,10 +64,10 @@ class TokenBatch:
         inputs[:, 0] = torch.tensor(first, dtype=torch.long)
         length = torch.tensor([len(text) for text in texts], dtype=torch.long)
         return cls(
-            inputs.to(device, non_blocking=True),
-            targets.to(device, non_blocking=True),
-            length.to(device, non_blocking=True),
-            cost.to(device, non_blocking=True),
+            sent(inputs, device),
+            sent(targets, device),
+            sent(length, device),
+            sent(cost, device),
             spelled,
         )
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.stacks import Stacks
 from lm_latent_eval.text.words import END, START
@@ -155,7 +156,7 @@ class GenerativeModel(nn.Module):
 
     def log_words(self, stacks: Stacks, row: Tensor) -> Tensor:
         """Return the log-probabilities of every word, (R, V) nats."""
-        never = torch.tensor(self.config.never_uttered, device=row.device).long()
+        never = sent(torch.tensor(self.config.never_uttered).long(), row.device)
         bias = self.bias.index_fill(0, never, -torch.inf)
         scores = F.linear(self.dropout(stacks.top(row)), self.embeddings.weight, bias)
         if not self.config.sentence_ends:
