@@ -26,6 +26,7 @@ COSTS = {
     "kglm smc": (7200, 503),
     "kglm ais": (9713, 692),
     "lda ais": (1053, 1),
+    "lda l2r": (388, 1),
     "lda chib": (4141, 1),
     "lda mixed": (461, 1),
     "lda is": (326, 1),
