@@ -25,7 +25,7 @@ MOST_UNSEEN = 0.99
 LITTLE, MOST_OF_LITTLE = 0.1, 0.5
 """The same where a search found less than this share of p(x): it may not stand for the
 rest, so draws have to see more of what it found."""
-LEFT = 0.1
+LEFT = 0.2
 """Share of p(x) that a search is thought to leave at least, and share of what it leaves
 that draws are thought to see: where they find little, little need not be there."""
 LARGEST = 0.5
@@ -382,8 +382,8 @@ class Estimate:
 
         r is the share of p(x) that is left to draws. If they see but 1 - u of it, the
         rest is larger than r by r u / (1 - u), and log p-hat too low by the logarithm.
-        What a search has summed is not missed: r is ten times what the draws say is
-        left, a tenth at least and 1 at most (``LEFT``). It is 1 where draws are of a
+        What a search has summed is not missed: r is five times what the draws say is
+        left, a fifth at least and 1 at most (``LEFT``). It is 1 where draws are of a
         proposal that the search did not go by; the logarithm is -log(1 - u) then.
 
         There is no error where u is above ``MOST_UNSEEN``, which is to say that search
@@ -391,7 +391,7 @@ class Estimate:
         ``LITTLE``); where that of the draws is above ``LARGEST``: the delta method
         cannot find larger ones than 1; and where draws are of another proposal than the
         search went by, which may not see what it did not find, and that is more than
-        ``LEFT``.
+        ``LITTLE``.
 
         Args:
             unseen: u, see ``unseen_share``.
@@ -407,8 +407,8 @@ class Estimate:
             >>> round(estimate.checked(0.01, found=0.99).stderr, 3)
             0.117
             >>> round(estimate.checked(0.4, found=0.99).stderr, 3)
-            0.133
-            >>> round(estimate.checked(0.4, found=0.9).stderr, 3)
+            0.171
+            >>> round(estimate.checked(0.4, found=0.8).stderr, 3)
             0.524
             >>> estimate.checked(0.4, found=0.5, same=False).stderr is None
             True
@@ -418,7 +418,7 @@ class Estimate:
         most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
         rest = 1 - found
         known = unseen <= most and self.draws_stderr <= LARGEST
-        if not known or (rest > LEFT and not same):
+        if not known or (rest > LITTLE and not same):
             return replace(self, stderr=None, unseen=unseen)
         left = min(max(rest / LEFT, LEFT), 1.0) if same else 1.0
         missed = math.log1p(left * unseen / (1 - unseen))
