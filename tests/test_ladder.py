@@ -19,6 +19,7 @@ LADDER = (
     "manifest",
     "registry",
     "weights",
+    "devices",
     "estimators",
     "latent",
     "text",

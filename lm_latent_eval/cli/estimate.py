@@ -33,6 +33,12 @@ def add_to(commands: Commands) -> None:
         type=Path,
         help="JSON lines, an estimate a text; an interrupted run goes on from there",
     )
+    estimate.add_argument(
+        "--workers",
+        type=int,
+        help="of Ray, each with the model, on this machine or the cluster of "
+        "RAY_ADDRESS; --output is a folder then (extra ray)",
+    )
     add_scoring(estimate, "revision")
     estimate.set_defaults(run=_estimate)
 
@@ -68,6 +74,9 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _estimate(args: argparse.Namespace) -> None:
+    if args.workers is not None:
+        _by_workers(args)
+        return
     from lm_latent_eval.report.estimates import table
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.scoring.interface import open_model, scorer_of
@@ -91,3 +100,22 @@ def _estimate(args: argparse.Namespace) -> None:
     )
     items = score_file(scorer, texts, args.output)
     print(table(items, scorer.fingerprint))
+
+
+def _by_workers(args: argparse.Namespace) -> None:
+    if args.output is None:
+        raise ValueError("--workers need an --output: a folder that all can write to")
+    from lm_latent_eval.report.estimates import table
+    from lm_latent_eval.scoring.workers import Opening, score_corpus
+
+    opening = Opening(
+        args.checkpoint,
+        scoring(args),
+        model=args.model,
+        batch_size=args.batch_size,
+        max_batch_size=args.max_batch_size,
+        device=args.device,
+        dtype=args.dtype,
+    )
+    record = score_corpus(opening, args.data, args.output, workers=args.workers)
+    print(table(record.answers, record.settings))

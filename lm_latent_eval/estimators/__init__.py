@@ -15,6 +15,7 @@ Example:
 from lm_latent_eval.estimators.beam import log_mass
 from lm_latent_eval.estimators.bootstrap import bootstrap_interval
 from lm_latent_eval.estimators.certificate import (
+    certificate_cost,
     certified_log_likelihood,
     certified_perplexity,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "accuracy_curve",
     "bootstrap_interval",
     "branching_factor",
+    "certificate_cost",
     "certified_log_likelihood",
     "certified_perplexity",
     "checked_log_evidences",

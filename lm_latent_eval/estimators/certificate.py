@@ -77,6 +77,31 @@ def certified_log_likelihood(
         -100004.7875
     """
     total = checked_log_evidences(log_evidences).sum().item()
+    return total - certificate_cost(
+        confidence, num_configurations=num_configurations, multiplicity=multiplicity
+    )
+
+
+def certificate_cost(
+    confidence: float = 0.95, *, num_configurations: int = 1, multiplicity: int = 1
+) -> float:
+    r"""Return what a certificate takes off a corpus's log-likelihood, nats.
+
+    .. math:: M \log\frac{m}{\delta}
+
+    Args:
+        confidence: :math:`1 - \delta`, above 0 and below 1.
+        num_configurations: m, the runs of which this is the best.
+        multiplicity: M, the occurrences of the most repeated text that share their
+            draws.
+
+    Raises:
+        ValueError: If ``confidence`` is not between 0 and 1, or m or M is below 1.
+
+    Example:
+        >>> round(certificate_cost(), 4)
+        2.9957
+    """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1; got {confidence}")
     if num_configurations < 1:
@@ -86,7 +111,7 @@ def certified_log_likelihood(
     if multiplicity < 1:
         raise ValueError(f"multiplicity must be at least 1; got {multiplicity}")
     delta = (1 - confidence) / num_configurations
-    return total - multiplicity * math.log(1 / delta)
+    return multiplicity * math.log(1 / delta)
 
 
 def certified_perplexity(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -25,7 +26,7 @@ MOST_UNSEEN = 0.99
 LITTLE, MOST_OF_LITTLE = 0.1, 0.5
 """The same where a search found less than this share of p(x): it may not stand for the
 rest, so draws have to see more of what it found."""
-LEFT = 0.1
+LEFT = 0.2
 """Share of p(x) that a search is thought to leave at least, and share of what it leaves
 that draws are thought to see: where they find little, little need not be there."""
 LARGEST = 0.5
@@ -128,9 +129,9 @@ class Estimate:
     estimator: str
     """The estimator's name, such as "is" or "beam"."""
 
-    log_weights: tuple[float, ...] = field(default=(), repr=False)
-    """Log-weights in nats in the order drawn; empty where there are none to combine
-    with another input's."""
+    log_weights: Sequence[float] = field(default=(), repr=False, hash=False)
+    """Log-weights in nats in the order drawn, an ``array`` of eight bytes each; empty
+    where there are none to combine with another input's."""
 
     unseen: float | None = None
     """Share of p(x) that so many draws are likely to miss, by what a search found
@@ -140,7 +141,9 @@ class Estimate:
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
 
     def __post_init__(self) -> None:
-        """Refuse what was not computed."""
+        """Refuse what was not computed, and pack the log-weights."""
+        if not isinstance(self.log_weights, array):
+            object.__setattr__(self, "log_weights", array("d", self.log_weights))
         if not math.isfinite(self.log_evidence):
             raise ValueError(f"log_evidence must be finite; got {self.log_evidence}")
         for error in (self.draws_stderr, 0.0 if self.stderr is None else self.stderr):
@@ -237,7 +240,7 @@ class Estimate:
             num_tokens=num_tokens,
             bound=bound,
             estimator=estimator,
-            log_weights=tuple(log_w.double().tolist()),
+            log_weights=array("d", log_w.detach().double().cpu().numpy().tobytes()),
         )
 
     @classmethod
@@ -382,8 +385,8 @@ class Estimate:
 
         r is the share of p(x) that is left to draws. If they see but 1 - u of it, the
         rest is larger than r by r u / (1 - u), and log p-hat too low by the logarithm.
-        What a search has summed is not missed: r is ten times what the draws say is
-        left, a tenth at least and 1 at most (``LEFT``). It is 1 where draws are of a
+        What a search has summed is not missed: r is five times what the draws say is
+        left, a fifth at least and 1 at most (``LEFT``). It is 1 where draws are of a
         proposal that the search did not go by; the logarithm is -log(1 - u) then.
 
         There is no error where u is above ``MOST_UNSEEN``, which is to say that search
@@ -391,7 +394,7 @@ class Estimate:
         ``LITTLE``); where that of the draws is above ``LARGEST``: the delta method
         cannot find larger ones than 1; and where draws are of another proposal than the
         search went by, which may not see what it did not find, and that is more than
-        ``LEFT``.
+        ``LITTLE``.
 
         Args:
             unseen: u, see ``unseen_share``.
@@ -407,8 +410,8 @@ class Estimate:
             >>> round(estimate.checked(0.01, found=0.99).stderr, 3)
             0.117
             >>> round(estimate.checked(0.4, found=0.99).stderr, 3)
-            0.133
-            >>> round(estimate.checked(0.4, found=0.9).stderr, 3)
+            0.171
+            >>> round(estimate.checked(0.4, found=0.8).stderr, 3)
             0.524
             >>> estimate.checked(0.4, found=0.5, same=False).stderr is None
             True
@@ -418,7 +421,7 @@ class Estimate:
         most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
         rest = 1 - found
         known = unseen <= most and self.draws_stderr <= LARGEST
-        if not known or (rest > LEFT and not same):
+        if not known or (rest > LITTLE and not same):
             return replace(self, stderr=None, unseen=unseen)
         left = min(max(rest / LEFT, LEFT), 1.0) if same else 1.0
         missed = math.log1p(left * unseen / (1 - unseen))

@@ -11,6 +11,8 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import plain
 from lm_latent_eval.text.digests import digest
 
+_OF_STRINGS = ("word_", "byte_", "bits_")
+
 
 class Term(list[Any]):
     """What a document adds to a metric, as JSON for ``--log_samples``.
@@ -78,6 +80,17 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Ter
     return _terms(answer.answer)
 
 
+def process_known_words(
+    doc: dict[str, Any], results: Sequence[float]
+) -> dict[str, Term]:
+    """Give the metrics per token alone the same document; for ``process_results``.
+
+    Of a model that leaves unknown words out, rates per word and byte mean nothing.
+    """
+    terms = process_text(doc, results)
+    return {n: term for n, term in terms.items() if not n.startswith(_OF_STRINGS)}
+
+
 def _terms(answer: Answer) -> dict[str, Term]:
     return {name: Term.of(name, answer) for name in METRICS}
 
@@ -89,4 +102,4 @@ def _of_terms(metric: metrics.Number) -> Callable[[Sequence[Term]], float | str]
 METRICS = {name: _of_terms(metric) for name, metric in metrics.METRICS.items()}
 """Name in a task's ``metric_list`` -> aggregation."""
 
-__all__ = ["METRICS", "process_text"]
+__all__ = ["METRICS", "process_known_words", "process_text"]

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, cast
+from typing import ClassVar, Generic, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -47,13 +47,26 @@ ACCEPTANCE_LANE = 3
 """The random number of a step that models leave to inference."""
 
 
+class Scored(NamedTuple):
+    """R latents of each of B texts."""
+
+    latents: Latents
+    log_p: Tensor
+    """log p(x, z), nats, (B, R) float64."""
+    log_q: Tensor
+    """log q(z | x), nats, (B, R) float64."""
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """Log p(x, z) - log q(z | x), nats."""
+        return self.log_p - self.log_q
+
+
 class Transitions(Protocol):
     """Moves latents, and leaves q^(1 - b) p^b as it is."""
 
-    def __call__(
-        self, latents: Latents, b: float, step: int, *, backwards: bool
-    ) -> tuple[Latents, Tensor, Tensor]:
-        """Return new latents with their log p and log q, each (B, R).
+    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
+        """Return new latents.
 
         Backwards it is the reversal of itself.
         """
@@ -82,13 +95,12 @@ class AnnealedImportanceSampling(Chains):
         streams = Streams(keys, self.chains, device=batch.inputs.device)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         draws = proposal.sample(q, streams, self.chains)
-        latents, log_q = draws.latents, draws.log_q
-        log_p = model.log_joint(p, latents).double()
-        log_w = _ratio(log_p, log_q) / self.length
+        log_p = model.log_joint(p, draws.latents).double()
+        at = Scored(draws.latents, log_p, draws.log_q)
+        log_w = at.log_ratio / self.length
         for step in range(1, self.length):
-            b = step / self.length
-            latents, log_p, log_q = move(latents, b, step, backwards=False)
-            log_w = log_w + _ratio(log_p, log_q) / self.length
+            at = move(at, step / self.length, step, backwards=False)
+            log_w = log_w + at.log_ratio / self.length
         return log_w
 
     def reverse_log_weights(
@@ -119,11 +131,11 @@ class AnnealedImportanceSampling(Chains):
         streams = Streams(keys, self.chains, device=batch.inputs.device)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = model.log_joint(p, latents).double()
-        log_w = _ratio(log_p, proposal.log_prob(q, latents)) / self.length
+        at = Scored(latents, log_p, proposal.log_prob(q, latents))
+        log_w = at.log_ratio / self.length
         for step in reversed(range(1, self.length)):
-            b = step / self.length
-            latents, log_p, log_q = move(latents, b, step, backwards=True)
-            log_w = log_w + _ratio(log_p, log_q) / self.length
+            at = move(at, step / self.length, step, backwards=True)
+            log_w = log_w + at.log_ratio / self.length
         return log_w
 
 
@@ -197,12 +209,10 @@ class Sweeps(Generic[P, Q]):
     numbers: SweepNumbers
     num_tokens: int
 
-    def __call__(
-        self, latents: Latents, b: float, step: int, *, backwards: bool
-    ) -> tuple[Latents, Tensor, Tensor]:
+    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
         """Sweep once."""
-        of_p = self.model.conditionals(self.p, latents)
-        of_q = self.proposal.conditionals(self.q, latents)
+        of_p = self.model.conditionals(self.p, at.latents)
+        of_q = self.proposal.conditionals(self.q, at.latents)
         uniforms = self.numbers(step, self.num_tokens)
         tokens = range(self.num_tokens)
         for t in reversed(tokens) if backwards else tokens:
@@ -212,7 +222,7 @@ class Sweeps(Generic[P, Q]):
             of_q.decide(t, choice)
         moved = of_p.latents
         log_p = self.model.log_joint(self.p, moved).double()
-        return moved, log_p, self.proposal.log_prob(self.q, moved)
+        return Scored(moved, log_p, self.proposal.log_prob(self.q, moved))
 
 
 @dataclass(frozen=True)
@@ -225,29 +235,24 @@ class Metropolis(Generic[P, Q]):
     q: Q
     streams: Streams
 
-    def __call__(
-        self, latents: Latents, b: float, step: int, *, backwards: bool
-    ) -> tuple[Latents, Tensor, Tensor]:
+    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
         """Try once."""
 
         def uniforms(n: int) -> Tensor:
             return self.streams(step * SWEEP + n)
 
-        tried, log_ratio = self.proposal.moved(self.q, latents, uniforms)
-        (log_p, log_q), (new_p, new_q) = self._scores(latents), self._scores(tried)
-        log_f = (1 - b) * log_q + b * log_p
-        new_f = (1 - b) * new_q + b * new_p
+        latents, log_ratio = self.proposal.moved(self.q, at.latents, uniforms)
+        log_p = self.model.log_joint(self.p, latents).double()
+        tried = Scored(latents, log_p, self.proposal.log_prob(self.q, latents))
+        log_f = (1 - b) * at.log_q + b * at.log_p
+        new_f = (1 - b) * tried.log_q + b * tried.log_p
         u = uniforms(0)[..., ACCEPTANCE_LANE]
         accepted = u.log() < new_f - log_f + log_ratio
-        return (
-            _chosen(accepted, tried, latents),
-            torch.where(accepted, new_p, log_p),
-            torch.where(accepted, new_q, log_q),
+        return Scored(
+            _chosen(accepted, tried.latents, at.latents),
+            torch.where(accepted, tried.log_p, at.log_p),
+            torch.where(accepted, tried.log_q, at.log_q),
         )
-
-    def _scores(self, latents: Latents) -> tuple[Tensor, Tensor]:
-        log_p = self.model.log_joint(self.p, latents).double()
-        return log_p, self.proposal.log_prob(self.q, latents)
 
 
 def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
@@ -257,7 +262,3 @@ def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
         return torch.where(where, new, cast(Tensor, old))
     parts = zip(new, old, strict=True)
     return type(new)(*(_chosen(accepted, *pair) for pair in parts))
-
-
-def _ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
-    return log_p - log_q

@@ -80,17 +80,17 @@ class BeamMarginalization:
         particles = as_particles(after)
         for _, piece in pieces(batch):
             p_state, q_state = particles.model_state, particles.proposal_state
-            beam = proposal.beam(
-                proposal.encode(piece, q_state), self.num_samples, particles.log_q
-            )
-            p_state = p_state and p_state.resample(beam.origin)
-            q_state = q_state and q_state.resample(beam.origin)
+            q = proposal.encode(piece, q_state)
+            beam = proposal.beam(q, self.num_samples, particles.log_q)
+            if p_state is not None and q_state is not None:
+                p_state = p_state.resample(beam.origin)
+                q = proposal.encode(piece, q_state.resample(beam.origin))
             p = model.encode(piece, p_state)
             log_p = model.log_joint(p, beam.latents).double()
             log_p = log_p + particles.log_w.gather(1, beam.origin)
             particles = Particles(
                 model.advance(p, beam.latents),
-                proposal.advance(proposal.encode(piece, q_state), beam.latents),
+                proposal.advance(q, beam.latents),
                 log_p.masked_fill(beam.score.isneginf(), -torch.inf),
                 beam.score,
                 fingerprint(beam.latents, particles.path.gather(1, beam.origin)),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q
 from lm_latent_eval.latent import Latents, LeftToRight, Proposal, State
@@ -117,7 +118,7 @@ def fingerprint(latents: Latents, before: Tensor | int = 0) -> Tensor:
     parts = (latents,) if isinstance(latents, Tensor) else latents
     codes = torch.cat([part.flatten(2) for part in map(_with_places, parts)], -1)
     random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
-    odd = torch.from_numpy(random.view(np.int64)).to(codes.device)
+    odd = sent(torch.from_numpy(random.view(np.int64)), codes.device)
     return before * odd[0] + (codes * odd[1:]).sum(-1)
 
 

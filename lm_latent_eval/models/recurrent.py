@@ -10,6 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import sent
+
 
 @dataclass(frozen=True)
 class Carry:
@@ -92,15 +94,35 @@ class RecurrentStack(nn.Module):
             carry = Carry(tuple((z,) * self.num_states for z in zeros))
         if value.shape[1] == 0:
             return value.new_zeros(len(value), 0, self.sizes[-1]), carry
+        run = _step
+        if value.shape[1] > 1:  # asks the device once, for all layers
+            run = partial(_run, lengths=length.tolist())
         after = []
         for layer, states in zip(self.layers, carry.layers, strict=True):
-            value, states = _run(layer, self.dropout(value), length, states)
+            value, states = run(layer, self.dropout(value), length, states)
             after.append(states)
         return self.dropout(value), Carry(tuple(after))
 
 
-def _run(
+def _step(
     layer: nn.Module, value: Tensor, length: Tensor, states: tuple[Tensor, ...]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run one layer over one token, without asking the device who has one."""
+    there = (length > 0)[:, None]
+    part, after = layer(value, tuple(state[None] for state in states))
+    states = tuple(
+        torch.where(there, new[0], state)
+        for state, new in zip(states, after, strict=True)
+    )
+    return part.masked_fill(~there[..., None], 0.0), states
+
+
+def _run(
+    layer: nn.Module,
+    value: Tensor,
+    length: Tensor,
+    states: tuple[Tensor, ...],
+    lengths: list[int],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run one layer over texts of different lengths, each to its own end.
 
@@ -113,14 +135,16 @@ def _run(
         value: (B, T, inner).
         length: Real places of each sequence, (B,).
         states: The layer's, each (B, outer).
+        lengths: The lengths as numbers.
 
     Returns:
         Outputs (B, T, outer), zero past the end, and the states at the ends.
     """
     batch, num_tokens, _ = value.shape
     parts, start = [], 0
-    for end in length[length > 0].unique().tolist():
-        (going_on,) = (length >= end).nonzero(as_tuple=True)
+    for end in sorted({n for n in lengths if n > 0}):
+        rows = [b for b, n in enumerate(lengths) if n >= end]
+        going_on = sent(torch.tensor(rows), value.device)
         before = tuple(state[going_on][None] for state in states)
         part, after = layer(value[going_on, start:end], before)
         states = tuple(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, mean_stderr
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import (
     METRICS,
@@ -99,7 +99,7 @@ def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:
     if not right:
         return {}
     values = torch.tensor([*right.values()], dtype=torch.float64)
-    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else None
+    error = mean_stderr(values).item() if len(values) > 1 else None
     return {"acc": Number(values.mean().item(), error)}
 
 

@@ -1,8 +1,8 @@
 """Reads what was found by whatever found it, as records.
 
-A result is a folder of ``lm_eval --output_path``, one of its files, or a file of
-``lm-latent-eval estimate``. Models that are not ours leave no record; what they found
-is in the sample log of ``--log_samples``.
+A result is a folder of ``lm_eval --output_path``, one of its files, or a file or folder
+of ``lm-latent-eval estimate``. Models that are not ours leave no record; what they
+found is in the sample log of ``--log_samples``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring import records, workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.scoring.records import UNFINISHED, Record
+from lm_latent_eval.settings import SETTINGS_FILE
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"
@@ -55,6 +56,8 @@ def newest(folder: Path) -> Path | None:
 
 
 def _folder(folder: Path) -> list[Record]:
+    if (folder / SETTINGS_FILE).is_file():
+        return [workers.read(folder)]
     if results := newest(folder):
         return _results(results)
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))

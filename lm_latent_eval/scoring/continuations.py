@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,6 +34,23 @@ def read_contexts(setting: Setting, texts: list[Text]) -> Weighted:
 
 
 @dataclass(frozen=True)
+class Read:
+    """Contexts that were read."""
+
+    place: dict[Hashable, int]
+    """Which of the B each is."""
+    particles: Weighted
+    likely: Tensor
+    """The most probable word after each, (B,)."""
+
+    def of(self, texts: list[Text]) -> tuple[Weighted, Tensor]:
+        """Return particles and most probable word of each text's context."""
+        places = [self.place[text.given] for text in texts]
+        index = torch.tensor(places, device=self.likely.device)
+        return self.particles.select(index), self.likely[index]
+
+
+@dataclass(frozen=True)
 class Continuations:
     """Estimates texts after their contexts, each of which is read once."""
 
@@ -58,32 +76,25 @@ class Continuations:
         num_samples = self.setting.method.num_samples
         with self.setting.bar(len(texts), "continuations") as bar:
             for batch in self.setting.batches(contexts, num_samples):
-                particles = read_contexts(self.setting, batch)
-                last = [self.setting.last(context) for context in batch]
-                likely = self._most_probable(last, particles)
-                # Continuations in batches of their own, each with its context's state.
-                place = {context.given: b for b, context in enumerate(batch)}
-                after = [text for context in batch for text in shared[context.given]]
-                for part in self.setting.batches(after, num_samples):
-                    index = torch.tensor(
-                        [place[text.given] for text in part],
-                        device=self.setting.model.device,
-                    )
-                    yield from self._continue(
-                        part, particles.select(index), likely[index]
-                    )
-                    bar.update(len(part))
+                for some, read in self.setting.fitting(batch, self._read):
+                    # Continuations in batches of their own, with their contexts' state.
+                    after = [text for each in some for text in shared[each.given]]
+                    go_on = partial(self._continue, read)
+                    for part in self.setting.batches(after, num_samples):
+                        for _, answers in self.setting.fitting(part, go_on):
+                            yield from answers
+                            bar.update(len(answers))
 
-    def _continue(
-        self, texts: list[Text], before: Weighted, likely: Tensor
-    ) -> Iterator[tuple[Text, Answer]]:
-        """Weigh continuations under their contexts' latents.
+    def _read(self, contexts: list[Text]) -> Read:
+        """Read contexts, and predict the word after each."""
+        particles = read_contexts(self.setting, contexts)
+        last = [self.setting.last(context) for context in contexts]
+        place = {context.given: b for b, context in enumerate(contexts)}
+        return Read(place, particles, self._most_probable(last, particles))
 
-        Args:
-            texts: B queries.
-            before: Their contexts.
-            likely: The most probable word after each context, (B,).
-        """
+    def _continue(self, read: Read, texts: list[Text]) -> list[tuple[Text, Answer]]:
+        """Weigh continuations under their contexts' latents."""
+        before, likely = read.of(texts)
         batch = self.setting.collate(texts)
         after = self.setting.method.extend(
             self.setting.model,
@@ -94,13 +105,15 @@ class Continuations:
             before,
         )
         greedy = self._are_greedy(texts, batch, before, likely)
+        answers = []
         rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
         for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
             with naming(text.query):
                 estimate = self.setting.method.difference(
                     log_w + text.log_spacing, prefix, len(text.words)
                 )
-            yield text, Answer.of(text, estimate, is_greedy=is_greedy)
+            answers.append((text, Answer.of(text, estimate, is_greedy=is_greedy)))
+        return answers
 
     def _are_greedy(
         self, texts: list[Text], batch: TokenBatch, particles: Weighted, likely: Tensor

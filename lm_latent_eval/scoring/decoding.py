@@ -74,8 +74,13 @@ class Utterance:
 
     context: list[int]
     options: GenerationOptions
+    encoder: Encoder
     words: list[int] = field(default_factory=list)
     ended: bool = False
+
+    def __post_init__(self) -> None:
+        """Write the context, once."""
+        self._begin = len(self.encoder.decode(self.context))
 
     @property
     def ids(self) -> list[int]:
@@ -87,13 +92,12 @@ class Utterance:
         """Whether nothing more is to be written."""
         return self.ended or len(self.words) >= self.options.max_tokens
 
-    def extend(self, log_p: Tensor, u: float, encoder: Encoder) -> None:
+    def extend(self, log_p: Tensor, u: float) -> None:
         """Add a word.
 
         Args:
             log_p: Log-probabilities of the words, (number of words,).
             u: A random number in (0, 1).
-            encoder: For finding stop strings.
 
         Raises:
             MissedSupportError: If no latent of the text so far has a positive weight.
@@ -107,26 +111,27 @@ class Utterance:
                 "more samples, or use a proposal that covers the model's latents"
             )
         log_p = log_p.double().cpu().clone()
-        if encoder.unknown is not None:
-            log_p[encoder.unknown] = -torch.inf  # it has no spelling to write
+        if self.encoder.unknown is not None:
+            log_p[self.encoder.unknown] = -torch.inf  # it has no spelling to write
         if self.options.temperature == 0:
             word = int(log_p.argmax())
         else:
             mass = (log_p / self.options.temperature).softmax(-1).cumsum(-1)
             threshold = torch.tensor(u, dtype=mass.dtype, device=mass.device)
             word = int(torch.searchsorted(mass / mass[-1], threshold, right=True))
-        if word == encoder.end:
+        if word == self.encoder.end:
             self.ended = True
             return
         self.words.append(word)
-        text = self._written(encoder)
-        self.ended = any(stop in text for stop in self.options.until)
+        if self.options.until:  # without, it is written once, at its end
+            text = self._written()
+            self.ended = any(stop in text for stop in self.options.until)
 
-    def text(self, encoder: Encoder) -> str:
+    def text(self) -> str:
         """Return the continuation up to the first stop string."""
-        text = self._written(encoder)
+        text = self._written()
         cuts = [text.find(stop) for stop in self.options.until]
         return text[: min((cut for cut in cuts if cut >= 0), default=len(text))]
 
-    def _written(self, encoder: Encoder) -> str:
-        return encoder.decode(self.ids)[len(encoder.decode(self.context)) :]
+    def _written(self) -> str:
+        return self.encoder.decode(self.ids)[self._begin :]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,15 @@ def score_file(
     """
     found: dict[int, Answer] = {}
     if output is None:
-        found = {answer.index: answer for answer in _scored(scorer, texts, found)}
+        every = dict(enumerate(texts))
+        found = {answer.index: answer for answer in scored(scorer, every)}
     else:
-        settings = _settings(scorer, texts)
+        settings = settings_of(scorer, texts)
         with only_writer(output, "the estimates so far", lock=_lock(output)):
             found |= _resume(output, settings)
+            left = {n: text for n, text in enumerate(texts) if n not in found}
             with appending(output) as append:
-                for answer in _scored(scorer, texts, {*found}):
+                for answer in scored(scorer, left):
                     found[answer.index] = answer
                     append(line_of(row_of(answer)))
     return [found[n] for n in range(len(texts))]
@@ -65,7 +67,7 @@ def score_file(
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
     """Score texts into a record that no file keeps."""
-    return Record(TASK, _settings(scorer, texts), score_file(scorer, texts, None))
+    return Record(TASK, settings_of(scorer, texts), score_file(scorer, texts, None))
 
 
 def read_record(path: Path) -> Record:
@@ -83,11 +85,9 @@ def read_record(path: Path) -> Record:
     return Record(TASK, settings, [found[n] for n in sorted(found)], finished)
 
 
-def _scored(
-    scorer: TextScorer, texts: Sequence[str], found: Container[int]
-) -> Iterator[Answer]:
-    left = [n for n in range(len(texts)) if n not in found]
-    queries = [Query(n, f"text/{n}", texts[n]) for n in left]
+def scored(scorer: TextScorer, texts: Mapping[int, str]) -> Iterator[Answer]:
+    """Yield answers of texts of a corpus, given by their places in it, as found."""
+    queries = [Query(n, f"text/{n}", text) for n, text in texts.items()]
     for answer in scorer.score_texts(queries):
         yield answer.about(texts[answer.index])
 
@@ -99,12 +99,17 @@ def _lock(output: Path) -> Path:
     return file.with_name(f".{file.name}.lock")
 
 
-def _settings(scorer: TextScorer, texts: Sequence[str]) -> dict[str, Any]:
+def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
+    """Return what the numbers of a corpus depend on; its texts are read once."""
+    number, digest = 0, hashlib.sha256(b"[")  # of the list in JSON
+    for number, text in enumerate(texts, 1):
+        digest.update(f"{', ' if number > 1 else ''}{json.dumps(text)}".encode())
+    digest.update(b"]")
     return {
         "format": FORMAT,
         "lm_latent_eval": lm_latent_eval.__version__,
-        "num_texts": len(texts),
-        "texts": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()[:16],
+        "num_texts": number,
+        "texts": digest.hexdigest()[:16],
         **scorer.fingerprint,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 
@@ -36,18 +37,20 @@ def generate(
     announce([(setting.method, words)])
     with setting.bar(len(texts), "generations") as bar:
         for batch in setting.batches(texts, setting.method.num_samples):
-            for index, written in _written(setting, batch, options):
-                yield index, written
-                bar.update()
+            write = partial(_written, setting, options)
+            for some, written in setting.fitting(batch, write):
+                yield from written
+                bar.update(len(some))
 
 
 def _written(
-    setting: Setting, texts: list[Text], options: Mapping[int, GenerationOptions]
-) -> Iterator[tuple[int, str]]:
+    setting: Setting, options: Mapping[int, GenerationOptions], texts: list[Text]
+) -> list[tuple[int, str]]:
     """Continue a batch; what is finished leaves it."""
+    found = []
     model, reader = setting.model, setting.reader
     particles = read_contexts(setting, texts)
-    writing = [(t, Utterance(t.context, options[t.query.index])) for t in texts]
+    writing = [(t, Utterance(t.context, options[t.query.index], reader)) for t in texts]
     read = 0
     while writing:
         now = [text for text, _ in writing]
@@ -58,13 +61,13 @@ def _written(
         chance = Streams(setting.keys(now, "utter"), 1, device=model.device)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):
-                utterance.extend(row, float(u[0, 0]), reader)
+                utterance.extend(row, float(u[0, 0]))
         for text, utterance in writing:
             if utterance.finished:
-                yield text.query.index, utterance.text(reader)
+                found.append((text.query.index, utterance.text()))
         rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
         if not rows:
-            return
+            break
         index = torch.tensor(rows, device=model.device)
         writing = [writing[row] for row in rows]
         added = [u.ids[-1:] for _, u in writing]
@@ -83,3 +86,4 @@ def _written(
             particles.select(index),
         )
         read += 1
+    return found

@@ -172,7 +172,11 @@ def parse_device(value: Any) -> torch.device:
         logger.warning("device=%s is not there; using the CPU", value)
         return torch.device("cpu")
     if device.type not in ("cpu", "cuda"):
-        logger.warning("device=%s is not supported; using the CPU", value)
+        logger.warning(
+            "device=%s is not supported, and may have no float64, in which "
+            "log-probabilities are summed; using the CPU",
+            value,
+        )
         return torch.device("cpu")
     return device
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -175,16 +176,20 @@ def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) 
         settings: What the numbers depend on.
         rows: Of its answers; log-weights take a column where there are some.
     """
-    columns = {name: [row[name] for row in rows] for name in TYPES}
-    texts = _digest(columns["text"])
-    if not any(columns["log_weights"]):
-        del columns["log_weights"]
-    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    table = table_of(rows)
+    texts = _digest(table["text"].to_pylist())
+    if not any(row["log_weights"] for row in rows):
+        table = table.drop_columns("log_weights")
     said = {"format": FORMAT, "task": task, "texts": texts, **settings}
     metadata = {METADATA: json.dumps(said).encode()}
     with replacing(path) as partial:
-        table = pa.table(columns, schema=schema)
         pq.write_table(table.replace_schema_metadata(metadata), partial)
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """Put rows into the columns of a record."""
+    columns = {name: [row[name] for row in rows] for name in TYPES}
+    return pa.table(columns, schema=SCHEMA)
 
 
 def read(path: Path) -> list[Record]:
@@ -266,7 +271,7 @@ def line_of(values: dict[str, Any]) -> bytes:
 
 def plain(value: Any) -> Any:
     """Write infinities as strings: JSON has no number for them."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | array):
         return [plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -286,5 +291,6 @@ __all__ = [
     "plain",
     "read",
     "row_of",
+    "table_of",
     "write",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -107,14 +108,15 @@ class WholeTexts:
     ) -> Iterator[tuple[Text, Tensor]]:
         """Weigh texts by an estimator, with random numbers for a purpose."""
         for batch in self.setting.batches(texts, method.num_samples):
-            log_w = self._log_weights(method, batch, purpose).cpu()
-            for text, row in zip(batch, log_w, strict=True):
-                yield text, row + text.log_spacing
+            weigh = partial(self._log_weights, method, purpose)
+            for some, log_w in self.setting.fitting(batch, weigh):
+                for text, row in zip(some, log_w, strict=True):
+                    yield text, row + text.log_spacing
 
     def _log_weights(
-        self, method: Estimator, texts: list[Text], purpose: str
+        self, method: Estimator, purpose: str, texts: list[Text]
     ) -> Tensor:
-        """Weigh the latents of whole texts, (B, K)."""
+        """Weigh the latents of whole texts, (B, K), on the CPU."""
 
         def weigh(some: list[Text]) -> Tensor:
             return method.log_weights(
@@ -122,7 +124,7 @@ class WholeTexts:
                 self.setting.proposal,
                 self.setting.collate(some),
                 self.setting.keys(some, purpose),
-            )
+            ).cpu()
 
         try:
             return weigh(texts)

@@ -5,16 +5,27 @@ of two devices, a tensor made on the CPU out of habit, a conversion to numpy wit
 copy. As on CUDA, tensors without dimensions and CPU indices are let through. Numbers
 are the CPU's, so whatever differs was computed from something else.
 
-    with simulated_device():
+What makes a GPU idle is counted: launches of operations, each of which costs the host
+some microseconds however small it is, and synchronisations, where the host waits for a
+value, a size or a copy before it can go on.
+
+    with simulated_device() as work:
         model.to("sim:0")(torch.ones(3, device="sim:0"))
+    work.num_launches, work.num_waits, work.waits.most_common(5)
+
+With ``float64=False`` it has no float64 either, as Apple's ``mps`` has none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,25 +42,90 @@ _INDEXING = {
 """Operations whose indices may lie on the CPU."""
 _PACKING = {"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"}
 """Operations that take and give lengths on the CPU."""
+_WAITING = {
+    f"aten::{name}"
+    for name in (
+        *("_local_scalar_dense", "bincount", "equal", "is_nonzero", "masked_select"),
+        *("nonzero", "repeat_interleave", "unique_consecutive", "unique_dim"),
+        *("_unique", "_unique2"),
+    )
+}
+"""Operations whose value, or the size of whose result, the host has to know."""
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass
+class Work:
+    """What a device was asked for."""
+
+    launches: Counter[str] = field(default_factory=Counter)
+    """Operations by name, without views, which launch nothing."""
+    waits: Counter[str] = field(default_factory=Counter)
+    """Synchronisations of the host with the device, copies either way among them, by
+    what was asked for and the line of this package that asked."""
+
+    @property
+    def num_launches(self) -> int:
+        """How many operations."""
+        return self.launches.total()
+
+    @property
+    def num_waits(self) -> int:
+        """How many synchronisations."""
+        return self.waits.total()
+
+    def waited(self, what: str) -> None:
+        """Count a synchronisation."""
+        self.waits[f"{what} in {_line()}"] += 1
+
+
+def _line() -> str:
+    """Return the innermost line of the package that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        path = Path(frame.f_code.co_filename)
+        if _PACKAGE in path.parents and path != Path(__file__):
+            return f"{path.relative_to(_PACKAGE)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "a caller"
+
+
+_work = Work()
+"""Of the device; made anew by each ``simulated_device``."""
 
 
 @contextlib.contextmanager
-def simulated_device() -> Iterator[None]:
-    """Offer ``sim:0`` to what runs inside.
+def simulated_device(*, float64: bool = True) -> Iterator[Work]:
+    """Offer ``sim:0`` to what runs inside, and count what it is asked for.
+
+    Args:
+        float64: Whether it can compute in that type; a ``TypeError`` says where it is
+            asked to and cannot.
 
     Raises:
         RuntimeError: If this version of torch cannot have such a device.
     """
+    global _work
+    _work = Work()
     _register()
     makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
     for name, make in makers.items():
         setattr(torch, name, _placed(make))
+    # Tensors of subclasses cannot be made in inference mode; without gradients it
+    # does the same.
+    inference_mode = torch._C._InferenceMode
+    vars(torch._C)["_InferenceMode"] = lambda on: torch.set_grad_enabled(
+        torch.is_grad_enabled() and not on
+    )
+    before, _Tensor.float64 = _Tensor.float64, float64
     try:
         with _Simulation():  # type: ignore[no-untyped-call]
-            yield
+            yield _work
     finally:
+        _Tensor.float64 = before
         for name, make in makers.items():
             setattr(torch, name, make)
+        vars(torch._C)["_InferenceMode"] = inference_mode
 
 
 @cache
@@ -92,11 +168,15 @@ class _Tensor(torch.Tensor):
     """A tensor on the device; ``numbers`` lie on the CPU."""
 
     numbers: torch.Tensor
+    float64: ClassVar[bool] = True
+    """Whether the device has that type."""
     # Only operations count, not the functions that lead to them.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, numbers: torch.Tensor) -> _Tensor:
+        if numbers.dtype is torch.float64 and not cls.float64:
+            raise TypeError(f"{SIMULATED} has no float64: use float32, or the CPU")
         made: _Tensor = torch.Tensor._make_wrapper_subclass(
             cls,
             numbers.shape,
@@ -126,6 +206,7 @@ class _Tensor(torch.Tensor):
         return super().__getitem__(tuple(tensors))
 
     def tolist(self) -> Any:
+        _work.waited("tolist")
         return self.numbers.tolist()
 
     def numpy(self, **_: Any) -> Any:
@@ -162,10 +243,16 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     there = bool(ours) if target is None else _is_simulated(target)
     on_cpu, options = tree_map(_numbers, args), tree_map(_numbers, kwargs)
 
+    if not func.is_view:
+        _work.launches[name] += 1
     if name == "aten::copy_":  # between devices, in either direction
+        if isinstance(args[0], _Tensor) != isinstance(args[1], _Tensor):
+            _copied(isinstance(args[0], _Tensor) and args[2:] == (True,))
         func(*on_cpu, **options)
         return args[0]
     if name == "aten::_to_copy":
+        if there != bool(ours):
+            _copied(there and kwargs.get("non_blocking", False))
         options.pop("device", None)
         options.pop("non_blocking", None)
         copy = func(*on_cpu, **options)
@@ -173,6 +260,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
     if ours and name not in _INDEXING | _PACKING:
         _refuse_mixture(name, tensors)
+    if ours and (name in _WAITING or (name in _INDEXING and _is_sized(args[1]))):
+        _work.waited(name.removeprefix("aten::"))
+    elif ours and name in _INDEXING and len(ours) < len(tensors):
+        _work.waited("an index of the host")
     if name in _CELLS:
         return _CELLS[name](*on_cpu)
     if name == "aten::_local_scalar_dense":
@@ -192,6 +283,17 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return known[id(value)] if id(value) in known else _Tensor(value)
 
     return tree_map(placed, found)
+
+
+def _copied(goes_on: bool) -> None:
+    """Count a copy, for which the host waits unless it says that it goes on."""
+    if not goes_on:
+        _work.waited("a copy")
+
+
+def _is_sized(indices: Any) -> bool:
+    """Whether the device alone knows how many places are meant."""
+    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
 
 
 def _numbers(value: Any) -> Any:

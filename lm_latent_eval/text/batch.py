@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
+
 
 @dataclass(frozen=True)
 class TokenBatch:
@@ -62,10 +64,10 @@ class TokenBatch:
         inputs[:, 0] = torch.tensor(first, dtype=torch.long)
         length = torch.tensor([len(text) for text in texts], dtype=torch.long)
         return cls(
-            inputs.to(device),
-            targets.to(device),
-            length.to(device),
-            cost.to(device),
+            sent(inputs, device),
+            sent(targets, device),
+            sent(length, device),
+            sent(cost, device),
             spelled,
         )
 

@@ -9,18 +9,26 @@ from lm_latent_eval.harness.completion import (
     halves,
     process_half,
 )
-from lm_latent_eval.harness.metrics import METRICS, process_text
+from lm_latent_eval.harness.metrics import (
+    METRICS,
+    process_known_words,
+    process_text,
+)
 from lm_latent_eval.text.corpora import read_texts
 
-__all__ = ["load_halves", "load_text", "process_half", "process_text"]
+__all__ = [
+    "load_halves",
+    "load_text",
+    "process_half",
+    "process_known_words",
+    "process_text",
+]
 
 
 def load_text(text_file=None, **_):
     """Read the file that ``--metadata '{"text_file": "PATH"}'`` names."""
     if not isinstance(text_file, str):
-        raise ValueError(
-            'latent_perplexity needs a text: --metadata \'{"text_file": "PATH"}\''
-        )
+        raise ValueError('this task needs a text: --metadata \'{"text_file": "PATH"}\'')
     texts = read_texts(Path(text_file))
     return {"test": Dataset.from_list([{"text": text} for text in texts])}
 

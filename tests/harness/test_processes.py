@@ -73,13 +73,14 @@ def questions(**_):
     ])}
 """
 
-LAUNCH = (
+ACCELERATE = (
     # "multi_gpu" starts processes; where there is no GPU they take the CPU. With
     # --cpu, accelerate starts one process, whatever --num_processes says.
     *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
     *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
     *("--main_process_port", "0"),
 )
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 def launch(folder, worker, arguments, how):
@@ -127,9 +128,17 @@ def run(tiny, folder):
     return start
 
 
+@pytest.fixture(scope="module")
+def alone(run):
+    return run("alone", ())
+
+
 @pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one(run):
-    alone, two = run("alone", ()), run("two", LAUNCH)
+@pytest.mark.parametrize(
+    "launch", [ACCELERATE, TORCHRUN], ids=["accelerate", "torchrun"]
+)
+def test_two_processes_give_the_numbers_of_one(run, alone, launch):
+    two = run(launch[1], launch)
     for runs in (alone, two):
         for cached in runs[1:]:
             assert_close(cached[0], runs[0][0])
@@ -185,7 +194,9 @@ def test_two_processes_unmask_as_one(folder, tmp_path):
     network.tokenizer.save_pretrained(tmp_path)
     tasks = f"{PROJECT / 'tasks'}:{folder / 'tasks'}"
     arguments = [tmp_path, folder / "text.txt", tasks]
-    alone, two = (launch(folder, MDM_WORKER, arguments, how) for how in ((), LAUNCH))
+    alone, two = (
+        launch(folder, MDM_WORKER, arguments, how) for how in ((), ACCELERATE)
+    )
     assert (alone[2], two[2]) == (1, 2)
     assert_close(two[0], alone[0])
     for name, value in alone[1].items():

@@ -244,7 +244,7 @@ def test_characters_of_several_bytes_are_restored(model):
             model.log_likelihood([text])
         return
     [found] = model.log_likelihood([text], estimator="exact", end="prefix")
-    lattice = model.opened.scorer({}, quiet=True)._strings.whole(text)[0].summed
+    lattice = model.opened.scorer({}, quiet=True)._whole_texts.cut(text)[0].summed
     assert lattice.target == text.encode() and lattice.num_segmentations > 1
     assert found.log_evidence < 0
 

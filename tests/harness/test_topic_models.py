@@ -52,6 +52,21 @@ def test_perplexity_is_of_known_words(topics, tmp_path):
     assert results["bits_per_byte,none"] == "refused: 1 words not spelled"
 
 
+def test_the_topic_models_task_has_no_other_rate(topics, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    every, known = (
+        {
+            name: value
+            for name, value in run(topics, path, task).items()
+            if name not in ("alias", "name", "sample_len")
+        }
+        for task in ("latent_perplexity", "latent_topic_perplexity")
+    )
+    of_strings = ("word_", "byte_", "bits_")
+    assert known == {k: v for k, v in every.items() if not k.startswith(of_strings)}
+    assert len(known) < len(every)
+
+
 def test_completion_is_a_quotient_of_whole_texts(topics, tmp_path):
     results = run(topics, tmp_path / "texts.jsonl", "latent_document_completion")
     given = ["fox hound", "sky"]

@@ -16,6 +16,7 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.annealing import (
     Metropolis,
+    Scored,
     Sweeps,
     log_evidence_from_above,
     transitions,
@@ -114,7 +115,8 @@ def test_transitions_leave_what_is_between_as_it_is(model, proposal, backwards):
         move = Metropolis(model, q, p_read, q_read, streams)
     else:
         move = Sweeps(model, q, p_read, q_read, SweepNumbers(streams), len(TEXT))
-    moved, log_p, log_q = move(begun, b, 1, backwards=backwards)
+    scores = model.log_joint(p_read, begun), q.log_prob(q_read, begun)
+    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=backwards)
     torch.testing.assert_close(log_p, model.log_joint(p_read, moved))
     torch.testing.assert_close(log_q, q.log_prob(q_read, moved))
     assert (moved != begun).any(-1).double().mean() > 0.2

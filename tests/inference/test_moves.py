@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import AnnealedImportanceSampling
-from lm_latent_eval.inference.annealing import Metropolis
+from lm_latent_eval.inference.annealing import Metropolis, Scored
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.testing.model_laws import keys
@@ -49,7 +49,8 @@ def test_a_move_leaves_what_is_between_as_it_is(name, which, text):
     begun = pick(every, f.multinomial(NUMBER, replacement=True, generator=draw))
     streams = Streams(keys(1, "move"), NUMBER)
     move = Metropolis(case.model, proposal, p, q, streams)
-    moved, log_p, log_q = move(begun, b, 1, backwards=False)
+    scores = case.model.log_joint(p, begun).double(), proposal.log_prob(q, begun)
+    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=False)
     torch.testing.assert_close(log_p, case.model.log_joint(p, moved).double())
     torch.testing.assert_close(log_q, proposal.log_prob(q, moved))
     known, order = fingerprint(every)[0].sort()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from lm_latent_eval.inference import particles
+from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
 from lm_latent_eval.scoring import setting
+from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
@@ -13,6 +16,7 @@ from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Query
 from tests import tiny_checkpoint
 from tests.memory import measured, on_linux
+from tests.rounding import agree
 
 TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
 
@@ -71,3 +75,59 @@ def test_a_long_text_among_short_ones_takes_the_memory_of_itself(tmp_path):
         LONG, tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm(**small))
     )
     assert peak["mixed"] < 110e6
+
+
+def answers(scorer, ask):
+    """Ask for whole texts, continuations or words to write; return all that is told."""
+    if ask == "generate":
+        how = GenerationOptions((), 3, 1.0)
+        queries = [(Query(n, str(n), "", text), how) for n, text in enumerate(TEXTS)]
+        return [text for _, text in sorted(scorer.generate(queries))]
+    if ask == "texts":
+        found = scorer.score_texts([Query(n, str(n), t) for n, t in enumerate(TEXTS)])
+    else:
+        queries = [Query(n, str(n), "fox", text) for n, text in enumerate(TEXTS)]
+        found = scorer.score_continuations(queries)
+    return sorted(found, key=lambda answer: answer.index)
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """A device that holds a number of words at a time; returns what was tried."""
+
+    def limit(words):
+        tried, encode = [], LSTMLanguageModel.encode
+
+        def encoding(model, batch, after=None):
+            tried.append(batch.targets.numel())
+            if tried[-1] > words:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return encode(model, batch, after)
+
+        monkeypatch.setattr(LSTMLanguageModel, "encode", encoding)
+        return tried
+
+    return limit
+
+
+@pytest.mark.parametrize("ask", ["texts", "continuations", "generate"])
+def test_out_of_memory_halves_the_batch(checkpoint, small_memory, ask):
+    opened = load(checkpoint, device="cpu").checkpoint
+    expected = answers(Scorer(opened, ScoringOptions(), batch_size=1, quiet=True), ask)
+    tried = small_memory(words=70)
+    scorer = Scorer(opened, ScoringOptions(), batch_size=16, quiet=True)
+    assert agree(answers(scorer, ask), expected)
+    failed = sum(words > 70 for words in tried)
+    assert 0 < failed <= 4, "16 texts fit after four halvings, and stay halved"
+    before = len(tried)
+    assert agree(answers(scorer, ask), expected)
+    assert max(tried[before:]) <= 70, "what does not fit is not tried again"
+
+
+def test_a_text_that_does_not_fit_is_named(checkpoint, small_memory):
+    opened = load(checkpoint, device="cpu").checkpoint
+    small_memory(words=50)
+    scorer = Scorer(opened, ScoringOptions(), batch_size=4, quiet=True)
+    named = r"^0 \(.*61 words.* do not fit .*fewer samples"
+    with pytest.raises(ValueError, match=named):
+        answers(scorer, "texts")

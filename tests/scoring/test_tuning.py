@@ -14,6 +14,7 @@ import pytest
 
 from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned
 from lm_latent_eval.scoring import tuning
@@ -132,8 +133,9 @@ def test_a_model_tunes_without_any_text(checkpoint, tmp_path, monkeypatch):
     assert loaded.model.tuned["smoothing"].history["budget"]["sleep"] == 12
     scorer = Scorer(loaded, ScoringOptions("is", 5, "smoothing"), quiet=True)
     score_file(scorer, TEXTS, tmp_path / "scored.jsonl")
-    rows = read_record(tmp_path / "scored.jsonl").rows
-    assert {row.bound for row in rows} == {"stochastic lower"}, "nothing to hold back"
+    answers = read_record(tmp_path / "scored.jsonl").answers
+    bounds = {answer.estimate.bound for answer in answers}
+    assert bounds == {Bound.STOCHASTIC_LOWER}, "nothing to hold back"
     assert scorer.fingerprint["tuned_on"] is None
 
 

@@ -40,6 +40,22 @@ def test_indices_may_lie_on_the_host():
         assert there.tolist() == [0, 9, 9, 3, 4]
 
 
+def test_a_device_may_have_no_float64():
+    with simulated_device(float64=False):
+        there = torch.ones(3, device=SIMULATED)
+        assert (there + 1).sum().cpu().double().item() == 6.0
+        for make in (
+            there.double,
+            lambda: torch.zeros(2, dtype=torch.float64, device=SIMULATED),
+            lambda: torch.ones(2, dtype=torch.float64).to(SIMULATED),
+            lambda: there.sum(dtype=torch.float64),
+        ):
+            with pytest.raises(TypeError, match="sim:0 has no float64"):
+                make()
+    with simulated_device():
+        assert torch.ones(3, device=SIMULATED).double().dtype is torch.float64
+
+
 def test_modules_compute_what_the_cpu_does():
     torch.manual_seed(0)
     for module in (nn.Linear(3, 2), nn.LSTM(3, 2, batch_first=True), nn.GRUCell(3, 2)):

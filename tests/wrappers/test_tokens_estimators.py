@@ -57,8 +57,8 @@ def test_a_proposal_is_a_distribution_over_all_of_them(
         },
         quiet=True,
     )
-    pieces = [scorer._strings.whole(text)[0] for text in TEXTS]
-    for walk in scorer._walk(pieces, TEXTS, scorer._scores(pieces)):
+    pieces = [scorer._whole_texts.cut(text)[0] for text in TEXTS]
+    for walk in scorer._walks(pieces, TEXTS, scorer._walker.scores(pieces)):
         assert len(walk.found) == walk.stretch.lattice.num_segmentations > 5
         total = math.fsum(math.exp(spot.log_q) for spot in walk.found)
         assert total == pytest.approx(1, rel=1e-12)
@@ -163,13 +163,13 @@ def test_what_begins_alike_is_read_once(model, monkeypatch):
     scorer = model.scorer(
         {"estimator": "is", "num_samples": 500}, batch_size=1000, quiet=True
     )
-    [piece] = scorer._strings.whole("ababab")
-    scores = scorer._scores([piece])
+    [piece] = scorer._whole_texts.cut("ababab")
+    scores = scorer._walker.scores([piece])
     monkeypatch.setattr(model.network.model, "forward", counted)
-    scorer._walk([piece], ["one"], scores)
+    scorer._walks([piece], ["one"], scores)
     assert sum(read) <= piece.lattice.num_prefixes
     once = sum(read)
-    scorer._walk([piece, piece], ["one", "one"], scores)
+    scorer._walks([piece, piece], ["one", "one"], scores)
     assert sum(read) == 2 * once
 
 
@@ -179,8 +179,8 @@ def test_a_unigram_tokenizer_proposes_by_its_own_model():
     names = model.network.tokenizer.convert_ids_to_tokens
     options = {"estimator": "exact", "proposal": "lattice", "temperature": 2}
     scorer = model.scorer(options, quiet=True)
-    [piece] = scorer._strings.whole("aabab")
-    [walk] = scorer._walk([piece], ["one"], scorer._scores([piece]))
+    [piece] = scorer._whole_texts.cut("aabab")
+    [walk] = scorer._walks([piece], ["one"], scorer._walker.scores([piece]))
     found = []
     for spot in walk.found:
         tokens, path = [], spot.path

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.factored import log_softmax_at
 from lm_latent_eval.text.batch import TokenBatch
@@ -74,7 +75,7 @@ class Words(nn.Module):
     @property
     def _bias(self) -> Tensor:
         """b, ``-inf`` for words that are never uttered, (V,)."""
-        never = torch.tensor(self.config.never_uttered, device=self.bias.device).long()
+        never = sent(torch.tensor(self.config.never_uttered).long(), self.bias.device)
         return self.bias.index_fill(0, never, -torch.inf)
 
     def tangents(self, hidden: Tensor, batch: TokenBatch, at: Tensor) -> Tangents:

@@ -48,6 +48,8 @@ from lm_latent_eval.models.kglm.triples import REFLEXIVE, columns_of
 __all__ = ["FILE_NAME", "NO_ENTITY", "REFLEXIVE", "GraphError", "KnowledgeGraph"]
 
 NO_ENTITY = 0
+_IDS = ("aliases", "alias_order", "edge_relation", "entity_of")
+"""Columns whose numbers point into others: they are checked where they are used."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,11 @@ class KnowledgeGraph:
 
     def entity(self, node: Tensor) -> Tensor:
         """Return the row of each node in the entity table."""
-        return _inside(self.entity_of[node], self.num_entities, "a node's entity")
+        return self._inside("entity_of", self.entity_of[node])
 
     def relation(self, edge: Tensor) -> Tensor:
         """Return the relation of each edge."""
-        limit = len(self.relation_names)
-        return _inside(self.edge_relation[edge], limit, "an edge's relation")
+        return self._inside("edge_relation", self.edge_relation[edge])
 
     def tail(self, edge: Tensor) -> Tensor:
         """Return the tail node of each edge."""
@@ -154,7 +155,7 @@ class KnowledgeGraph:
 
     def alias_words(self, node: Tensor) -> Tensor:
         """Return the aliases of each node, (n, A, L)."""
-        return _inside(self.aliases[node], self.lookups.num_words, "an alias's word")
+        return self._inside("aliases", self.aliases[node])
 
     def edge_range(self, head: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the edges of each head start and end, same shape as ``head``."""
@@ -190,22 +191,49 @@ class KnowledgeGraph:
         place, which = expand_ranges(
             search(first, word), search(first, word, right=True)
         )
-        limit = self.num_nodes * self.aliases.shape[1]
-        alias = _inside(self.lookups.alias_order[place], limit, "an alias")
-        words = alias_words(self.aliases, alias)
-        words = _inside(words, self.lookups.num_words, "an alias's word")
+        alias = self._inside("alias_order", self.lookups.alias_order[place])
+        words = self._inside("aliases", alias_words(self.aliases, alias))
         return words, alias // self.aliases.shape[1], which
+
+    def _inside(self, column: str, ids: Tensor) -> Tensor:
+        """Return ids that a file may have got wrong where nobody looked at loading it.
+
+        On a device, which would be waited for, none are: all were looked at before
+        they were moved there.
+        """
+        return self._checked(column, ids) if ids.is_cpu else ids
+
+    def _checked(self, column: str, ids: Tensor) -> Tensor:
+        what, limit = {
+            "aliases": ("an alias's word", self.lookups.num_words),
+            "alias_order": ("an alias", self.num_nodes * self.aliases.shape[1]),
+            "edge_relation": ("an edge's relation", len(self.relation_names)),
+            "entity_of": ("a node's entity", self.num_entities),
+        }[column]
+        if outside(ids, limit):
+            raise GraphError(
+                f"a dangling id: {what} is not one of {limit}; the graph's file is "
+                "damaged: copy or build it again"
+            )
+        return ids
 
     # -- making and keeping ---------------------------------------------------------
 
     def map(self, function: Callable[[Tensor], Tensor]) -> KnowledgeGraph:
-        """Return the graph with every column moved by a function."""
+        """Return the graph with every column moved by a function.
+
+        Raises:
+            GraphError: If an id dangles in a column that leaves its file.
+        """
         columns: dict[str, Any] = {
             n: moved(getattr(self, n), function) for n in COLUMNS
         }
         lookups: dict[str, Any] = {
             n: moved(getattr(self.lookups, n), function) for n in LOOKUPS
         }
+        for name, column in (columns | lookups).items():
+            if name in _IDS and isinstance(column, Tensor) and not column.is_cpu:
+                self._checked(name, column)
         return replace(self, **columns, known_lookups=replace(self.lookups, **lookups))
 
     @classmethod
@@ -294,13 +322,3 @@ class KnowledgeGraph:
             found = {name: columns.pop(name) for name in (*LOOKUPS, "num_words")}
             columns["known_lookups"] = Lookups(**found)
         return cls(**columns)
-
-
-def _inside(ids: Tensor, limit: int, what: str) -> Tensor:
-    """Return ids that a file may have got wrong where nobody looked when loading it."""
-    if outside(ids, limit):
-        raise GraphError(
-            f"a dangling id: {what} is not one of {limit}; the graph's file is "
-            "damaged: copy or build it again"
-        )
-    return ids

@@ -221,7 +221,7 @@ class KGLMJoint(Pretrained):
         words = self.generative.words
         slots = math.prod(self.knowledge.aliases.shape[1:])
         largest = max(
-            self.config.vocab_size, num_tokens, words.copy.out_features * slots
+            self.config.vocab_size, max(num_tokens, words.copy.out_features) * slots
         )
         return max(1, TABLE // largest)
 

@@ -35,8 +35,8 @@ def moved(
     behind = windows(history, walks.node)
     window = behind.gather(2, t[..., None, None].expand(-1, -1, 1, behind.shape[-1]))
     rows = Rows((text * num_tokens + t).flatten(), window.flatten(0, 2))
-    mention, node = walk.sample(rows, uniforms(1).flatten(0, 1))
-    log_new = walk.log_prob(rows, mention, node)
+    mention, node, log_new = walk.sample(rows, uniforms(1).flatten(0, 1))
+    log_new = log_new + walk.log_node(rows, mention, node)
     at = t[..., None]
     old = [part.gather(2, at).flatten() for part in walks]
     log_old = walk.log_prob(rows, *old)

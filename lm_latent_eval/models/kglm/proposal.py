@@ -80,10 +80,7 @@ class KGLMProposal:
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[Walks]:
-        """Draw K walks a text, continuing the K histories if there are any.
-
-        Log q is scored once all tokens are drawn: walks agree on most of them.
-        """
+        """Draw K walks a text, continuing the K histories if there are any."""
         batch, samples, cutoff = encoded.history.shape
         if samples not in (1, num_samples):
             raise ValueError(
@@ -91,10 +88,11 @@ class KGLMProposal:
             )
         history = encoded.history.expand(batch, num_samples, cutoff)
         num_tokens = encoded.batch.targets.shape[1]
-        walks = sample_walks(
-            encoded.walk, history, encoded.batch.length, uniforms, num_tokens
+        return Draws(
+            *sample_walks(
+                encoded.walk, history, encoded.batch.length, uniforms, num_tokens
+            )
         )
-        return Draws(walks, self.log_prob(encoded, walks))
 
     def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""

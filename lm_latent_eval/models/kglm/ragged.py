@@ -107,6 +107,32 @@ def ranked_within(group: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return order, place - torch.searchsorted(group[order], group[order])
 
 
+def least_of_best(group: Tensor, value: Tensor, number: int) -> Tensor:
+    """Find the ``number``-th largest value of each group.
+
+    Args:
+        group: The group of each row, non-decreasing, shape (R,).
+        value: C values a row, shape (R, C).
+        number: Which to find, 1 for the largest.
+
+    Returns:
+        Shape (G,), of groups 0 to the last; ``-inf`` of those with fewer values.
+
+    Example:
+        >>> group = torch.tensor([0, 0, 2])
+        >>> value = torch.tensor([[1.0, 4.0], [3.0, 2.0], [5.0, 6.0]])
+        >>> least_of_best(group, value, 3)
+        tensor([2., -inf, -inf])
+    """
+    place = torch.arange(len(group), device=group.device)
+    place = place - torch.searchsorted(group, group)
+    counts = torch.bincount(group).tolist()
+    shape = (len(counts), max([number, *counts]), value.shape[1])
+    table = value.new_full(shape, -torch.inf)
+    table[group, place] = value
+    return table.flatten(1).topk(number).values[:, -1]
+
+
 def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
     """Log of the summed exponentials of each row; ``-inf`` for an empty one.
 

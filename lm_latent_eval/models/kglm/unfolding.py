@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.models.kglm.ragged import ranked_within
-from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
+from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
 from lm_latent_eval.models.ties import ranks
 
 
@@ -27,17 +27,27 @@ def windows(history: Tensor, node: Tensor) -> Tensor:
     return path.unfold(-1, history.shape[-1], 1)[..., :-1, :]
 
 
-def log_prob_walks(
-    walk: Walk, history: Tensor, walks: Walks, length: Tensor, *, chunk: int = 1 << 16
-) -> Tensor:
+def log_prob_walks(walk: Walk, history: Tensor, walks: Walks, length: Tensor) -> Tensor:
     """Return log p(z_t | z_<t) of whole walks in nats, (B, K, T); 0 past the end."""
-    batch, samples, tokens = walks.node.shape
-    device = walks.node.device
-    inside = torch.arange(tokens, device=device) < length[:, None]
-    b, k, t = inside[:, None, :].expand_as(walks.node).nonzero(as_tuple=True)
-    behind = windows(history, walks.node)
+    places = torch.arange(walks.node.shape[-1], device=length.device)
+    inside = places < length[:, None, None]
+    return _scored(walk, walk.log_prob, history, walks, inside.expand_as(walks.node))
+
+
+def _scored(
+    walk: Walk,
+    score: Callable[[Rows, Tensor, Tensor], Tensor],
+    history: Tensor,
+    walks: Walks,
+    some: Tensor,
+    *,
+    chunk: int = 1 << 16,
+) -> Tensor:
+    """Score some steps of walks, (B, K, T) bool; return nats, 0 of all others."""
+    b, k, t = some.nonzero(as_tuple=True)
+    behind, tokens = windows(history, walks.node), some.shape[-1]
     parts = [
-        walk.log_prob(
+        score(
             Rows(bb * tokens + tt, behind[bb, kk, tt]),
             walks.mention[bb, kk, tt],
             walks.node[bb, kk, tt],
@@ -46,7 +56,7 @@ def log_prob_walks(
             b.split(chunk), k.split(chunk), t.split(chunk), strict=True
         )
     ]
-    result = walk.scores.mention.new_zeros(batch, samples, tokens)
+    result = walk.scores.mention.new_zeros(some.shape)
     return result.index_put((b, k, t), torch.cat(parts)) if parts else result
 
 
@@ -56,21 +66,29 @@ def sample_walks(
     length: Tensor,
     uniforms: Callable[[int], Tensor],
     num_tokens: int,
-) -> Walks:
-    """Draw walks from left to right."""
+) -> tuple[Walks, Tensor]:
+    """Draw walks from left to right; return them with log q, (B, K) float64.
+
+    The nodes of all tokens are scored once they are drawn: walks agree on most.
+    """
     batch, samples, width = history.shape
     path = torch.cat([history, history.new_zeros(batch, samples, num_tokens)], -1)
     mention = torch.zeros_like(path[..., width:])
+    log_q = torch.zeros_like(history[..., 0], dtype=torch.float64)
     for t in range(num_tokens):
         (text,) = (length > t).nonzero(as_tuple=True)
         rows = Rows(
             (text * num_tokens + t).repeat_interleave(samples),
             path[text, :, t : t + width].flatten(0, 1),
         )
-        m, node = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
+        m, node, log_mention = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
         mention[text, :, t] = m.view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
-    return Walks(mention, path[..., width:])
+        log_q[text] += log_mention.double().view(-1, samples)
+    walks = Walks(mention, path[..., width:])
+    named = (mention == Mention.NEW) | (mention == Mention.DERIVED)
+    log_node = _scored(walk, walk.log_node, history, walks, named)
+    return walks, log_q + log_node.double().sum(-1)
 
 
 def beam_walks(

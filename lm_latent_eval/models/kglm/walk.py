@@ -50,11 +50,12 @@ from lm_latent_eval.models.kglm.ragged import (
     distinct_pairs,
     expand_ranges,
     invert_cdf,
+    least_of_best,
     ranked_within,
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.scores import Scores
-from lm_latent_eval.models.ties import ranks
+from lm_latent_eval.models.ties import GRID, ranks
 
 
 class Mention(IntEnum):
@@ -124,6 +125,13 @@ class Parents(NamedTuple):
     lift: Tensor
     """Log of what the tilt multiplies the mass of DERIVED mentions by, (R,)."""
 
+    def of(self, rows: Tensor) -> Parents:
+        """Keep those of some rows, (R,) bool."""
+        kept = rows[self.row]
+        return Parents(
+            self.row[kept], self.entity[kept], self.log_prob[kept], self.lift
+        )
+
 
 @dataclass(frozen=True)
 class Walk:
@@ -172,13 +180,18 @@ class Walk:
     def log_prob(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
         """Return log p(z_t | z_<t) of one choice a row, in nats, (R,)."""
         past, which = rows.distinct()
-        result = self.log_mention(past)[which, mention]
+        log_mention = self.log_mention(past)[which, mention]
         right_node = torch.where(
             mention == Mention.CONTINUE,
             (node == rows.previous) & (node != NO_ENTITY),
             (mention == Mention.NONE) == (node == NO_ENTITY),
         )
-        result = result.masked_fill(~right_node, -torch.inf)
+        log_mention = log_mention.masked_fill(~right_node, -torch.inf)
+        return log_mention + self.log_node(rows, mention, node)
+
+    def log_node(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
+        """Return log p(node | mention type, z_<t), nats, (R,); 0 of what is certain."""
+        result = self.scores.mention.new_zeros(len(node))
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
         if len(new):
             entity = self.graph.entity(node[new])
@@ -186,8 +199,9 @@ class Walk:
             result = result.index_add(0, new, log_new)
         (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
         if len(derived):
+            past, which = rows.pick(derived).distinct()
             some, tail, pair = distinct_pairs(
-                which[derived], node[derived], self.graph.num_nodes
+                which, node[derived], self.graph.num_nodes
             )
             log_derived = self.log_derived(past.pick(some), tail)
             result = result.index_add(0, derived, log_derived[pair])
@@ -265,7 +279,7 @@ class Walk:
 
     # -- sampling -------------------------------------------------------------------
 
-    def sample(self, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Draw one choice a row.
 
         Args:
@@ -273,7 +287,8 @@ class Walk:
             u: Uniform numbers, (R, 4).
 
         Returns:
-            Mention types and nodes, each (R,).
+            Mention types, nodes, and log-probabilities of the types in nats, each (R,):
+            with ``log_node``, those of the choices.
         """
         past, which = rows.distinct()
         parents = self.parents(past)
@@ -301,7 +316,7 @@ class Walk:
             node[derived] = self.edges.sample(
                 rows.position[derived], parent[drawn], u[derived, 2]
             )
-        return mention, node
+        return mention, node, log_mention[which, mention]
 
     # -- enumeration ----------------------------------------------------------------
 
@@ -316,34 +331,44 @@ class Walk:
         .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_t) =
             \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{i-1})
 
-        Every walk has the same NEW entities to choose from, so of the one that ranks
-        i-th (from 1) only the first ``width`` / i can be among the ``width`` best.
+        What cannot be among the ``width`` best is not listed: a choice below as many
+        that are known at once, without any DERIVED, or a NEW one too many. Every walk
+        has the same NEW entities to choose from, so of the one that ranks i-th (from 1)
+        only the first ``width`` / i can be among the ``width`` best.
 
         Args:
             rows: R decisions.
-            group: Which of them compete, (R,).
+            group: Which of them compete, non-decreasing, (R,).
             score: What the walks so far are ranked by, nats, (R,) float64.
             width: How many of a group are wanted.
         """
         parents = self.parents(rows)
         tilted = self._log_tilted(rows, parents)
-        log_mention = tilted.log_softmax(-1)
         if self.expected is not None:
             paid = self.expected.at(rows.position, rows.previous)
             paid = paid.masked_fill(rows.previous == NO_ENTITY, 0.0)
             score = score + tilted.logsumexp(-1) - paid
-        every = torch.arange(len(log_mention), device=log_mention.device)
-        by = ranks(score + log_mention[:, Mention.NEW])
-        order, rank = ranked_within(group, by)
+        scores = score[:, None] + tilted.log_softmax(-1)
+        scores[rows.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
+        none, new, derived, again = scores.unbind(-1)
         here, which = torch.unique(rows.position, return_inverse=True)
         log_best, entity = self.new.top(here, width)
+        best_new = new + log_best[which, 0]
+        known = torch.stack([none, best_new, again], -1)
+        enough = least_of_best(group, known, width)[group] - GRID  # against rounding
+
+        (able,) = (best_new >= enough).nonzero(as_tuple=True)
+        order, rank = ranked_within(group[able], ranks(new[able]))
         most = (width // (rank + 1)).clamp_max(entity.shape[1])
         place, ranked = expand_ranges(torch.zeros_like(most), most)
-        new_row = order[ranked]
+        new_row = able[order[ranked]]
         new_node = self.graph.node_of_entity[entity[which[new_row], place]]
         log_new = log_best[which[new_row], place]
-        derived_row, derived_node, log_derived = self._derived_options(rows, parents)
-        sure = log_mention.new_zeros(len(every))
+        derived_row, derived_node, log_derived = self._derived_options(
+            rows, parents.of(derived >= enough)
+        )
+        every = torch.arange(len(score), device=score.device)
+        sure = log_new.new_zeros(len(every))
         parts = [
             (Mention.NONE, every, torch.zeros_like(every), sure),
             (Mention.NEW, new_row, new_node, log_new),
@@ -353,14 +378,14 @@ class Walk:
         row = torch.cat([part[1] for part in parts])
         mention = torch.cat([torch.full_like(r, m) for m, r, _, _ in parts])
         node = torch.cat([part[2] for part in parts])
-        log_prob = torch.cat([part[3] for part in parts]) + log_mention[row, mention]
-        named = (node != NO_ENTITY) | (mention == Mention.NONE)
-        (keep,) = ((log_prob > -torch.inf) & named).nonzero(as_tuple=True)
+        score = scores[row, mention] + torch.cat([part[3] for part in parts])
+        possible = (score > -torch.inf) & (score >= enough[row])
+        possible &= (node != NO_ENTITY) | (mention == Mention.NONE)
+        (keep,) = possible.nonzero(as_tuple=True)
         # In an order that no score decides, for those that tie.
-        choice = row * len(Mention) + mention
-        keep = keep[(choice * self.graph.num_nodes + node)[keep].argsort()]
-        score = score[row[keep]] + log_prob[keep]
-        return Options(row[keep], mention[keep], node[keep], score)
+        choice = row[keep] * len(Mention) + mention[keep]
+        keep = keep[(choice * self.graph.num_nodes + node[keep]).argsort()]
+        return Options(row[keep], mention[keep], node[keep], score[keep])
 
     def node_probs(self, rows: Rows, log_weight: Tensor) -> Tensor:
         """Return the distribution of the node under a mixture of pasts.

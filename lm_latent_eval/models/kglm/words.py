@@ -22,10 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 
 UNKNOWN = 1
 NUMBERS = 1 << 22
 """Numbers (pairs x dim x slots, pairs x words) gathered at a time."""
+SPARSE = 16
+"""Of so many products of a matrix one takes as long alone."""
 TABLE = 1 << 24
 """Scores (tokens x words, nodes x words) held at a time."""
 
@@ -133,7 +136,7 @@ class Words(nn.Module):
         entity_scores = self.entity_scores(entity_embedding)
         target = target.flatten()[position]
         copy, copied, same = self._log_copies(
-            hidden.flatten(0, 1), target, alias_keys, aliases, position, node
+            hidden, target, alias_keys, aliases, position, node
         )
         log_z = log_add(
             log_sum_product(position_scores, entity_scores, position, node), copy
@@ -157,27 +160,23 @@ class Words(nn.Module):
         position: Tensor,
         node: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum the copies of every pair, some pairs at a time.
+        """Sum the copies of every pair, over the slots that hold a word.
 
         Returns:
             Log of the sum of all, and of those of the target, and whether there is one
             of the target, each (U,).
         """
-        at_once = max(1, NUMBERS // max(1, alias_keys.shape[1:].numel()))
-        parts = []
-        for t, n, word in zip(
-            position.split(at_once),
-            node.split(at_once),
-            target.split(at_once),
-            strict=True,
-        ):
-            score = torch.einsum("ud,uds->us", hidden[t], alias_keys[n])
-            score = score.masked_fill(aliases[n] == 0, -torch.inf)
-            same = (aliases[n] == word[:, None]) & (word != UNKNOWN)[:, None]
-            copied = logsumexp(score.masked_fill(~same, -torch.inf))
-            parts.append((logsumexp(score), copied, same.any(-1)))
-        copy, copied, same = (torch.cat(part) for part in zip(*parts, strict=True))
-        return copy, copied, same
+        owner, slot = (aliases != 0).nonzero(as_tuple=True)
+        count = torch.bincount(owner, minlength=len(aliases))
+        end = count.cumsum(0)
+        word, pair = expand_ranges((end - count)[node], end[node])
+        score = products(hidden, alias_keys[owner, :, slot], position[pair], word)
+        wanted = target[pair]
+        same = (aliases[owner, slot][word] == wanted) & (wanted != UNKNOWN)
+        copy = segment_logsumexp(score, pair, len(node))
+        copied = segment_logsumexp(score[same], pair[same], len(node))
+        there = torch.zeros_like(node, dtype=torch.bool)
+        return copy, copied, there.index_fill(0, pair[same], True)
 
     def next_word(
         self,
@@ -224,6 +223,36 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
     return logsumexp(torch.stack([a, b], -1))
 
 
+def products(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Return the scalar products of pairs of rows.
+
+    One product of matrices for each text, unless few of its products are asked for.
+
+    Args:
+        a: B texts of T positions, (B, T, V).
+        b: (n, V).
+        row: The position of each pair in the flattened (B * T), non-decreasing, (U,).
+        column: Its row of b, (U,).
+
+    Returns:
+        (U,).
+    """
+    num_positions = a.shape[1]
+    count = torch.bincount(row // num_positions, minlength=len(a)).tolist()
+    found = []
+    for x, t, n in zip(a, row.split(count), column.split(count), strict=True):
+        # Each text has its own rows of b.
+        needed, which = torch.unique(n, return_inverse=True)
+        place = t % num_positions
+        if SPARSE * len(n) < num_positions * len(needed):
+            few = max(1, NUMBERS // SPARSE // a.shape[-1])
+            pairs = zip(place.split(few), n.split(few), strict=True)
+            found += [(x[i] * b[j]).sum(-1) for i, j in pairs]
+        else:
+            found.append((x @ b[needed].T)[place, which])
+    return torch.cat(found)
+
+
 def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
     r"""Return :math:`\log \sum_v e^{a_{tv} + b_{nv}}` for pairs (t, n).
 
@@ -241,17 +270,10 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     Returns:
         (U,) float64.
     """
-    num_positions, num_words = a.shape[1:]
+    num_words = a.shape[-1]
     peak_a = a.detach().amax(-1, keepdim=True)
     peak_b = b.detach().amax(-1, keepdim=True)
-    exp_a, exp_b = (a - peak_a).exp(), (b - peak_b).exp()
-    count = torch.bincount(row // num_positions, minlength=len(a)).tolist()
-    products = []
-    for x, t, n in zip(exp_a, row.split(count), column.split(count), strict=True):
-        # Each text has its own rows of b.
-        needed, which = torch.unique(n, return_inverse=True)
-        products.append((x @ exp_b[needed].T)[t % num_positions, which])
-    product = torch.cat(products)
+    product = products((a - peak_a).exp(), (b - peak_b).exp(), row, column)
 
     limit = torch.finfo(a.dtype)
     (tiny,) = (product.detach() < num_words * limit.tiny / limit.eps).nonzero(

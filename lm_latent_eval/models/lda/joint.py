@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.lda.configuration import LDAConfig
 from lm_latent_eval.models.lda.topics import (
@@ -75,7 +76,7 @@ class LDAJoint(Pretrained):
 
     def log_phi(self) -> Tensor:
         """Return log p(word | topic), (N, V) float64."""
-        never = torch.tensor(self.config.never_uttered, device=self.device).long()
+        never = sent(torch.tensor(self.config.never_uttered).long(), self.device)
         scores = self.log_topics.double().index_fill(1, never, -torch.inf)
         return scores.log_softmax(-1)
 

@@ -11,6 +11,7 @@ import numpy as np
 from lm_latent_eval.extras import require
 from lm_latent_eval.models.lda.modeling import LDA
 from lm_latent_eval.models.lda.topic_tables import TopicTables
+from lm_latent_eval.models.lda.words import lowered
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.training.options import LDAFit
 
@@ -37,7 +38,7 @@ def train_lda(
         ValueError: If no word is left.
     """
     tomotopy, fit = require("tomotopy", extra="topics"), fit or LDAFit()
-    texts = [text.lower() if lowercase else text for text in texts]
+    texts = [lowered(text) if lowercase else text for text in texts]
     tokenizer = WordTokenizer.train(texts, min_count=min_count)
     known = set(tokenizer.vocabulary)
     if not known:

@@ -17,6 +17,19 @@ NAMED = 10
 """Unknown words of a text that are named."""
 
 
+def lowered(text: str) -> str:
+    """Write a text in lower case, each character in its place.
+
+    A Greek sigma becomes what its place in the word asks for. Of the dotted capital I,
+    alone among all letters, Python's lower case is two characters.
+
+    Example:
+        >>> lowered("ΛΟΓΟΣ, İZMİR")
+        'λογος, izmir'
+    """
+    return text.replace("İ", "i").lower()
+
+
 @dataclass(frozen=True)
 class KnownWords:
     """Reads strings for a topic model: known words alone are scored and counted."""
@@ -33,7 +46,7 @@ class KnownWords:
 
     def __call__(self, text: str) -> Reading:
         """Read a string."""
-        words = self.tokenizer(self._folded(text))
+        words = self.tokenizer(lowered(text) if self.lowercase else text)
         ids, ends, left_out, missing = [], [], [0], []
         for i, start, end in zip(words.ids, words.starts, words.ends, strict=True):
             if self.tokenizer.is_unknown(i):
@@ -50,17 +63,6 @@ class KnownWords:
         zeros = [0.0] * len(ids)
         gaps = len(ids) + 1
         return Reading(ids, ends, zeros, [0.0] * gaps, left_out, [True] * gaps)
-
-    def _folded(self, text: str) -> str:
-        """Write a string in lower case, each character in its place."""
-        if not self.lowercase:
-            return text
-        lower = (character.lower() for character in text)
-        # A few letters are two in lower case.
-        return "".join(
-            small if len(small) == 1 else character
-            for small, character in zip(lower, text, strict=True)
-        )
 
     def _name(self, missing: Sequence[str]) -> None:
         new = [word for word in dict.fromkeys(missing) if word not in self.named]

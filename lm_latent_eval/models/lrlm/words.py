@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
 from lm_latent_eval.text.words import UNKNOWN
 
@@ -80,7 +81,7 @@ class Words(nn.Module):
 
     def log_probs(self, value: Tensor) -> Tensor:
         """Return log p of every word: (N, inner) -> (N, V) nats."""
-        never = torch.tensor(self.config.never_uttered, device=value.device).long()
+        never = sent(torch.tensor(self.config.never_uttered).long(), value.device)
         if not self.config.cutoffs:
             scores = F.linear(
                 self.activation(self.inner(value)), self.output, self.bias

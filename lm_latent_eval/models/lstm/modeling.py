@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.recurrent import LSTM
 from lm_latent_eval.models.recurrent_lm import RecurrentConfig, RecurrentLM
 
@@ -37,5 +38,5 @@ class LSTMLanguageModel(RecurrentLM):
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p of every word after each state: (N, D) -> (N, V) nats."""
         scores = F.linear(hidden, self.embeddings.weight, self.bias)
-        never = torch.tensor(self.config.never_uttered, device=scores.device).long()
+        never = sent(torch.tensor(self.config.never_uttered).long(), scores.device)
         return scores.index_fill(-1, never, -torch.inf).log_softmax(-1)

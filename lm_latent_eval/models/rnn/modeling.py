@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.recurrent_lm import RecurrentConfig, RecurrentLM
 from lm_latent_eval.values import Each, Rules, Whole
@@ -108,7 +109,7 @@ class RNNLanguageModel(RecurrentLM):
 
     def _of_classes(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each class's rows of the output layer: weights and biases."""
-        never = torch.tensor(self.config.never_uttered, device=self.bias.device).long()
+        never = sent(torch.tensor(self.config.never_uttered).long(), self.bias.device)
         bias = self.bias.index_fill(0, never, -torch.inf)
         # Split once: the gradient of each slice would be as large as the whole.
         weights = self.embeddings.weight.split(self.sizes)

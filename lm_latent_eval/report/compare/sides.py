@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 
@@ -86,7 +86,9 @@ class Side:
             max(Counter(answer.stream for answer in run.values()).values())
             for run in self.runs
         )
-        return copies * math.log(len(self.runs) / DELTA)
+        return certificate_cost(
+            1 - DELTA, num_configurations=len(self.runs), multiplicity=copies
+        )
 
     def nats(self, keys: Sequence[Key]) -> Tensor:
         """Return what each run takes for each text, (R, N)."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
@@ -106,7 +105,7 @@ def slack(answers: Sequence[Answer], bound: Bound) -> float:
     if bound is not Bound.STOCHASTIC_LOWER:
         return 0.0
     streams = Counter(a.stream for a in answers if a.estimate.bound is bound)
-    return max(streams.values()) * math.log(1 / DELTA)
+    return certificate_cost(1 - DELTA, multiplicity=max(streams.values()))
 
 
 __all__ = ["DELTA", "OF_LOG_P", "Statement", "slack"]

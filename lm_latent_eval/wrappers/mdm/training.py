@@ -166,7 +166,7 @@ def _configuration(
     tokenizer: PreTrainedTokenizerFast, size: MDMSize
 ) -> ModernBertConfig:
     end = tokenizer.eos_token_id
-    return ModernBertConfig(
+    config = ModernBertConfig(
         vocab_size=len(tokenizer),
         hidden_size=size.hidden_size,
         intermediate_size=2 * size.hidden_size,
@@ -174,10 +174,11 @@ def _configuration(
         num_attention_heads=size.num_heads,
         max_position_embeddings=size.max_length,
         layer_types=["full_attention"] * size.num_layers,
-        logit_shift=1,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=end,
         eos_token_id=end,
         cls_token_id=end,
         sep_token_id=end,
     )
+    config.logit_shift = 1
+    return config

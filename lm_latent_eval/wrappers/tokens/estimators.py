@@ -5,13 +5,14 @@ The estimators are those of ``inference``; here they are given what was found an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
@@ -20,6 +21,10 @@ from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.walk import Plan, Spot, Walk
 
+NEVER = (
+    "the network gives some token of every segmentation that was looked at a "
+    "probability of zero (a score of -inf), and log p has no number for that"
+)
 Method = BeamMarginalization | Exact | ImportanceSampling | Mixed | ParticleFilter
 
 
@@ -76,7 +81,14 @@ class Estimator:
         return torch.cat([torch.from_numpy(log_w), log_p, log_p - log_q])
 
     def estimate(self, walk: Walk, num_tokens: int) -> Estimate:
-        """Estimate log p of a text."""
+        """Estimate log p of a text.
+
+        Raises:
+            MissedSupportError: If nothing that was found or drawn has a probability.
+        """
+        possible = any(_log_p(walk, spot) > -math.inf for spot in walk.found)
+        if not (possible or bool((walk.log_w > -math.inf).any())):
+            raise MissedSupportError(NEVER)
         found = self.method.estimate(self.log_weights(walk), num_tokens)
         return self._bounded(found, walk)
 
@@ -132,7 +144,12 @@ def canonical(log_p: float, num_tokens: int, *, restores: bool = True) -> Estima
         log_p: Of the segmentation, nats.
         num_tokens: That it has.
         restores: Whether it writes the string; one that does not bounds nothing.
+
+    Raises:
+        MissedSupportError: If it has no probability.
     """
+    if log_p == -math.inf:
+        raise MissedSupportError(NEVER)
     found = torch.tensor([log_p], dtype=torch.float64)
     estimate = BeamMarginalization(1).estimate(found, num_tokens)
     bound = estimate.bound if restores else Bound.NONE

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 
 from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens.reading import call, floating
+from lm_latent_eval.wrappers.tokens.reading import call, check_finite, floating
 
 PADDING = 0
 MOST_SEQUENCES = 64
@@ -97,6 +97,7 @@ def _pass(
         start = first[sequence]
         after = floating(row[start - 1 : len(sequence) - 1])
         wanted = torch.tensor(sequence[start:], device=after.device)
+        check_finite(network, after.logsumexp(-1))
         log_p = after.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
         greedy = after.argmax(-1) == wanted
         yield Scores(tuple(log_p.double().tolist()), tuple(greedy.tolist()))

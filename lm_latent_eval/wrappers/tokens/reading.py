@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.wrappers.network import Network
 
 PADDING = 0
@@ -40,8 +41,8 @@ class Reading:
             rows: Which sequence each new one goes on from.
             tokens: The token after it.
         """
-        index = torch.tensor(rows, device=self._ids.device)
-        added = torch.tensor(tokens, device=self._ids.device)[:, None]
+        index = sent(torch.tensor(rows), self._ids.device)
+        added = sent(torch.tensor(tokens), self._ids.device)[:, None]
         self._ids = torch.cat([self._ids[index], added], -1)
         if self._past is None:
             self.logits = self._read(self._ids)
@@ -53,8 +54,8 @@ class Reading:
     def log_p(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Tensor:
         """Return log p of tokens after rows, nats, shape of both."""
         device = self.logits.device
-        at, token = torch.from_numpy(rows).to(device), torch.from_numpy(tokens)
-        logits = self.logits[at, token.to(device)]
+        at = sent(torch.from_numpy(rows), device)
+        logits = self.logits[at, sent(torch.from_numpy(tokens), device)]
         return (logits - self.normaliser[at]).double().cpu()
 
     def log_p_of_any(self, row: int, tokens: Tensor) -> float:
@@ -68,6 +69,7 @@ class Reading:
         self._past = getattr(found, "past_key_values", None)
         logits = floating(found.logits[:, -1])
         self.normaliser = logits.logsumexp(-1)
+        check_finite(self._network, self.normaliser)
         return logits
 
 
@@ -89,6 +91,24 @@ def call(network: Network, ids: Tensor, *, past: Any = None, last: bool = False)
         more["logits_to_keep"] = 1
     with network.autocast():
         return network.model(ids, **more)
+
+
+def check_finite(network: Network, log_p: Tensor) -> None:
+    """Refuse scores that are no probabilities; some tokens may have none.
+
+    Args:
+        network: The network.
+        log_p: What must be finite of them: logarithms of totals, say.
+
+    Raises:
+        ValueError: If any is not.
+    """
+    if not bool(log_p.isfinite().all()):
+        raise ValueError(
+            f"{network.name} gives scores that are no probabilities (NaN or infinite), "
+            f"computing in {network.computed_in}: give dtype=float32, or check its "
+            "weights"
+        )
 
 
 def floating(logits: Tensor) -> Tensor:

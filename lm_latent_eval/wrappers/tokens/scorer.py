@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from lm_latent_eval.estimators import Bound, Estimate
@@ -20,27 +17,20 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens import passes
+from lm_latent_eval.wrappers.tokens.continuations import Continuations
+from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.estimators import Estimator, canonical, shifted
 from lm_latent_eval.wrappers.tokens.generation import generate
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
-from lm_latent_eval.wrappers.tokens.proposals import (
-    LookAhead,
-    NextToken,
-    Proposal,
-    Unigram,
-    frequencies,
-)
-from lm_latent_eval.wrappers.tokens.search import search
-from lm_latent_eval.wrappers.tokens.strings import Continuation, Piece, Strings
+from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
 from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
-from lm_latent_eval.wrappers.tokens.walk import Stretch, Walk
+from lm_latent_eval.wrappers.tokens.walk import Walk
+from lm_latent_eval.wrappers.tokens.walking import Walker
+from lm_latent_eval.wrappers.tokens.whole import WholeTexts
 
 QUERIES = 256
 """Queries that are answered before the next ones are looked at."""
-ROWS = 256
-"""Sequences that the network goes on with together, where no batch size is given."""
 UNITS = {
     "none": "nats; texts end at a token border, and their ends are not counted",
     "prefix": "nats; of all texts that begin so",
@@ -77,9 +67,15 @@ class TokensScorer:
             ValueError: If an option does not suit the network.
         """
         self._network, self._options, self._quiet = network, options, quiet
-        self._strings = Strings(network, vocabulary, options)
-        self._batch_size = parse_batch_size(batch_size)
-        self._rows = self._batch_size or parse_batch_size(max_batch_size) or ROWS
+        self._encoding = Encoding(network, vocabulary, options)
+        self._whole_texts = WholeTexts(self._encoding)
+        self._continuations = Continuations(self._encoding)
+        self._walker = Walker(
+            network,
+            options,
+            batch_size=parse_batch_size(batch_size),
+            most_rows=parse_batch_size(max_batch_size),
+        )
         plain = options.estimator == "canonical"
         self._estimator = None if plain else Estimator.of(options)
 
@@ -141,18 +137,20 @@ class TokensScorer:
                 cut = []
                 for query in some:
                     with naming(query):
-                        cut.append(self._strings.whole(query.text))
+                        cut.append(self._whole_texts.cut(query.text))
                 names = [
                     f"{query.name}/window {n}" if n else query.name
                     for query, pieces in zip(some, cut, strict=True)
                     for n in range(len(pieces))
                 ]
                 pieces = [piece for pieces in cut for piece in pieces]
-                scores = self._scores(pieces)
-                walks = iter(self._walk(pieces, names, scores))
+                scores = self._walker.scores(pieces)
+                walks = iter(self._walks(pieces, names, scores))
                 for query, of_query in zip(some, cut, strict=True):
                     found = [next(walks) for _ in of_query if self._estimator]
-                    yield self._whole(query, of_query, found, scores), found
+                    with naming(query):
+                        answer = self._whole(query, of_query, found, scores)
+                    yield answer, found
                     bar.update()
 
     def _whole(
@@ -165,7 +163,7 @@ class TokensScorer:
         """Put the windows of a text together."""
         plain = [scores[piece.scored] for piece in pieces]
         if self._estimator is None:
-            restores = self._strings.restores(query.text)
+            restores = self._whole_texts.restores(query.text)
             parts = [
                 canonical(one.total, len(one.log_p), restores=restores) for one in plain
             ] or [Estimate.exact(0.0, num_tokens=0, estimator="canonical")]
@@ -202,55 +200,72 @@ class TokensScorer:
                 asked = []
                 for query in some:
                     with naming(query):
-                        asked.append(self._strings.continuation(query))
-                for query, answer in zip(some, self._after(some, asked), strict=True):
-                    estimate, one = answer
+                        asked.append(self._continuations.read(query))
+                scores = self._walker.scores([p for one in asked for p in one.pieces])
+                walks = self._sums(some, asked, scores)
+                for query, one in zip(some, asked, strict=True):
+                    plain = scores.get(one.plain.scored)
+                    with naming(query):
+                        estimate = self._after(query, one, plain, walks)
                     yield Answer(
                         query.index,
                         estimate,
                         self._stream(query),
-                        is_greedy=one is not None and all(one.greedy),
+                        is_greedy=all(plain.greedy) if plain else not query.text,
                         evaluations=estimate.num_samples,
                     )
                     bar.update()
 
+    def _sums(
+        self,
+        queries: Sequence[Query],
+        asked: Sequence[Continuation],
+        scores: Mapping[tuple[Tokens, Tokens], Scores],
+    ) -> dict[Hashable, Walk]:
+        """Walk through texts and through their contexts, by name and piece.
+
+        Options of one question share their context, and its random numbers.
+        """
+        sums = {
+            (query.name, piece): piece
+            for query, one in zip(queries, asked, strict=True)
+            for piece in (one.context, one.whole)
+            if piece is not None and self._estimator is not None
+        }
+        found = self._walks([*sums.values()], [name for name, _ in sums], scores)
+        return dict(zip(sums, found, strict=True))
+
     def _after(
-        self, queries: Sequence[Query], asked: Sequence[Continuation]
-    ) -> Iterator[tuple[Estimate, Scores | None]]:
-        """Yield estimates, and what ``--model hf`` would make of the same tokens."""
-        scores = self._scores([piece for one in asked for piece in one.pieces])
-        walks: dict[Hashable, Walk] = {}
-        if self._estimator is not None:
-            # Options of one question share their context, and its random numbers.
-            sums = {
-                (query.name, piece): piece
-                for query, one in zip(queries, asked, strict=True)
-                for piece in (one.context, one.whole)
-                if piece is not None
-            }
-            names = [name for name, _ in sums]
-            found = self._walk([*sums.values()], names, scores)
-            walks = dict(zip(sums, found, strict=True))
-        for query, one in zip(queries, asked, strict=True):
-            plain, size = scores.get(one.plain.scored), len(one.plain.tokens)
-            if not query.text and not size:
-                yield Estimate.exact(0.0, num_tokens=0), Scores((), ())
-            elif self._estimator is None and plain is not None:
-                estimate = canonical(plain.total, size)
-                given = bool(query.context)
-                yield replace(estimate, bound=Bound.NONE) if given else estimate, plain
-            elif self._estimator is None or one.whole is None:
-                raise ValueError(
-                    f"{query.name}: no canonical token is the continuation's own, the "
-                    "last one of its context writes it, too; leave out "
-                    "estimator=canonical"
-                )
-            elif one.context is None:
-                whole = walks[query.name, one.whole]
-                yield self._estimator.estimate(whole, size), plain
-            else:
-                pair = walks[query.name, one.whole], walks[query.name, one.context]
-                yield self._estimator.difference(*pair, size), plain
+        self,
+        query: Query,
+        one: Continuation,
+        plain: Scores | None,
+        walks: Mapping[Hashable, Walk],
+    ) -> Estimate:
+        """Return log p of a text after its context.
+
+        Args:
+            query: Which.
+            one: The same as tokens.
+            plain: What ``--model hf`` makes of it; None of a text without tokens.
+            walks: Through what is summed.
+        """
+        size = len(one.plain.tokens)
+        if not query.text and not size:
+            return Estimate.exact(0.0, num_tokens=0)
+        if self._estimator is None and plain is not None:
+            estimate = canonical(plain.total, size)
+            return replace(estimate, bound=Bound.NONE) if query.context else estimate
+        if self._estimator is None or one.whole is None:
+            raise ValueError(
+                "no canonical token is the continuation's own, the last one of its "
+                "context writes it, too; leave out estimator=canonical"
+            )
+        whole = walks[query.name, one.whole]
+        if one.context is None:
+            return self._estimator.estimate(whole, size)
+        context = walks[query.name, one.context]
+        return self._estimator.difference(whole, context, size)
 
     # -- generation -------------------------------------------------------------------
 
@@ -260,89 +275,22 @@ class TokensScorer:
         """Yield index and continuation of every query's context, by its own tokens."""
         with self._bar(len(queries), "generations") as bar:
             for query, options in queries:
-                given = self._strings.given(query.context, options.max_tokens)
+                given = self._encoding.given(query.context, options.max_tokens)
                 key = stream_key(self._options.seed, f"utter\0{query.name}")
                 yield query.index, generate(self._network, given, options, key)
                 bar.update()
 
     # -- shared -----------------------------------------------------------------------
 
-    def _scores(self, pieces: Sequence[Piece]) -> dict[tuple[Tokens, Tokens], Scores]:
-        """Score canonical segmentations, equal ones once."""
-        wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
-        found = passes.score(self._network, wanted, self._batch_size)
-        return dict(zip(wanted, found, strict=True))
-
-    def _walk(
+    def _walks(
         self,
         pieces: Sequence[Piece],
         names: Sequence[str],
         scores: Mapping[tuple[Tokens, Tokens], Scores],
     ) -> list[Walk]:
-        """Search and draw segmentations.
-
-        Args:
-            pieces: Strings.
-            names: What the random numbers of each follow from.
-            scores: Of their canonical segmentations.
-        """
         if self._estimator is None:
             return []
-        if self._options.estimator == "exact":
-            self._check_size(pieces, names)
-        stretches = []
-        for piece in pieces:
-            one = scores[piece.scored].log_p[piece.leading :]
-            room = self._network.positions + 1 - len(piece.given)
-            stretches.append(
-                Stretch(piece.given, piece.summed, piece.tokens, one, room)
-            )
-        # What is given the same is read once, together; nothing is padded.
-        order = sorted(
-            range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
-        )
-        walks: dict[int, Walk] = {}
-        while order:
-            batch = self._together(order, stretches)
-            found = search(
-                self._network,
-                [stretches[n] for n in batch],
-                self._estimator.plan,
-                self._proposal,
-                [stream_key(self._options.seed, f"\0{names[n]}") for n in batch],
-            )
-            walks.update(zip(batch, found, strict=True))
-            order = order[len(batch) :]
-        return [walks[n] for n in range(len(pieces))]
-
-    def _check_size(self, pieces: Sequence[Piece], names: Sequence[str]) -> None:
-        limit = self._options.max_segmentations
-        for piece, name in zip(pieces, names, strict=True):
-            if (most := piece.summed.num_prefixes) > limit:
-                raise ValueError(
-                    f"{name}: estimator=exact would read 10^{math.log10(most):.1f} "
-                    f"beginnings of segmentations; max_segmentations={limit}. Use "
-                    "estimator=mixed"
-                )
-
-    def _together(self, order: list[int], stretches: list[Stretch]) -> list[int]:
-        """Return the next texts that are read together."""
-        texts = max(1, self._rows // max(1, self._options.num_samples))
-        size = len(stretches[order[0]].given)
-        return [n for n in order[:texts] if len(stretches[n].given) == size]
-
-    def _proposal(self, stretch: Stretch) -> Proposal:
-        temperature = self._options.temperature
-        if self._options.proposal == "lm":
-            return NextToken(temperature)
-        if self._options.proposal == "ahead":
-            return LookAhead(stretch.lattice, stretch.log_rest, temperature)
-        return Unigram(stretch.lattice, self._frequencies, temperature)
-
-    @cached_property
-    def _frequencies(self) -> NDArray[np.float64]:
-        size = self._network.model.config.get_text_config().vocab_size
-        return frequencies(self._network.tokenizer, size)
+        return self._walker.walk(pieces, names, scores, self._estimator.plan)
 
     def _stream(self, query: Query) -> str:
         return f"{self._options.seed}/{query.name}"

@@ -57,7 +57,11 @@ class Stretch:
     @cached_property
     def _rest(self) -> tuple[list[int], list[float]]:
         nodes = [self.lattice.start, *self.lattice.nodes(self.canonical)]
-        return nodes, [*accumulate(reversed(self.scores), initial=0.0)][::-1]
+        # One that is impossible guides search and draws as if it paid what others do.
+        paid = [score for score in self.scores if score > -math.inf]
+        usual = math.fsum(paid) / max(1, len(paid))
+        scores = [score if score > -math.inf else usual for score in self.scores]
+        return nodes, [*accumulate(reversed(scores), initial=0.0)][::-1]
 
     def log_rest(self, nodes: Numbers) -> Scores:
         """Return what the canonical segmentation pays for what follows nodes, nats.
@@ -156,15 +160,22 @@ class Walk:
         asked = np.split(log_p, np.cumsum([len(s.edges) for s in self.spots])[:-1])
         for spot, given in zip(self.spots, asked, strict=True):
             scores = np.append(given, self._overrun(spot, reading))
-            if not len(scores):
-                continue  # all that went on from here was too long
-            proposed = self._proposal.scores(spot.node, spot.edges, scores)
+            possible = np.flatnonzero(scores > -np.inf)
+            k = drawn.get(spot)
+            if not len(
+                possible
+            ):  # all that went on from here was too long, or never is
+                self.log_w[k or []] = -np.inf
+                continue
+            proposed = np.full(len(scores), -np.inf)
+            asked_for = self._proposal.scores(spot.node, spot.edges, scores)
+            proposed[possible] = asked_for[possible]
             log_q = proposed - np.logaddexp.reduce(proposed)
             if spot.searched:
-                for choice in range(len(scores)):
+                for choice in possible.tolist():
                     after = self._after(spot, choice, scores, log_q, following)
                     after.searched = True
-            if (k := drawn.get(spot)) is not None:
+            if k is not None:
                 chosen = np.searchsorted(np.exp(log_q).cumsum(), uniform[k, 0])
                 for draw, choice in zip(
                     k, chosen.clip(max=len(scores) - 1), strict=True

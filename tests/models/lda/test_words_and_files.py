@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import lm_latent_eval
 from lm_latent_eval.convert.lda import convert
 from lm_latent_eval.models.lda.topic_tables import TopicTables
 from lm_latent_eval.models.lda.training import train_lda
+from lm_latent_eval.models.lda.words import lowered
 from lm_latent_eval.training.options import LDAFit
 
 TEXTS = ["fox hound fox hunt", "moon star moon sky", "fox hunt hound", "star sky sky"]
@@ -75,8 +77,26 @@ def test_unknown_words_are_left_out_and_named_once(topics, caplog):
     assert "'A', ',', 'a', ';', 'stars'" in message
 
 
-def test_letters_that_are_two_in_lower_case_stay(topics):
+def test_every_letter_stays_in_its_place_in_lower_case(topics):
+    letters = "".join(map(chr, range(0x300)))
+    assert len(lowered(letters)) == len(letters)
+    two = [c for c in map(chr, range(sys.maxunicode + 1)) if len(c.lower()) != 1]
+    assert two == ["İ"]
     assert topics.checkpoint.encoder()("İ fox").ends == [5]
+
+
+def test_training_and_reading_write_the_same_lower_case(tmp_path):
+    pytest.importorskip("tomotopy")
+    texts = ["ΛΟΓΟΣ İZMİR ΟΔΥΣΣΕΥΣ", "λόγος ΛΟΓΟΣ İzmir οδυσσευς"]
+    train_lda(texts, tmp_path, min_count=2, lowercase=True, fit=LDAFit(2, iterations=5))
+    read = lm_latent_eval.load(tmp_path).checkpoint.encoder()
+    for text in (
+        "ΛΟΓΟΣ İZMİR ΟΔΥΣΣΕΥΣ",
+        "λογος izmir οδυσσευς",
+        "Λογος İzmir Οδυσσευς",
+    ):
+        assert len(read(text).ids) == 3, text
+    assert read("λόγος").ids == [], "it was there once"
 
 
 def test_only_whole_texts_have_a_probability(topics):

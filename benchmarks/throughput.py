@@ -1,0 +1,101 @@
+"""Words scored a second, on a processor or a GPU.
+
+    python benchmarks/throughput.py --num-samples 10 100
+    python benchmarks/throughput.py --device cuda --num-samples 100 1000 --compile
+
+Scores documents of the embedded world, or of ``--data``, once to warm up and once to
+measure. On a GPU it prints seconds and the peak of its memory; ``--compile`` repeats
+that with the model's ``encode`` compiled, and with CUDA graphs of what was compiled. On
+a processor it prints CPU seconds.
+
+On a GPU this has not been run yet: no numbers of one are in the documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+import lm_latent_eval
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.demo.document import raw_text
+from lm_latent_eval.demo.world import generate
+from lm_latent_eval.scoring.model import LatentModel
+from lm_latent_eval.text.corpora import stream_texts
+
+WAYS = {"eager": None, "compiled": "default", "with CUDA graphs": "reduce-overhead"}
+
+
+def seconds(device: torch.device) -> float:
+    """Return seconds: of the clock where a GPU works, else of this process's CPU."""
+    if device.type != "cuda":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def measure(
+    model: LatentModel, texts: list[str], device: torch.device, **options: object
+) -> str:
+    """Score texts twice; describe the second time."""
+    for _ in range(2):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        before = seconds(device)
+        estimates = model.log_likelihood(texts, **options)
+        spent = seconds(device) - before
+    words = sum(estimate.num_tokens for estimate in estimates)
+    memory = ""
+    if device.type == "cuda":
+        memory = f"  {torch.cuda.max_memory_allocated(device) / 2**20:8.0f} MiB"
+    return f"{words:8,} words  {spent:8.2f} s  {words / spent:10.1f} words/s{memory}"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pretrained", default=str(CHECKPOINT))
+    parser.add_argument("--data", type=Path, help="texts, as `estimate` reads them")
+    parser.add_argument("--texts", type=int, default=24)
+    parser.add_argument("--num-samples", type=int, nargs="+", default=[100])
+    parser.add_argument("--estimator", nargs="+", default=["is", "mixed"])
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+
+    if args.data is None:
+        texts = [raw_text(d) for d in generate().documents("test")][: args.texts]
+    else:
+        texts = list(itertools.islice(stream_texts(args.data), args.texts))
+    unit = "seconds" if args.device.type == "cuda" else "CPU seconds"
+    name = (
+        torch.cuda.get_device_name(args.device)
+        if args.device.type == "cuda"
+        else f"{platform.machine()}, {os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} thread(s)"
+    )
+    print(f"hardware  {name}; s are {unit}")
+    print(f"versions  Python {platform.python_version()}, torch {torch.__version__}")
+    print(f"model     {args.pretrained}, {len(texts)} texts, seed 0\n")
+    for way, mode in WAYS.items():
+        if mode and not args.compile:
+            continue
+        model = lm_latent_eval.load(args.pretrained, device=args.device)
+        if mode:
+            network = model.checkpoint.model
+            network.encode = torch.compile(network.encode, mode=mode, dynamic=True)
+        for estimator, number in itertools.product(args.estimator, args.num_samples):
+            found = measure(
+                model, texts, args.device, estimator=estimator, num_samples=number
+            )
+            print(f"{way:18}{estimator:8}K = {number:<6}{found}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Scores a corpus by workers of a Ray cluster, each of which loads the model once.
+
+Ray Data hands blocks of texts to the workers, gives those of a worker that died to
+another one, and writes what they found as Parquet. A text has the same name and so the
+same random numbers as in one process. The output is a folder: what the numbers depend
+on (``settings.json``), and files of rows; the same command goes on where an interrupted
+one stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_latent_eval import settings
+from lm_latent_eval.arguments import whole
+from lm_latent_eval.durable import only_writer
+from lm_latent_eval.extras import require
+from lm_latent_eval.scoring.files import TASK, scored, settings_of
+from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.records import (
+    SCHEMA,
+    Record,
+    answer_of,
+    check_format,
+    row_of,
+    table_of,
+)
+from lm_latent_eval.text.corpora import stream_texts
+
+logger = logging.getLogger(__name__)
+
+WORDS = 1 << 14
+"""The most words of a block: what a worker does at a time, and again if it dies."""
+SHARES = 8
+"""Blocks that each worker gets, if not more: then all end at about the same time."""
+KIND = "scored corpus"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a worker opens its scorer, wherever it runs."""
+
+    checkpoint: str
+    """A path or repository that every machine has."""
+    options: dict[str, Any]
+    model: str | None = None
+    batch_size: int | str | None = None
+    max_batch_size: int | str | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+    def scorer(self) -> TextScorer:
+        """Load the model.
+
+        Raises:
+            ValueError: If there is none, or a setting is impossible.
+        """
+        opened = open_model(
+            self.checkpoint,
+            model=self.model,
+            options=self.options,
+            dtype=parse_dtype(self.dtype),
+            device=parse_device(self.device),
+        )
+        return scorer_of(
+            opened,
+            self.options,
+            batch_size=self.batch_size,
+            max_batch_size=self.max_batch_size,
+            quiet=True,
+        )
+
+
+def score_corpus(
+    opening: Opening,
+    data: Path,
+    output: Path,
+    *,
+    workers: int,
+    words: int | None = None,
+) -> Record:
+    """Score a file of texts on the cluster of ``RAY_ADDRESS``, or on this machine.
+
+    Args:
+        opening: How each worker opens the model.
+        data: Texts, as ``estimate`` reads them; only this process reads the file.
+        output: A folder that every machine can write to.
+        workers: How many; each has a processor, or with a device of CUDA a GPU.
+        words: Of a block; None is what gives every worker several.
+
+    Returns:
+        The answers of all texts, in their order.
+
+    Raises:
+        ModuleNotFoundError: If Ray is not installed.
+        ValueError: If a text cannot be scored, or the folder is of another run.
+    """
+    whole("--workers", workers, 1)
+    require("ray", extra="ray")
+    claimed = settings_of(opening.scorer(), stream_texts(data))
+    with only_writer(output, "the estimates so far"):
+        settings.claim(output, claimed, KIND)
+        found = _found(output)
+        if words is None:
+            total = sum(len(text.split()) for text in stream_texts(data))
+            words = max(1, min(WORDS, total // (SHARES * workers)))
+        left = blocks(stream_texts(data), found, words)
+        _run(opening, left, output, workers)
+        return read(output)
+
+
+def blocks(
+    texts: Iterable[str], found: Container[int], words: int
+) -> Iterator[pa.Table]:
+    """Cut texts that are not found yet into tables of about so many words.
+
+    Example:
+        >>> found = {1}
+        >>> parts = blocks(["a b", "c", "d", "e f"], found, words=3)
+        >>> [block["document"].to_pylist() for block in parts]
+        [[0, 2], [3]]
+    """
+    block: dict[int, str] = {}
+    size = 0
+    for n, text in enumerate(texts):
+        if n not in found:
+            block[n] = text
+            size += len(text.split())
+        if size >= words:
+            yield _block(block)
+            block, size = {}, 0
+    if block:
+        yield _block(block)
+
+
+def _block(texts: dict[int, str]) -> pa.Table:
+    return pa.table({"document": list(texts), "text": list(texts.values())})
+
+
+class _Worker:
+    """Scores blocks of texts with a model that it keeps."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.scorer = opening.scorer()
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        documents, texts = (column.to_pylist() for column in block.columns)
+        found = scored(self.scorer, dict(zip(documents, texts, strict=True)))
+        return table_of([row_of(answer) for answer in found])
+
+
+def _run(
+    opening: Opening, left: Iterator[pa.Table], output: Path, workers: int
+) -> None:
+    import ray
+
+    # One processor more than there are workers: the one that writes.
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(**({} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers + 1}))
+    try:
+        ray.data.DataContext.get_current().raise_original_map_exception = True
+        references = [ray.put(block) for block in left]
+        if not references:
+            return
+        ray.data.from_arrow_refs(references).map_batches(
+            _Worker,
+            fn_constructor_args=(opening,),
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=1,
+            num_gpus=1 if str(opening.device).startswith("cuda") else 0,
+        ).write_parquet(str(output.resolve()))
+    except ray.exceptions.RayTaskError as err:
+        raise err.cause from err  # the worker's own error, which names the text
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _found(output: Path) -> set[int]:
+    """Return the texts that an interrupted run has scored; drop files cut short."""
+    found: set[int] = set()
+    for path in output.glob("*.parquet"):
+        try:
+            found.update(pq.read_table(path, columns=["document"])[0].to_pylist())
+        except pa.ArrowInvalid:
+            logger.warning("%s was cut short: its texts are scored again", path)
+            path.unlink()
+    return found
+
+
+def read(output: Path) -> Record:
+    """Read the rows of a folder, whole or of an interrupted run, as a record.
+
+    Raises:
+        ValueError: If it is no such folder, or has a text twice.
+    """
+    claimed = settings.read(output, KIND, having="num_texts")
+    check_format(output, claimed)
+    tables = [pq.read_table(path, schema=SCHEMA) for path in output.glob("*.parquet")]
+    answers = [answer_of(row) for table in tables for row in table.to_pylist()]
+    answers.sort(key=lambda answer: answer.index)
+    for one, other in pairwise(answers):
+        if one.index == other.index:
+            raise ValueError(f"{output} has text {one.index} twice: remove a file")
+    return Record(TASK, claimed, answers, len(answers) == claimed["num_texts"])

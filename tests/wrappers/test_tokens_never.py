@@ -1,0 +1,109 @@
+"""Networks that give some tokens a probability of zero."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from tests import tiny_causal
+from tests.wrappers.test_tokens_estimators import answers
+
+TEXT = "aabab"
+TOKENS = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aab": 4}
+
+
+@pytest.fixture
+def never():
+    """Return a model, and a function that takes tokens from its network."""
+    model = Tokens(tiny_causal.network(tiny_causal.letters()))
+    banned, forward = [], model.network.model.forward
+
+    def masked(input_ids, **more):
+        found = forward(input_ids, **more)
+        found.logits[..., banned] = -torch.inf
+        return found
+
+    def without(*pieces):
+        banned[:] = [TOKENS[piece] for piece in pieces]
+        return model
+
+    model.network.model.forward = masked
+    return without
+
+
+def exact(model, banned, text=TEXT):
+    """Sum over all sequences that have none of the tokens."""
+    listed = tiny_causal.Listed(model.network, len(text))
+    ids = {TOKENS[piece] for piece in banned}
+    p = [listed.p(z) for z in listed.segmentations(text) if not ids & {*z}]
+    assert p and all(one > 0 for one in p)
+    return math.log(math.fsum(p))
+
+
+@pytest.mark.parametrize("banned", [("ab",), ("aab", "ab"), ("aab",), ("ba", "a")])
+@pytest.mark.parametrize("estimator", ["exact", "beam", "mixed"])
+def test_all_that_is_possible_is_found(never, banned, estimator):
+    model = never(*banned)
+    [answer] = answers(model, [TEXT], estimator=estimator, num_samples=100)
+    assert answer.estimate.bound is Bound.EXACT
+    assert answer.estimate.log_evidence == pytest.approx(exact(model, banned))
+
+
+def test_a_beam_that_is_too_narrow_is_no_sum(never):
+    """The canonical segmentation, which a beam always keeps, is impossible here."""
+    model = never("aab")
+    truth = exact(model, ("aab",))
+    for width in (1, 2):
+        options = {"estimator": "beam", "num_samples": width}
+        [answer] = answers(model, [TEXT], **options)
+        assert answer.canonical == -math.inf
+        assert answer.estimate.bound is Bound.STRICT_LOWER
+        assert answer.estimate.log_evidence < truth - 1e-6
+
+
+@pytest.mark.parametrize("proposal", ["ahead", "lm", "lattice"])
+@pytest.mark.parametrize("estimator", ["is", "smc", "mixed"])
+def test_draws_stay_unbiased(never, estimator, proposal):
+    model = never("aab")
+    few = {"is": 4000, "smc": 10, "mixed": 4}[estimator]
+    runs = answers(
+        model,
+        [TEXT] * (1 if estimator == "is" else 200),
+        estimator=estimator,
+        proposal=proposal,
+        num_samples=few,
+        batch_size=2000,
+    )
+    log_p = (
+        runs[0].estimate.log_weights
+        if estimator == "is"
+        else [run.estimate.log_evidence for run in runs]
+    )
+    ratio = np.exp(np.array(log_p) - exact(model, ("aab",)))
+    stderr = ratio.std(ddof=1) / math.sqrt(len(ratio))
+    assert 0 < stderr < 0.06, "premise: precise enough to notice an error"
+    assert abs(ratio.mean() - 1) < 5 * stderr
+
+
+@pytest.mark.parametrize(
+    "estimator", ["canonical", "exact", "beam", "is", "smc", "mixed"]
+)
+def test_a_string_that_is_never_written_is_named(never, estimator):
+    model = never("a", "ab", "ba", "aab")  # b alone is left
+    for contexts in (None, ["bb"]):
+        with pytest.raises(ValueError, match=r"text/0.*probability of zero"):
+            answers(model, ["bab"], contexts, estimator=estimator, num_samples=10)
+
+
+@pytest.mark.parametrize("estimator", ["canonical", "mixed"])
+def test_scores_that_are_no_probabilities_are_refused(estimator):
+    model = Tokens(tiny_causal.network(tiny_causal.letters()))
+    with torch.no_grad():
+        model.network.model.transformer.ln_f.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="scores that are no probabilities"):
+        answers(model, [TEXT], estimator=estimator)
