@@ -123,8 +123,9 @@ def tests_of(path: Path) -> list[list[str]]:
     room = path.relative_to(PROJECT / "lm_latent_eval").parts[0]
     folder = PROJECT / "tests" / room
     nearest = folder / f"test_{path.stem}.py"
-    own = [str(path), *([str(nearest)] if nearest.exists() else [])]
-    return [own, [str(folder)], *([test] for test in WIDER.get(room, ()))]
+    # Apart: pytest imports a module for its examples once more, under the same name.
+    own = [[str(path)], *([[str(nearest)]] if nearest.exists() else [])]
+    return [*own, [str(folder)], *([test] for test in WIDER.get(room, ()))]
 
 
 def passes(tests: list[str], mutant: Mutant | None, seconds: int) -> tuple[bool, float]:
