@@ -93,10 +93,10 @@ class Steps:
             tilt=log_psi and (lambda place, contexts: log_psi(place, contexts) * tilt),
         )
 
-    def tilted_mention(
+    def tilted(
         self, place: Tensor, context: Tensor, slots: Tensor, last: Tensor, count: Tensor
-    ) -> Tensor:
-        r"""Return what q(r_t) is proportional to if there is a tilt.
+    ) -> tuple[Tensor, Tensor]:
+        r"""Return what q(r_t) and q(e_t) are proportional to if there is a tilt.
 
         .. math::
             q(r_t = 0) \propto p(r_t = 0) \, \psi(g), \qquad
@@ -112,12 +112,13 @@ class Steps:
             count: Entities so far, (R,).
 
         Returns:
-            Nats, (R, 2).
+            Nats, (R, 2) and (R, S).
         """
         score = self._slot_score(place, slots, last, count)
+        tilted = score + self._log_psi(place, slots)
         none = self.log_psi(place, context)
-        some = (score + self._log_psi(place, slots)).logsumexp(-1) - score.logsumexp(-1)
-        return self.mention[place] + torch.stack([none, some], -1)
+        some = tilted.logsumexp(-1) - score.logsumexp(-1)
+        return self.mention[place] + torch.stack([none, some], -1), tilted
 
     def log_slot(
         self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor

@@ -35,7 +35,7 @@ def log_softmax_at(column: Tensor, p: Tensor, q: Tensor) -> Tensor:
         tensor([[0., nan]])
     """
     shift_p, shift_q = p.amax(1, keepdim=True), q.amax(1, keepdim=True)
-    sums = (p - shift_p).exp() @ (q - shift_q).exp().T
+    sums = (p - shift_p).exp_() @ (q - shift_q).exp_().T
     number = torch.finfo(p.dtype)
     sums = sums.masked_fill(sums < p.shape[1] * number.tiny / number.eps, torch.nan)
     at = p.gather(1, column[:, None]) + q.T[column]

@@ -185,10 +185,8 @@ class Following:
             return self.steps.mention[place]
         vectors, which = self._contexts
         before = torch.where(t > 0, which[row, t - 1], row)
-        memory = self._memory(row, t)
-        return self.steps.tilted_mention(place, vectors[before], *memory).log_softmax(
-            -1
-        )
+        mention, _ = self.steps.tilted(place, vectors[before], *self._memory(row, t))
+        return mention.log_softmax(-1)
 
     def _memory(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return every slot when token t is decided, when it moved, and how many."""

@@ -34,7 +34,7 @@ def weighted_contexts(
     batch, histories = log_w.shape
     row = torch.arange(batch * histories, device=log_w.device)
     place = row // histories * steps.num_tokens
-    walk = Unfolding.after(state, histories).settled(steps, row, place)
+    walk = Unfolding.after(state, histories).settled(steps, row >= 0, place)
     memory = walk.memory
     log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
     log_mention = steps.mention[place]

@@ -46,18 +46,18 @@ class Unfolding:
             self.context[index],
         )
 
-    def settled(self, steps: Steps, row: Tensor, place: Tensor) -> Unfolding:
+    def settled(self, steps: Steps, going_on: Tensor, place: Tensor) -> Unfolding:
         """Move the slots of the last tokens' entities *in place*; return the rows.
 
         A mention that goes on is worded by the slot that it has moved so far.
 
         Args:
             steps: Of the text.
-            row: Rows that go on, (N,).
-            place: The places of their next tokens, (N,).
+            going_on: Which rows go on, (R,).
+            place: The places of their next tokens, (R,).
         """
-        mentioned = self.entity[row] != NOBODY
-        row, place = row[mentioned], place[mentioned]
+        (row,) = ((self.entity != NOBODY) & going_on).nonzero(as_tuple=True)
+        place = place[row]
         entity = self.entity[row]
         memory = self.memory.widened(int(entity.max()) + 1 if len(row) else 0)
         slot = steps.moved(place, memory.slots[row, entity])
@@ -65,15 +65,6 @@ class Unfolding:
         inside = self.remaining[row] > 0
         self.context[row[inside]] = slot[inside]
         return replace(self, memory=memory)
-
-    def log_mention(self, steps: Steps, row: Tensor, place: Tensor) -> Tensor:
-        """Return log q(r_t) of rows that stand between mentions, (N, 2) nats."""
-        if steps.tilt is None:
-            return steps.mention[place]
-        memory = self.memory[row]
-        return steps.tilted_mention(
-            place, self.context[row], memory.slots, memory.last, memory.count
-        ).log_softmax(-1)
 
 
 def sample_chains(
@@ -88,37 +79,43 @@ def sample_chains(
     Every decision is drawn: whether there is a mention by the first random number of
     its token, of whom by the second, how long by the third.
     """
-    batch = len(length)
+    batch, device = len(length), length.device
     walk = Unfolding.after(state, num_samples)
-    found = length.new_zeros(2, batch * num_samples, steps.num_tokens)
-    log_q = torch.zeros(batch * num_samples, dtype=torch.float64, device=length.device)
+    text = torch.arange(batch, device=device).repeat_interleave(num_samples)
+    found = length.new_zeros(2, len(text), steps.num_tokens)
+    log_q = torch.zeros(len(text), dtype=torch.float64, device=device)
     for t in range(steps.num_tokens):
-        (row,) = (length > t).repeat_interleave(num_samples).nonzero(as_tuple=True)
-        place = row // num_samples * steps.num_tokens + t
-        walk = walk.settled(steps, row, place)
-        u = uniforms(t).flatten(0, 1)
+        going_on, place = length[text] > t, text * steps.num_tokens + t
+        walk = walk.settled(steps, going_on, place)
+        memory, u = walk.memory, uniforms(t).flatten(0, 1)
         # Inside a mention there is nothing to decide.
-        free = walk.remaining[row] == 0
-        walk.entity[row[free]] = NOBODY
-        walk.remaining[row[~free]] -= 1
-        row, place = row[free], place[free]
-        log_mention = walk.log_mention(steps, row, place)
-        mention = invert_cdf(log_mention.exp(), u[row, 0])
-        log_q[row] += _chosen(log_mention, mention)
-        row, place = row[mention == 1], place[mention == 1]
-        memory = walk.memory[row]
-        log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
+        inside = going_on & (walk.remaining > 0)
+        walk.entity.masked_fill_(~inside, NOBODY)
+        walk.remaining.sub_(1).masked_fill_(~inside, 0)
+        if steps.tilt is None:
+            log_mention, tilted = steps.mention[place], None
+        else:
+            slots = memory.slots, memory.last, memory.count
+            log_mention, tilted = steps.tilted(place, walk.context, *slots)
+            log_mention = log_mention.log_softmax(-1)
+        mention = invert_cdf(log_mention.exp(), u[:, 0])
+        free = going_on & ~inside
+        log_q += _chosen(log_mention, mention).masked_fill(~free, 0.0)
+        (row,) = (free & (mention == 1)).nonzero(as_tuple=True)
+        place, count = place[row], memory.count[row]
+        if tilted is None:
+            log_slot = steps.log_slot(place, memory.slots[row], memory.last[row], count)
+        else:
+            log_slot = tilted[row].log_softmax(-1)
         slot = invert_cdf(log_slot.exp(), u[row, 1])
-        vector = walk.memory.slots[row, slot]
+        vector = memory.slots[row, slot]
         log_length = steps.log_length(place, vector)
         remaining = invert_cdf(log_length.exp(), u[row, 2])
         log_q[row] += _chosen(log_slot, slot) + _chosen(log_length, remaining)
-        walk.entity[row] = torch.where(slot == 0, memory.count + 1, slot)
+        walk.entity[row] = torch.where(slot == 0, count + 1, slot)
         walk.remaining[row] = remaining
         walk.context[row] = vector
-        going_on = length.repeat_interleave(num_samples) > t
-        found[0, :, t] = walk.entity.masked_fill(~going_on, 0)
-        found[1, :, t] = walk.remaining.masked_fill(~going_on, 0)
+        found[0, :, t], found[1, :, t] = walk.entity, walk.remaining
     found = found.view(2, batch, num_samples, -1)
     return Chains(found[0], found[1]), log_q.view(batch, num_samples)
 
@@ -154,12 +151,11 @@ def beam_chains(
     found = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
         going_on = length > t
-        (row,) = (
-            ((score > -torch.inf) & going_on[:, None]).flatten().nonzero(as_tuple=True)
-        )
-        place = row // width * num_tokens + t
-        walk = walk.settled(steps, row, place)
-        option = log_options(steps, walk[row], place).double()
+        there = ((score > -torch.inf) & going_on[:, None]).flatten()
+        place = (texts * num_tokens + t).expand(-1, width).flatten()
+        walk = walk.settled(steps, there, place)
+        (row,) = there.nonzero(as_tuple=True)
+        option = log_options(steps, walk[row], place[row]).double()
         option = option + score.flatten()[row, None]
         total = option.new_full((batch * width, option.shape[1]), -torch.inf)
         total[row] = option
@@ -195,13 +191,14 @@ def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
     mention of slot s (0: a new entity) with l further tokens.
     """
     memory = walk.memory
-    log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
+    slots = memory.slots, memory.last, memory.count
+    if steps.tilt is None:
+        log_mention, log_slot = steps.mention[place], steps.log_slot(place, *slots)
+        going_on = torch.zeros_like(log_slot[:, 0])
+    else:
+        log_mention, tilted = steps.tilted(place, walk.context, *slots)
+        log_slot, going_on = tilted.log_softmax(-1), steps.log_psi(place, walk.context)
     log_length = steps.log_length(place, memory.slots)
-    log_mention, going_on = steps.mention[place], log_slot.new_zeros(len(place))
-    if steps.tilt is not None:
-        slots = memory.slots, memory.last, memory.count
-        log_mention = steps.tilted_mention(place, walk.context, *slots)
-        going_on = steps.log_psi(place, walk.context)
     begin = log_mention[:, 1, None, None] + log_slot[..., None] + log_length
     option = torch.cat([log_mention[:, :1], begin.flatten(1)], 1)
     inside = walk.remaining > 0

@@ -35,8 +35,8 @@ SMALLEST_ACTION = 1e-7
 
 WORDS_AT_ONCE = 1 << 12
 """Rows of word scores held at a time, at most."""
-TABLE = 1 << 24
-"""Scores (rows x words) held at a time."""
+TABLE = 1 << 21
+"""Scores (rows x words) held at a time: what fits in the cache is normalised faster."""
 
 
 class StackCell(nn.Module):

@@ -69,7 +69,9 @@ def test_hidden_states_and_slots(case):
         begin = type(chains)(*(x[..., :t] for x in chains))
         state = model.advance(model.encode(batch.piece(0, t)), begin)
         next_one = model.encode(batch.piece(t, t + 1), state)
-        memory = Unfolding.after(state, 1).settled(next_one.steps, zero, zero).memory
+        memory = (
+            Unfolding.after(state, 1).settled(next_one.steps, zero == 0, zero).memory
+        )
         number = golden_slots["num_embeddings"]
         assert memory.count.item() == number - 1
         slots = torch.tensor(golden_slots["embeddings"], dtype=torch.float64)

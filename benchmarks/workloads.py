@@ -1,0 +1,138 @@
+"""What ``speed.py`` measures: models with random weights, texts and settings by name.
+
+Sizes are those of the papers. Weights are random, but for what decides how much there
+is to do: how often something is mentioned, and how peaked the proposal is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.modeling import EntityNLM
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.pretrained import Pretrained
+from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import START
+
+WORDS, SEED = 10_000, 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, a proposal and texts."""
+
+    model: str
+    """A name of ``MODELS``."""
+    proposal: str
+    temperature: float = 1.0
+    num_texts: int = 1
+    length: int = 199
+
+
+def texts(number: int, length: int) -> TokenBatch:
+    """Return texts of random words."""
+    dice = random.Random(SEED)
+    words = [[dice.randrange(4, WORDS) for _ in range(length)] for _ in range(number)]
+    return TokenBatch.collate(words, first=START)
+
+
+def kglm() -> KGLM:
+    """Build a KGLM over 10,000 entities with 20 edges each, of which few are walked."""
+    dice = random.Random(SEED)
+    names = [f"entity {i}" for i in range(9_999)]
+    graph = KnowledgeGraph.build(
+        [
+            (name, f"relation {dice.randrange(500)}", dice.choice(names))
+            for name in names
+            for _ in range(20)
+        ],
+        {
+            n: [[dice.randrange(4, WORDS) for _ in range(2)] for _ in range(2)]
+            for n in names
+        },
+        max_aliases=4,
+        max_alias_words=8,
+        inverse=False,
+    )
+    config = KGLMConfig(
+        vocab_size=WORDS,
+        num_entities=graph.num_entities,
+        num_relations=len(graph.relation_names),
+        token_embedding_dim=300,
+        entity_embedding_dim=100,
+        hidden_size=300,
+        num_layers=3,
+        proposals=["peeking"],
+    )
+    model = KGLM(config, graph)
+    for trunk in (model.generative.trunk, model.proposals["peeking"]):
+        trunk.mention.bias.data = torch.tensor([2.2, 0.0, 0.0, 0.3])
+    return model
+
+
+def entitynlm(score_of_none: float) -> EntityNLM:
+    """Build an EntityNLM; the higher the score, the rarer are mentions."""
+    config = EntityNLMConfig(
+        vocab_size=WORDS,
+        embedding_dim=300,
+        hidden_size=300,
+        num_layers=1,
+        max_mention_length=100,
+        tie_weights=False,
+    )
+    model, batch = EntityNLM(config), texts(1, 199)
+    for trunk in (model.generative.trunk, *model.proposals.values()):
+        trunk.length.bias.data = -0.9 * torch.arange(100.0)
+        hidden, _ = trunk.read(batch.inputs, batch.length, None)
+        mean = hidden[0].mean(0)
+        trunk.mention.weight.data[0] += score_of_none * mean / mean.dot(mean)
+    return model
+
+
+def rnng() -> RNNG:
+    """Build an RNNG as the original's weights begin."""
+    config = RNNGConfig(
+        vocab_size=WORDS,
+        hidden_size=256,
+        proposal_size=256,
+        num_layers=2,
+        sentence_ends=False,
+    )
+    model = RNNG(config)
+    for weight in model.parameters():
+        torch.nn.init.uniform_(weight, -0.1, 0.1)
+    return model
+
+
+MODELS: dict[str, Callable[[], Pretrained]] = {
+    "kglm": kglm,
+    "entitynlm": lambda: entitynlm(3.0),
+    "entitynlm, untrained": lambda: entitynlm(0.0),
+    "rnng": rnng,
+}
+WORKLOADS = {
+    "kglm": Workload("kglm", "peeking"),
+    "entitynlm": Workload("entitynlm", "adapted"),
+    "entitynlm, dense": Workload("entitynlm, untrained", "peeking"),
+    "rnng, even": Workload("rnng", "crf", 2.0, num_texts=10, length=20),
+    "rnng, peaked": Workload("rnng", "crf", 0.002, num_texts=10, length=20),
+}
+"""``dense``: two tokens of three are mentions. ``even``: all trees are about as likely
+under q; ``peaked``: a few have most of it."""
+
+
+def build(workload: Workload) -> tuple[Pretrained, TokenBatch]:
+    """Return a workload's model and texts."""
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        model = MODELS[workload.model]().eval().requires_grad_(False)
+    return model, texts(workload.num_texts, workload.length)
