@@ -123,8 +123,9 @@ def tests_of(path: Path) -> list[list[str]]:
     room = path.relative_to(PROJECT / "lm_latent_eval").parts[0]
     folder = PROJECT / "tests" / room
     nearest = folder / f"test_{path.stem}.py"
-    own = [str(path), *([str(nearest)] if nearest.exists() else [])]
-    return [own, [str(folder)], *([test] for test in WIDER.get(room, ()))]
+    # Apart: pytest imports a module for its examples once more, under the same name.
+    own = [[str(path)], *([[str(nearest)]] if nearest.exists() else [])]
+    return [*own, [str(folder)], *([test] for test in WIDER.get(room, ()))]
 
 
 def passes(tests: list[str], mutant: Mutant | None, seconds: int) -> tuple[bool, float]:
@@ -140,9 +141,9 @@ def passes(tests: list[str], mutant: Mutant | None, seconds: int) -> tuple[bool,
             _put_in_place(mutant)
         import pytest
 
-        # What is preloaded has imported a plugin (anyio), which pytest warns of.
-        quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *quiet, *tests]))
+        # Plain: pytest would compile a file that it is given itself, as it stands.
+        how = ("-x", "-q", "-p", "no:cacheprovider", "--assert=plain")
+        os._exit(pytest.main([*how, *tests]))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code in (0, NO_TESTS), _children() - before
@@ -182,6 +183,10 @@ def main() -> int:
     every = [mutant for path in paths for mutant in mutants(path)]
     chosen = random.Random(args.seed).sample(every, min(args.number, len(every)))
     print(f"{len(chosen)} of {len(every):,} mutants", flush=True)
+    path = chosen[0].path
+    broken = Mutant(path, 1, "nothing but an error", ast.parse("raise ImportError"))
+    if passes(tests_of(path)[0], broken, 3600)[0]:
+        raise SystemExit("mutants are not put in place")
     clean: dict[str, float] = {}
     survived = []
     for mutant in chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -128,9 +129,9 @@ class Estimate:
     estimator: str
     """The estimator's name, such as "is" or "beam"."""
 
-    log_weights: tuple[float, ...] = field(default=(), repr=False)
-    """Log-weights in nats in the order drawn; empty where there are none to combine
-    with another input's."""
+    log_weights: Sequence[float] = field(default=(), repr=False, hash=False)
+    """Log-weights in nats in the order drawn, an ``array`` of eight bytes each; empty
+    where there are none to combine with another input's."""
 
     unseen: float | None = None
     """Share of p(x) that so many draws are likely to miss, by what a search found
@@ -140,7 +141,9 @@ class Estimate:
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
 
     def __post_init__(self) -> None:
-        """Refuse what was not computed."""
+        """Refuse what was not computed, and pack the log-weights."""
+        if not isinstance(self.log_weights, array):
+            object.__setattr__(self, "log_weights", array("d", self.log_weights))
         if not math.isfinite(self.log_evidence):
             raise ValueError(f"log_evidence must be finite; got {self.log_evidence}")
         for error in (self.draws_stderr, 0.0 if self.stderr is None else self.stderr):
@@ -237,7 +240,7 @@ class Estimate:
             num_tokens=num_tokens,
             bound=bound,
             estimator=estimator,
-            log_weights=tuple(log_w.double().tolist()),
+            log_weights=array("d", log_w.detach().double().cpu().numpy().tobytes()),
         )
 
     @classmethod

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 MUCH = 10**8
 """Words scored (words x latents) that take minutes at least."""
-ESTIMATED, KEPT = 88, 32
+ESTIMATED, KEPT = 88, 8
 """Bytes that a log-weight takes while its text is estimated, and in an ``Estimate``."""
 DECISION = 16
 """Bytes, at least, of what a latent decides on a word, where it is held."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -270,7 +271,7 @@ def line_of(values: dict[str, Any]) -> bytes:
 
 def plain(value: Any) -> Any:
     """Write infinities as strings: JSON has no number for them."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | array):
         return [plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -40,7 +40,9 @@ from lm_latent_eval.text.corpora import stream_texts
 logger = logging.getLogger(__name__)
 
 WORDS = 1 << 14
-"""Words of a block: what a worker does at a time, and what is done again if it dies."""
+"""The most words of a block: what a worker does at a time, and again if it dies."""
+SHARES = 8
+"""Blocks that each worker gets, if not more: then all end at about the same time."""
 KIND = "scored corpus"
 
 
@@ -85,7 +87,7 @@ def score_corpus(
     output: Path,
     *,
     workers: int,
-    words: int = WORDS,
+    words: int | None = None,
 ) -> Record:
     """Score a file of texts on the cluster of ``RAY_ADDRESS``, or on this machine.
 
@@ -94,7 +96,7 @@ def score_corpus(
         data: Texts, as ``estimate`` reads them; only this process reads the file.
         output: A folder that every machine can write to.
         workers: How many; each has a processor, or with a device of CUDA a GPU.
-        words: Of a block.
+        words: Of a block; None is what gives every worker several.
 
     Returns:
         The answers of all texts, in their order.
@@ -109,6 +111,9 @@ def score_corpus(
     with only_writer(output, "the estimates so far"):
         settings.claim(output, claimed, KIND)
         found = _found(output)
+        if words is None:
+            total = sum(len(text.split()) for text in stream_texts(data))
+            words = max(1, min(WORDS, total // (SHARES * workers)))
         left = blocks(stream_texts(data), found, words)
         _run(opening, left, output, workers)
         return read(output)

@@ -32,6 +32,18 @@ def test_all_draws_choose_as_the_estimate_does():
         assert every.voted == right[int(most.argmax())]
 
 
+def test_answers_that_tie_share_the_credit():
+    """A third each, and nothing where every weight is zero."""
+    right = torch.tensor([0.0, 1.0, 0.0])
+    none = torch.zeros(2, dtype=torch.float64)
+    for log_w, credit in (
+        (torch.zeros(3, 2), 1 / 3),
+        (torch.full((3, 2), -math.inf), 0),
+    ):
+        [both] = accuracy_curve([log_w.double()], [none], [right], [2])
+        assert both.accuracy == both.voted == pytest.approx(credit)
+
+
 def test_the_error_of_draws_is_that_of_runs():
     """A question whose two draws disagree: right with probability 3/4 of four pairs."""
     log_w = torch.tensor([[0.9, 0.2], [0.1, 0.3]]).log()

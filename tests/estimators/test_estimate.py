@@ -195,7 +195,7 @@ def test_a_product_of_beams_is_a_strict_bound_without_error():
     assert both.bound is Bound.STRICT_LOWER
     assert (both.stderr, both.draws_stderr) == (None, 0)
     assert (both.effective_sample_size, both.pareto_k) == (None, None)
-    assert both.log_weights == ()
+    assert not both.log_weights
 
 
 def test_the_worst_part_speaks_for_the_product():
@@ -237,7 +237,7 @@ def test_what_is_sure_weighs_the_same_under_every_draw():
     product = Estimate.product([part([0.5, 0.25]), sure])
     weights = [math.exp(w) for w in product.log_weights]
     assert weights == pytest.approx([0.125, 0.0625])
-    assert Estimate.product([sure, sure]).log_weights == ()
+    assert not Estimate.product([sure, sure]).log_weights
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from tests.conftest import PROJECT
-from tests.harness.test_processes import LAUNCH, TASK
+from tests.harness.test_processes import ACCELERATE, TASK
 from tests.wrappers.cot import tiny
 
 QUESTIONS = ["a b", "c", "b b c a", "a c", "c c c", "b", "a a", "c b a"]
@@ -201,7 +201,7 @@ def test_a_killed_run_leaves_its_thoughts(
 @pytest.mark.slow
 def test_two_processes_think_as_one(work, whole, tmp_path):
     out = tmp_path / "out"
-    done = work(out, LAUNCH)
+    done = work(out, ACCELERATE)
     assert done.returncode == 0, done.stderr[-3000:]
     said, expected = whole
     assert json.loads((out / "said.json").read_text()) == said

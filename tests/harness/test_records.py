@@ -89,7 +89,7 @@ def test_answers_from_a_cache_are_in_the_record_too(run, tmp_path):
     assert again["config"]["latent_eval"]["requests"] == 0, "premise"
     found = written(again, tmp_path / "b" / "tiny")
     assert found == written(first, tmp_path / "a" / "tiny")
-    assert found["latent_perplexity"].answers[0].estimate.log_weights == (), (
+    assert not found["latent_perplexity"].answers[0].estimate.log_weights, (
         "nobody asked"
     )
 

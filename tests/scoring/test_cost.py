@@ -156,13 +156,13 @@ def test_the_command_refuses_in_one_line(model, checkpoint, text_file, capsys):
     assert ways(model, checkpoint, text_file)["estimate"](10**12) == 2
     (line,) = capsys.readouterr().err.splitlines()
     # 88 bytes a weight of the text at work, 16 a word of the half that is searched for,
-    # 32 a draw of each estimate, which are the other half.
-    assert "take 168,000.0 GB" in line
+    # 8 a draw of each estimate, which are the other half.
+    assert "take 144,000.0 GB" in line
     assert "draw fewer samples, or score fewer texts at a time" in line
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
-    need = 250 * 88 + 200 * 16 * 6 + 50 * 32 * 2
+    need = 250 * 88 + 200 * 16 * 6 + 50 * 8 * 2
     monkeypatch.setattr(cost, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):

@@ -27,6 +27,8 @@ from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 UNKNOWN = 1
 NUMBERS = 1 << 22
 """Numbers (pairs x dim x slots, pairs x words) gathered at a time."""
+SPARSE = 16
+"""Of so many products of a matrix one takes as long alone."""
 TABLE = 1 << 24
 """Scores (tokens x words, nodes x words) held at a time."""
 
@@ -222,7 +224,9 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
 
 
 def products(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return the scalar products of pairs of rows: one of matrices for each text.
+    """Return the scalar products of pairs of rows.
+
+    One product of matrices for each text, unless few of its products are asked for.
 
     Args:
         a: B texts of T positions, (B, T, V).
@@ -239,7 +243,13 @@ def products(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
     for x, t, n in zip(a, row.split(count), column.split(count), strict=True):
         # Each text has its own rows of b.
         needed, which = torch.unique(n, return_inverse=True)
-        found.append((x @ b[needed].T)[t % num_positions, which])
+        place = t % num_positions
+        if SPARSE * len(n) < num_positions * len(needed):
+            few = max(1, NUMBERS // SPARSE // a.shape[-1])
+            pairs = zip(place.split(few), n.split(few), strict=True)
+            found += [(x[i] * b[j]).sum(-1) for i, j in pairs]
+        else:
+            found.append((x @ b[needed].T)[place, which])
     return torch.cat(found)
 
 

@@ -7,11 +7,17 @@ from collections import Counter
 import pytest
 import torch
 
+from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.models.kglm import walk as walk_module
 from lm_latent_eval.models.kglm import words
+from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.unfolding import windows
 from lm_latent_eval.models.kglm.walk import Mention, Walk
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query
 from tests import large_graph, tiny_models
 
 TEXTS = [[4, 7, 90, 4, 3, 11], [150, 5, 4]]
@@ -105,3 +111,27 @@ def test_copies_are_scored_where_an_alias_has_a_word(kglm, monkeypatch):
     held = int((kglm.graph.aliases[node] != 0).sum())
     assert held == 9 * (0 + 4 + 1 + 4)
     assert sorted(scored) == sorted([len(node), held])
+
+
+def test_options_of_one_question_share_its_context(monkeypatch):
+    scorer = Scorer(load(CHECKPOINT), ScoringOptions.parse(num_samples=4))
+    read: list[int] = []
+    encode = KGLM.encode
+
+    def watching(self, batch, after=None):
+        read.append(int(batch.length.sum()))
+        return encode(self, batch, after)
+
+    monkeypatch.setattr(KGLM, "encode", watching)
+
+    def words(context: str) -> int:
+        read.clear()
+        options = enumerate(["the", "his", "of", "in"])
+        queries = [Query(n, "question", text, context) for n, text in options]
+        assert len([*scorer.score_continuations(queries)]) == 4
+        return sum(read)
+
+    context = "Piers Garbrand left Eskelmere at"
+    # Words of a context are read once for what was found, once for what was drawn.
+    longer = words(f"{context} {context}") - words(context)
+    assert longer == 2 * len(context.split())
