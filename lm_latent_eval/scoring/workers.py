@@ -162,12 +162,11 @@ class _Worker:
 def _run(
     opening: Opening, left: Iterator[pa.Table], output: Path, workers: int
 ) -> None:
-    import ray
-
+    ray = require("ray", extra="ray")
     # One processor more than there are workers: the one that writes.
     ours = not ray.is_initialized()
     if ours:
-        ray.init(**({} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers + 1}))
+        ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
     try:
         ray.data.DataContext.get_current().raise_original_map_exception = True
         references = [ray.put(block) for block in left]
