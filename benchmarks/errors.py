@@ -80,26 +80,36 @@ def _digits(error: float) -> int:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default=str(CHECKPOINT))
+    parser.add_argument("--pretrained", type=Path, default=CHECKPOINT)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--every", type=int, default=1, help="score one text of these")
+    parser.add_argument("--skip", type=int, default=0, help="texts before the first")
     parser.add_argument("--most", type=int, default=40, help="texts")
     parser.add_argument("--words", type=int, default=64, help="of a text, at most")
-    parser.add_argument("--width", type=int, default=400, help="of reference beams")
+    parser.add_argument("--width", type=int, default=1000, help="of reference beams")
     parser.add_argument("--draws", type=int, default=20_000, help="of references")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("settings", nargs="*", default=SETTINGS)
+    parser.add_argument("--references", type=Path, help="where they are kept")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--settings", nargs="+", default=SETTINGS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    checkpoint = lm_latent_eval.load(arguments.model).checkpoint
+    checkpoint = lm_latent_eval.load(arguments.pretrained).checkpoint
     texts = texts_of(
         checkpoint,
         arguments.data,
         every=arguments.every,
         most=arguments.most,
         words=arguments.words,
+        skip=arguments.skip,
     )
-    truth = of_texts(checkpoint, texts, width=arguments.width, most=arguments.draws)
+    truth = of_texts(
+        checkpoint,
+        texts,
+        width=arguments.width,
+        most=arguments.draws,
+        kept=arguments.references,
+    )
     tokens = sum(len(text.words) for text in texts)
     nats = -math.fsum(t.log_p for t in truth) / tokens
     loose = sum(t.stderr > 0.02 for t in truth)
@@ -112,8 +122,8 @@ def main() -> None:
     )
     for setting in arguments.settings:
         runs = [
-            estimates(checkpoint, texts, setting, seed)
-            for seed in range(arguments.seeds)
+            estimates(checkpoint, texts, setting, arguments.seed + n)
+            for n in range(arguments.seeds)
         ]
         print(row(setting, runs, truth), flush=True)
 

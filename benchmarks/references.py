@@ -157,13 +157,19 @@ def _beside(one: Particles, other: Particles) -> Particles:
 
 
 def texts_of(
-    checkpoint: Checkpoint, data: Path, *, every: int, most: int, words: int
+    checkpoint: Checkpoint,
+    data: Path,
+    *,
+    every: int,
+    most: int,
+    words: int,
+    skip: int = 0,
 ) -> list[Text]:
     """Read every N-th text of a file, and keep those that are not too long."""
     cutter = Scorer(checkpoint, ScoringOptions(), quiet=True).cut
     return [
         text
-        for number, string in enumerate(read_texts(data)[::every])
+        for number, string in enumerate(read_texts(data)[skip::every])
         for text in cutter.whole(Query(number, f"text/{number}", string))
         if 0 < len(text.words) <= words
     ][:most]

@@ -26,9 +26,6 @@ MOST_UNSEEN = 0.99
 LITTLE, MOST_OF_LITTLE = 0.1, 0.5
 """The same where a search found less than this share of p(x): it may not stand for the
 rest, so draws have to see more of what it found."""
-LEFT = 0.2
-"""Share of p(x) that a search is thought to leave at least, and share of what it leaves
-that draws are thought to see: where they find little, little need not be there."""
 LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""
 
@@ -380,14 +377,11 @@ class Estimate:
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
         r"""Give the error that holds if what a search found stands for all of p(x).
 
-        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2
-            + \log^2 \Bigl(1 + r \frac{u}{1 - u}\Bigr)
+        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
 
-        r is the share of p(x) that is left to draws. If they see but 1 - u of it, the
-        rest is larger than r by r u / (1 - u), and log p-hat too low by the logarithm.
-        What a search has summed is not missed: r is five times what the draws say is
-        left, a fifth at least and 1 at most (``LEFT``). It is 1 where draws are of a
-        proposal that the search did not go by; the logarithm is -log(1 - u) then.
+        If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). What the
+        search has summed is not missed, so this is cautious; but how much it has left
+        is known from draws alone, and those that miss much say that little is left.
 
         There is no error where u is above ``MOST_UNSEEN``, which is to say that search
         and draws contradict each other (``MOST_OF_LITTLE`` where the search found
@@ -409,8 +403,6 @@ class Estimate:
             0.117
             >>> round(estimate.checked(0.01, found=0.99).stderr, 3)
             0.117
-            >>> round(estimate.checked(0.4, found=0.99).stderr, 3)
-            0.171
             >>> round(estimate.checked(0.4, found=0.8).stderr, 3)
             0.524
             >>> estimate.checked(0.4, found=0.5, same=False).stderr is None
@@ -419,12 +411,10 @@ class Estimate:
             True
         """
         most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
-        rest = 1 - found
         known = unseen <= most and self.draws_stderr <= LARGEST
-        if not known or (rest > LITTLE and not same):
+        if not known or (found < 1 - LITTLE and not same):
             return replace(self, stderr=None, unseen=unseen)
-        left = min(max(rest / LEFT, LEFT), 1.0) if same else 1.0
-        missed = math.log1p(left * unseen / (1 - unseen))
+        missed = -math.log1p(-unseen)
         return replace(
             self, stderr=math.hypot(self.draws_stderr, missed), unseen=unseen
         )
