@@ -67,7 +67,7 @@ def test_estimate(checkpoint, text_file, tmp_path):
 
     def records(output: Path) -> tuple[str, dict[int, str]]:
         head, *lines = output.read_text().splitlines()
-        found = {json.loads(line)["index"]: line for line in lines}
+        found = {json.loads(line)["document"]: line for line in lines}
         assert len(found) == len(lines), "no record twice"
         return head, found
 

@@ -112,6 +112,7 @@ def _by_workers(args: argparse.Namespace) -> None:
         args.checkpoint,
         scoring(args),
         model=args.model,
+        revision=args.revision,
         batch_size=args.batch_size,
         max_batch_size=args.max_batch_size,
         device=args.device,

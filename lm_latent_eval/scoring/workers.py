@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ WORDS = 1 << 14
 """The most words of a block: what a worker does at a time, and again if it dies."""
 SHARES = 8
 """Blocks that each worker gets, if not more: then all end at about the same time."""
+DEATHS = 3
+"""How often a worker is started again, and its block given out again, before the run
+ends: what kills each worker that gets it would go round for ever."""
 KIND = "scored corpus"
 
 
@@ -54,10 +57,17 @@ class Opening:
     """A path or repository that every machine has."""
     options: dict[str, Any]
     model: str | None = None
+    revision: str | None = None
     batch_size: int | str | None = None
     max_batch_size: int | str | None = None
     device: str | None = None
     dtype: str | None = None
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether each worker is to have one for itself."""
+        device = self.device or parse_device(None).type
+        return device.startswith("cuda")
 
     def scorer(self) -> TextScorer:
         """Load the model.
@@ -68,6 +78,7 @@ class Opening:
         opened = open_model(
             self.checkpoint,
             model=self.model,
+            revision=self.revision,
             options=self.options,
             dtype=parse_dtype(self.dtype),
             device=parse_device(self.device),
@@ -103,14 +114,16 @@ def score_corpus(
 
     Raises:
         ModuleNotFoundError: If Ray is not installed.
-        ValueError: If a text cannot be scored, or the folder is of another run.
+        ValueError: If a text cannot be scored, or the folder is of something else.
+        RuntimeError: If workers die again and again at the same texts.
     """
     whole("--workers", workers, 1)
     require("ray", extra="ray")
     claimed = settings_of(opening.scorer(), stream_texts(data))
     with only_writer(output, "the estimates so far"):
+        _refuse_other_files(output)
         settings.claim(output, claimed, KIND)
-        found = _found(output)
+        found = _found(output, claimed["num_texts"])
         if words is None:
             total = sum(len(text.split()) for text in stream_texts(data))
             words = max(1, min(WORDS, total // (SHARES * workers)))
@@ -167,6 +180,8 @@ def _run(
     ours = not ray.is_initialized()
     if ours:
         ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
+    # Ray hides from a worker all GPUs but its own, which is the first that it sees.
+    opening = replace(opening, device="cuda") if opening.needs_gpu else opening
     try:
         ray.data.DataContext.get_current().raise_original_map_exception = True
         references = [ray.put(block) for block in left]
@@ -179,24 +194,52 @@ def _run(
             batch_size=None,
             batch_format="pyarrow",
             num_cpus=1,
-            num_gpus=1 if str(opening.device).startswith("cuda") else 0,
+            num_gpus=1 if opening.needs_gpu else 0,
+            max_restarts=DEATHS,
+            max_task_retries=DEATHS,
         ).write_parquet(str(output.resolve()))
     except ray.exceptions.RayTaskError as err:
         raise err.cause from err  # the worker's own error, which names the text
+    except ray.exceptions.ActorDiedError as err:
+        raise RuntimeError(
+            f"workers died {DEATHS + 1} times at the same texts; what others found is "
+            f"in {output}. Is memory enough? A smaller --batch-size needs less ({err})"
+        ) from err
     finally:
         if ours:
             ray.shutdown()
 
 
-def _found(output: Path) -> set[int]:
-    """Return the texts that an interrupted run has scored; drop files cut short."""
+def _refuse_other_files(output: Path) -> None:
+    """Leave a folder alone whose files are not ours."""
+    ours = (output / settings.SETTINGS_FILE).exists()
+    if not ours and any(output.glob("*.parquet")):
+        raise ValueError(
+            f"{output} has Parquet files of something else: give --output a new folder"
+        )
+
+
+def _found(output: Path, num_texts: int) -> set[int]:
+    """Return the texts that an interrupted run has scored; drop files cut short.
+
+    Raises:
+        ValueError: If a file is whole, and has other rows than answers to these texts.
+    """
     found: set[int] = set()
     for path in output.glob("*.parquet"):
         try:
-            found.update(pq.read_table(path, columns=["document"])[0].to_pylist())
+            file = pq.ParquetFile(path)
         except pa.ArrowInvalid:
             logger.warning("%s was cut short: its texts are scored again", path)
             path.unlink()
+            continue
+        with file:
+            if file.schema_arrow.names != SCHEMA.names:
+                raise ValueError(f"{path} has no answers in it: move it elsewhere")
+            documents = file.read(columns=["document"])[0].to_pylist()
+        if not all(0 <= n < num_texts for n in documents):
+            raise ValueError(f"{path} answers other texts: move it elsewhere")
+        found.update(documents)
     return found
 
 
@@ -214,4 +257,5 @@ def read(output: Path) -> Record:
     for one, other in pairwise(answers):
         if one.index == other.index:
             raise ValueError(f"{output} has text {one.index} twice: remove a file")
-    return Record(TASK, claimed, answers, len(answers) == claimed["num_texts"])
+    found = [answer.index for answer in answers]
+    return Record(TASK, claimed, answers, found == [*range(claimed["num_texts"])])

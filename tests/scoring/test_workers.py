@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import ModuleType
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,8 +16,9 @@ from lm_latent_eval import settings
 from lm_latent_eval.cli import main
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import workers
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of, table_of
-from lm_latent_eval.scoring.workers import blocks
+from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
 from tests.conftest import PROJECT
 from tests.rounding import agree
 
@@ -26,7 +29,8 @@ from pathlib import Path
 
 from lm_latent_eval.scoring.workers import Opening, score_corpus
 
-checkpoint, data, output, killed = sys.argv[1:]
+checkpoint, data, output, killed, times = sys.argv[1:]
+once = times == "once"
 
 class Dying(Opening):
     def scorer(self):
@@ -35,8 +39,8 @@ class Dying(Opening):
 
         def scoring(queries):
             told = Path(killed)
-            # Once, by the worker that is given this text.
-            if any(q.index == 8 for q in queries) and not told.exists():
+            # By the worker that is given this text: once, or whichever it is.
+            if any(q.index == 8 for q in queries) and not (once and told.exists()):
                 told.write_text(str(here))
                 os.kill(here, signal.SIGKILL)
             return score_texts(queries)
@@ -73,7 +77,7 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     pq.write_table(table_of([row_of(answer) for answer in known]), kept)
     cut.write_bytes(kept.read_bytes()[:-9])
     (tmp_path / "script.py").write_text(SCRIPT)
-    run(tmp_path / "script.py", spelled_directory, data, output, killed)
+    run(tmp_path / "script.py", spelled_directory, data, output, killed, "once")
     assert killed.exists(), "premise"
     assert not cut.exists()
     [found] = read(output)
@@ -88,6 +92,18 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     assert "of another scored corpus (seed is 0 there" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_text_that_kills_every_worker_ends_the_run(spelled_directory, data, tmp_path):
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    output, killed = tmp_path / "scores", tmp_path / "killed"
+    with pytest.raises(AssertionError, match=r"workers died 4 times at the same texts"):
+        run(tmp_path / "script.py", spelled_directory, data, output, killed, "always")
+    assert killed.exists(), "premise"
+    [found] = read(output)
+    assert not found.finished
+
+
 def run(*arguments):
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -99,6 +115,61 @@ def run(*arguments):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture
+def no_ray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.setattr(workers, "_run", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_files_of_something_else_are_left_alone(spelled_directory, data, tmp_path):
+    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
+    corpus = tmp_path / "corpus.parquet"
+    pq.write_table(pa.table({"text": TEXTS}), corpus)
+    with pytest.raises(ValueError, match="has Parquet files of something else"):
+        score_corpus(opening, data, tmp_path, workers=2)
+    corpus.rename(tmp_path / "moved")
+    assert not score_corpus(opening, data, tmp_path, workers=2).finished
+    (tmp_path / "moved").rename(corpus)
+    with pytest.raises(ValueError, match=r"corpus\.parquet has no answers in it"):
+        score_corpus(opening, data, tmp_path, workers=2)
+    assert corpus.exists()
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_answers_to_other_texts_are_refused(spelled_directory, data, tmp_path):
+    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
+    score_corpus(opening, data, tmp_path, workers=2)
+    row = row_of(replace(Answer.exact(-3.0, "a text"), index=len(TEXTS)))
+    pq.write_table(table_of([row]), tmp_path / "more.parquet")
+    with pytest.raises(ValueError, match=r"more\.parquet answers other texts"):
+        score_corpus(opening, data, tmp_path, workers=2)
+
+
+def test_a_worker_opens_the_revision_that_was_asked_for(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(workers, "open_model", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr(workers, "scorer_of", lambda *_, **__: None)
+    Opening("someone/model", {}, revision="abc", device="cpu").scorer()
+    assert asked["revision"] == "abc"
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "needed"),
+    [
+        (None, True, True),
+        (None, False, False),
+        ("cuda:1", False, True),
+        ("cpu", True, False),
+    ],
+)
+def test_workers_take_the_gpu_that_one_process_would(
+    device, there, needed, monkeypatch
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    assert Opening("x", {}, device=device).needs_gpu == needed
 
 
 def test_blocks_have_what_is_left():

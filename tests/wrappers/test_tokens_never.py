@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import processors
 
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, MissedSupportError
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.modeling import Tokens
 from tests import tiny_causal
 from tests.wrappers.test_tokens_estimators import answers
 
 TEXT = "aabab"
-TOKENS = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aab": 4}
+TOKENS = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aab": 4, tiny_causal.END: 5}
 
 
 @pytest.fixture
 def never():
     """Return a model, and a function that takes tokens from its network."""
-    model = Tokens(tiny_causal.network(tiny_causal.letters()))
+    return without_tokens(tiny_causal.letters())
+
+
+def without_tokens(tokenizer):
+    model = Tokens(tiny_causal.network(tokenizer))
     banned, forward = [], model.network.model.forward
 
     def masked(input_ids, **more):
@@ -98,6 +106,40 @@ def test_a_string_that_is_never_written_is_named(never, estimator):
     for contexts in (None, ["bb"]):
         with pytest.raises(ValueError, match=r"text/0.*probability of zero"):
             answers(model, ["bab"], contexts, estimator=estimator, num_samples=10)
+
+
+@pytest.mark.parametrize(
+    "estimator", ["canonical", "exact", "beam", "is", "smc", "mixed"]
+)
+def test_a_special_token_that_is_never_written_is_named(estimator):
+    """The tokenizer puts one before every text; it is scored, and not summed over."""
+    tokenizer, mark = tiny_causal.letters(), tiny_causal.END
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{mark} $A", special_tokens=[(mark, TOKENS[mark])]
+    )
+    without = without_tokens(tokenizer)
+    [answer] = answers(without(), [TEXT], estimator=estimator, num_samples=10)
+    assert math.isfinite(answer.estimate.log_evidence), "premise: it is scored"
+    with pytest.raises(MissedSupportError, match=r"text/0.*probability of zero"):
+        answers(without(mark), [TEXT], estimator=estimator, num_samples=10)
+
+
+def test_an_impossible_segmentation_leaves_no_room_in_a_beam(never):
+    """One pass says that the canonical one is impossible, steps, rounded, did not."""
+    options = {"estimator": "mixed", "num_samples": 4}
+    scorer = never().scorer(options, quiet=True)
+    inside = 0
+    for _, [walk] in scorer.explore([Query(n, f"text/{n}", TEXT) for n in range(20)]):
+        assert walk.pruned and any(spot.canonical for spot in walk.found)
+        size = len(walk.stretch.scores)
+        impossible = replace(walk.stretch, scores=(-math.inf,) * size)
+        other = copy(walk)
+        other.stretch = impossible
+        found = {spot.ending for spot in walk.found}
+        inside += all(spot.ending in found for spot in walk.draws)
+        estimate = scorer._estimator.estimate(other, size)
+        assert estimate.bound is not Bound.EXACT and estimate.stderr != 0
+    assert inside, "premise: the draws found no more than the beam"
 
 
 @pytest.mark.parametrize("estimator", ["canonical", "mixed"])

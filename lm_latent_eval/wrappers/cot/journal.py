@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.durable import appending, replacing, whole_lines
+from lm_latent_eval.durable import appending, only_writer, replacing, whole_lines
 from lm_latent_eval.scoring.records import UNFINISHED
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 
@@ -26,15 +26,21 @@ def journal(
         path: A file that a crash does not spoil; what an earlier run with the same
             settings left there stays.
         settings: What the numbers depend on.
+
+    Raises:
+        ValueError: If another run is writing it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [*whole_lines(path)[0].values()] if path.exists() else []
-    if lines[:1] != [_line(settings)]:
-        lines = [_line(settings)]
-    with replacing(path) as partial:  # without the line that a crash cut short
-        partial.write_bytes(b"".join(line + b"\n" for line in lines))
-    with appending(path) as append:
-        yield lambda task, kept: append(_line({"task": task, **row_of(kept)}) + b"\n")
+    lock = path.with_name(f".{path.name}.lock")
+    with only_writer(path, "the thoughts so far", lock=lock):
+        lines = [*whole_lines(path)[0].values()] if path.exists() else []
+        if lines[:1] != [_line(settings)]:
+            lines = [_line(settings)]
+        with replacing(path) as partial:  # without the line that a crash cut short
+            partial.write_bytes(b"".join(line + b"\n" for line in lines))
+        with appending(path) as append:
+            yield lambda task, kept: append(
+                _line({"task": task, **row_of(kept)}) + b"\n"
+            )
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:

@@ -63,6 +63,7 @@ class ThoughtScorer:
             **asdict(self.options),
             "think_start": self.marks.start,
             "think_end": self.marks.end,
+            "stops": sorted(self.marks.stops),
             "vocabulary": f"{len(self.network.tokenizer)} tokens",
             "mass": str(self.mass),
         }

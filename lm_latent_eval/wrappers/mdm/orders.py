@@ -56,6 +56,9 @@ def log_weights(
     for step in range(length):
         log_p = (yield masked).log_p
         score = torch.zeros_like(log_p) if temperature is None else log_p / temperature
+        # No place has a probability: the weight is zero whichever is drawn.
+        lost = log_p.masked_fill(~masked, -torch.inf).isneginf().all(-1, keepdim=True)
+        score = score.masked_fill(lost, 0.0)
         log_q = score.masked_fill(~masked, -torch.inf).log_softmax(-1)
         place = _drawn(log_q, streams(step)[0, :, 0])
         log_w += log_p[every, place] - math.log(length - step) - log_q[every, place]

@@ -165,7 +165,8 @@ class MDMScorer:
                     check_length(len(target), self.options)
                     name = f"{query.name}/window {window}" if window else query.name
                     key = stream_key(self.options.seed, name)
-                    jobs.append((target, ask(len(target), self.options, key)))
+                    asking = ask(len(target), self.options, key)
+                    jobs.append((target, _named(query, asking)))
                     owners.append((n, window))
         whole = cut == self.cut.whole
         title = f"likelihoods by unmasking ({self.options.estimator})"
@@ -226,6 +227,12 @@ class MDMScorer:
             for written in writer.write(queries):
                 yield written
                 bar.update()
+
+
+def _named(query: Query, asking: Asking[Part]) -> Asking[Part]:
+    """Name the query in what an estimator refuses."""
+    with naming(query):
+        return (yield from asking)
 
 
 def _summed(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

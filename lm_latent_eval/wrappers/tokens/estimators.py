@@ -66,6 +66,7 @@ class Estimator:
             return torch.from_numpy(walk.log_w)
         found = sorted(walk.found, key=lambda spot: not spot.canonical)
         log_p = torch.tensor([_log_p(walk, s) for s in found], dtype=torch.float64)
+        log_p = log_p.clamp_min(LEAST)  # -inf is left to places that hold nothing
         # Places without a segmentation say that there are no others.
         empty = LEAST if walk.pruned else -torch.inf
         width = max(1, self.plan.width or 1)
@@ -162,9 +163,14 @@ def shifted(estimate: Estimate, log_factor: float) -> Estimate:
     Args:
         estimate: The estimate.
         log_factor: The factor's logarithm, nats.
+
+    Raises:
+        MissedSupportError: If the factor is zero.
     """
     if not log_factor:
         return estimate
+    if log_factor == -math.inf:
+        raise MissedSupportError(NEVER)
     return replace(
         estimate,
         log_evidence=estimate.log_evidence + log_factor,
