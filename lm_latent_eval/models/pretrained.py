@@ -31,6 +31,9 @@ _OF_THE_LIBRARY: Rules = {
 }
 """What a file has besides the values of its model."""
 
+_COMMIT = "_commit_hash"
+"""What transformers 5.0 adds to the values of a file, and later ones do not."""
+
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 """Options of ``from_pretrained`` that say where its files are."""
 
@@ -72,7 +75,8 @@ class CheckedConfig(PretrainedConfig):
         """
         rules = {n: r for n, r in _OF_THE_LIBRARY.items() if n in config_dict}
         check(config_dict, {**cls.rules, **rules})
-        if unknown := sorted(config_dict.keys() - cls.rules.keys() - rules.keys()):
+        known = {*cls.rules, *rules, _COMMIT}
+        if unknown := sorted(config_dict.keys() - known):
             raise ValueError(f"{unknown[0]} is no value of such a model")
         return super().from_dict(config_dict, **kwargs)
 
