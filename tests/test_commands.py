@@ -92,7 +92,8 @@ def test_the_package_is_a_command(capsys):
 @pytest.fixture(scope="module")
 def completed(tmp_path_factory):
     """What bash offers when the tab key is pressed at the end of a line."""
-    argcomplete = pytest.importorskip("argcomplete")
+    import argcomplete
+
     if not (bash := shutil.which("bash")):
         pytest.skip("there is no bash")
     folder = tmp_path_factory.mktemp("shell")

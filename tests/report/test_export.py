@@ -51,7 +51,8 @@ def answers(**more):
 
 
 def validated(path, schema):
-    jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
+    import jsonschema
+
     schema = json.loads((SCHEMAS / f"{schema}.schema.json").read_text())
     for line in path.read_text().splitlines() if path.suffix == ".jsonl" else [""]:
         content = json.loads(line or path.read_text(), parse_constant=pytest.fail)

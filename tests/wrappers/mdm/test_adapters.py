@@ -28,7 +28,8 @@ def directory(tmp_path_factory):
 
 def adapter(model, directory):
     """Write a LoRA of large weights for a network; return the network with it."""
-    peft = pytest.importorskip("peft", reason="pip install peft")
+    import peft
+
     config = peft.LoraConfig(r=2, target_modules=["query", "value"])
     adapted = peft.get_peft_model(model, config)
     generator = torch.Generator().manual_seed(0)
