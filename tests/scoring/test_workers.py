@@ -145,9 +145,7 @@ def test_texts_that_orphans_scored_as_well_count_once(
     """Workers whose run was killed went on writing beside those of the next one."""
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
     score_corpus(opening, data, tmp_path, workers=2)
-    answers = [
-        replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)
-    ]
+    answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
     for name, some in {"a": answers[:12], "b": answers[9:]}.items():
         table = table_of([row_of(answer) for answer in some])
         pq.write_table(table, tmp_path / f"{name}.parquet")

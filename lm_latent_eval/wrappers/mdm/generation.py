@@ -115,7 +115,7 @@ class Writer:
         start: int,
         asked: Sequence[Asked],
         step: int,
-        rows: slice,
+        rows: slice = slice(None),
     ) -> None:
         """Reveal so many tokens of a block in some of the texts."""
         tokens, asked = tokens[rows], asked[rows]
