@@ -112,7 +112,7 @@ def test_known_errors_make_a_number_of_an_estimate():
 
 
 def test_errors_over_draws_are_those_of_each_model():
-    """What draws have missed adds over texts as it is, in a difference as in a number."""
+    """What draws have missed adds over texts as it is, as in a number."""
     known = partial(estimated, stderr=0.5)
     a, b = known(record(3.0, "stochastic lower")), record(seed=1)
     found = verdict(a, b).units["bytes"][2]
