@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened, widest_float
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
@@ -98,7 +99,7 @@ class KGLMProposal:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         history = encoded.before(walks)
         log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
-        return log_z.double().sum(-1)
+        return widened(log_z).sum(-1)
 
     def moved(
         self, encoded: Encoded, walks: Walks, uniforms: Uniforms
@@ -118,7 +119,9 @@ class KGLMProposal:
         history = encoded.history
         if score is None:
             score = torch.zeros(
-                history.shape[:2], dtype=torch.float64, device=history.device
+                history.shape[:2],
+                dtype=widest_float(history.device),
+                device=history.device,
             )
         num_tokens = encoded.batch.targets.shape[1]
         return Beam(
