@@ -6,6 +6,7 @@ there they are float32; what its host adds up afterwards is float64 again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -26,6 +27,16 @@ def widest_float(device: torch.device | str) -> torch.dtype:
     """
     lacking = torch.device(device).type in WITHOUT_FLOAT64
     return torch.float32 if lacking else torch.float64
+
+
+def wide_zeros(shape: Sequence[int], device: torch.device | str) -> Tensor:
+    """Return zeros in the widest type of a device.
+
+    Example:
+        >>> wide_zeros([2], "cpu")
+        tensor([0., 0.], dtype=torch.float64)
+    """
+    return torch.zeros(shape, dtype=widest_float(device), device=device)
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -66,7 +77,9 @@ def check_width(dtype: torch.dtype | None, device: torch.device | str) -> None:
 def moved(module: ModuleT, device: torch.device | str) -> ModuleT:
     """Move a module to a device, in float32 where it was wider than the device is."""
     if widest_float(device) is not torch.float64:
-        module._apply(lambda t: t.float() if t.dtype is torch.float64 else t)
+        module._apply(  # type: ignore[no-untyped-call]
+            lambda t: t.float() if t.dtype is torch.float64 else t
+        )
     return module.to(device)
 
 

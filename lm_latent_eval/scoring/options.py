@@ -167,8 +167,8 @@ def parse_device(value: Any) -> torch.device:
         device = torch.device(value)
     except (RuntimeError, TypeError) as err:
         raise ValueError(
-            f"device={value!r}: not the name of a device; expected cpu, cuda, cuda:1 or "
-            "mps"
+            f"device={value!r}: not the name of a device; expected cpu, cuda, cuda:1 "
+            "or mps"
         ) from err
     if not _is_there(device):
         logger.warning("device=%s is not there; using the CPU", value)

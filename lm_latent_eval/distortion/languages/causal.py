@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
@@ -140,7 +140,7 @@ class CausalLanguage:
             ids, each = self._draw(some.to(self.model.device))
             sequences += ids
             log_p.append(each)
-        return Sample(sequences, torch.cat([widened(torch.zeros(0)), *log_p]))
+        return Sample(sequences, torch.cat([torch.zeros(0).double(), *log_p]))
 
     @torch.inference_mode()
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
@@ -178,7 +178,7 @@ class CausalLanguage:
         num, max_length = uniforms.shape
         device = uniforms.device
         drawn = torch.full((num, max_length), self.end_id, device=device)
-        log_p = torch.zeros(num, dtype=widest_float(device), device=device)
+        log_p = wide_zeros((num,), device)
         going = torch.arange(num, device=device)
         last = torch.full((num, 1), self.begin_id, device=device)
         cache = None
@@ -211,9 +211,7 @@ class CausalLanguage:
         rows = max(1, _LOGITS // logits.shape[1])
         parts = zip(logits.split(rows), targets.split(rows), strict=True)
         each = [self._log_softmax(some).gather(1, token) for some, token in parts]
-        log_p = torch.zeros(
-            ids.shape, dtype=widest_float(ids.device), device=ids.device
-        )
+        log_p = wide_zeros(ids.shape, ids.device)
         return log_p.masked_scatter(inside, torch.cat(each)).sum(1).cpu()
 
     def _log_softmax(self, logits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
@@ -84,7 +84,7 @@ def sample_chains(
     walk = Unfolding.after(state, num_samples)
     text = torch.arange(batch, device=device).repeat_interleave(num_samples)
     found = length.new_zeros(2, len(text), steps.num_tokens)
-    log_q = torch.zeros(len(text), dtype=widest_float(device), device=device)
+    log_q = wide_zeros((len(text),), device)
     for t in range(steps.num_tokens):
         going_on, place = length[text] > t, text * steps.num_tokens + t
         walk = walk.settled(steps, going_on, place)

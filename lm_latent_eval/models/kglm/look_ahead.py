@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.ragged import ranked_within
@@ -147,7 +147,7 @@ def _costs(
     places = position.view(*shape[:2], 1).expand(shape)
     node, used = (x[:, None].expand(shape) for x in (states.node, states.used))
     some = batch.inside[..., None] & used
-    word = torch.zeros(shape, dtype=widest_float(node.device), device=node.device)
+    word = wide_zeros(shape, node.device)
     word = word.masked_fill(~used, -torch.inf)
     word[some] = widened(words(places[some], node[some]))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
@@ -118,11 +117,7 @@ class KGLMProposal:
         """
         history = encoded.history
         if score is None:
-            score = torch.zeros(
-                history.shape[:2],
-                dtype=widest_float(history.device),
-                device=history.device,
-            )
+            score = wide_zeros(history.shape[:2], history.device)
         num_tokens = encoded.batch.targets.shape[1]
         return Beam(
             *beam_walks(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
 from lm_latent_eval.models.ties import ranks
@@ -75,7 +75,7 @@ def sample_walks(
     batch, samples, width = history.shape
     path = torch.cat([history, history.new_zeros(batch, samples, num_tokens)], -1)
     mention = torch.zeros_like(path[..., width:])
-    log_q = torch.zeros_like(history[..., 0], dtype=widest_float(history.device))
+    log_q = wide_zeros(history.shape[:2], history.device)
     for t in range(num_tokens):
         (text,) = (length > t).nonzero(as_tuple=True)
         rows = Rows(

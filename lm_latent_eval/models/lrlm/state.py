@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.lrlm.topics import Topics
 
@@ -112,6 +112,6 @@ def after_last(
         topic,
         naming.masked_fill(~going_on, -1),
         (offset + 1).masked_fill(~going_on, 0),
-        torch.zeros_like(topic, dtype=widest_float(topic.device)),
+        wide_zeros(topic.shape, topic.device),
     )
     return RelationState(carry, *(column[..., None] for column in columns))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
@@ -171,9 +171,7 @@ class NKLMJoint(RelationModel):
         uttered = self.log_words(
             encoded.tables, hidden[plain], targets[plain], cost[plain]
         )
-        zeros = torch.zeros(
-            inside.shape, dtype=widest_float(log_p.device), device=log_p.device
-        )
+        zeros = wide_zeros(inside.shape, log_p.device)
         total = zeros.masked_scatter(fits, log_p)
         total = (total + zeros.masked_scatter(plain, uttered)).sum(-1)
         total = total + self._log_topic(state.topic, copies.topic)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import (
     expand_ranges,
@@ -174,9 +174,7 @@ class NKLMProposal:
         """Return what some words of B texts speak for each topic, (B, N) nats."""
         tables = encoded.tables
         many, text = tables.topics.num_topics + 1, words.inside.nonzero()[:, 0]
-        spoken = torch.zeros(
-            len(words.length), many, dtype=widest_float(text.device), device=text.device
-        )
+        spoken = wide_zeros((len(words.length), many), text.device)
         if self.name != "adapted":
             return spoken[:, 1:]
         word = words.targets[words.inside] * many
@@ -207,11 +205,7 @@ class NKLMProposal:
         """Return what a beam starts from: state, origin and score, (B, W) each."""
         state = encoded.state
         if score is None:
-            score = torch.zeros(
-                state.topic.shape,
-                dtype=widest_float(state.topic.device),
-                device=state.topic.device,
-            )
+            score = wide_zeros(state.topic.shape, state.topic.device)
         if bool((state.topic != 0).all()):
             origin = torch.arange(state.topic.shape[1], device=score.device)
             return state, origin.expand_as(score), score

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened, widest_float
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng.generative import GenerativeModel
@@ -101,9 +101,7 @@ class WordByWord:
         row = encoded.state.row.expand(batch, num_samples)
         stacks, row = encoded.state.stacks.compact(row)
         before = row.new_zeros(batch, num_samples, encoded.words.shape[1])
-        log_q = torch.zeros(
-            row.shape, dtype=widest_float(row.device), device=row.device
-        )
+        log_q = wide_zeros(row.shape, row.device)
         for t in range(encoded.longest):
             (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
             word = encoded.words[text, t]
@@ -122,9 +120,7 @@ class WordByWord:
         stacks, row = encoded.state.stacks.compact(
             encoded.state.row.expand(trees.after.shape)
         )
-        log_q = torch.zeros(
-            row.shape, dtype=widest_float(row.device), device=row.device
-        )
+        log_q = wide_zeros(row.shape, row.device)
         for t in range(encoded.longest):
             (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
             word = encoded.words[text, t]
@@ -149,9 +145,7 @@ class WordByWord:
         stacks, row = encoded.state.stacks.compact(encoded.state.row)
         batch, samples = row.shape
         if score is None:
-            score = torch.zeros(
-                row.shape, dtype=widest_float(row.device), device=row.device
-            )
+            score = wide_zeros(row.shape, row.device)
         more = max(width - samples, 0)
         score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
         row = F.pad(row, (0, more))[:, :width]

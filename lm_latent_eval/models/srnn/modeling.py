@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened, widest_float
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
@@ -129,18 +129,14 @@ class SentenceRNN(Pretrained):
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[Tensor]:
         """Draw the empty latent K times, with log q = 0."""
-        zeros = encoded.scores.new_zeros(
-            len(encoded.scores), num_samples, dtype=widest_float(encoded.scores.device)
-        )
+        zeros = wide_zeros((len(encoded.scores), num_samples), encoded.scores.device)
         return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
 
     def beam(
         self, encoded: Encoded, width: int, log_q: Tensor | None = None
     ) -> Beam[Tensor]:
         """Return the one latent there is."""
-        zeros = encoded.scores.new_zeros(
-            len(encoded.scores), 1, dtype=widest_float(encoded.scores.device)
-        )
+        zeros = wide_zeros((len(encoded.scores), 1), encoded.scores.device)
         return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
 
     def advance(self, encoded: Encoded, latents: Tensor) -> Carry:
