@@ -31,6 +31,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lm_latent_eval.devices import WITHOUT_FLOAT64
+
 SIMULATED = "sim:0"
 
 _INDEXING = {
@@ -118,11 +120,14 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
         torch.is_grad_enabled() and not on
     )
     before, _Tensor.float64 = _Tensor.float64, float64
+    if not float64:
+        WITHOUT_FLOAT64.add("sim")
     try:
         with _Simulation():  # type: ignore[no-untyped-call]
             yield _work
     finally:
         _Tensor.float64 = before
+        WITHOUT_FLOAT64.discard("sim")
         for name, make in makers.items():
             setattr(torch, name, make)
         vars(torch._C)["_InferenceMode"] = inference_mode
