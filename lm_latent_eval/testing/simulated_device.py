@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -105,7 +106,8 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
             asked to and cannot.
 
     Raises:
-        RuntimeError: If this version of torch cannot have such a device.
+        unittest.SkipTest: If this version of torch cannot have such a device; pytest
+            and unittest show it as a test that was skipped.
     """
     global _work
     _work = Work()
@@ -141,7 +143,7 @@ def _register() -> None:
             _setup_privateuseone_for_python_backend as setup,
         )
     except ImportError as err:
-        raise RuntimeError(
+        raise SkipTest(
             f"torch {torch.__version__} has no devices in Python: the simulated one "
             "needs 2.9 or later"
         ) from err
