@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
@@ -83,7 +84,7 @@ def sample_chains(
     walk = Unfolding.after(state, num_samples)
     text = torch.arange(batch, device=device).repeat_interleave(num_samples)
     found = length.new_zeros(2, len(text), steps.num_tokens)
-    log_q = torch.zeros(len(text), dtype=torch.float64, device=device)
+    log_q = wide_zeros((len(text),), device)
     for t in range(steps.num_tokens):
         going_on, place = length[text] > t, text * steps.num_tokens + t
         walk = walk.settled(steps, going_on, place)
@@ -155,7 +156,7 @@ def beam_chains(
         place = (texts * num_tokens + t).expand(-1, width).flatten()
         walk = walk.settled(steps, there, place)
         (row,) = there.nonzero(as_tuple=True)
-        option = log_options(steps, walk[row], place[row]).double()
+        option = widened(log_options(steps, walk[row], place[row]))
         option = option + score.flatten()[row, None]
         total = option.new_full((batch * width, option.shape[1]), -torch.inf)
         total[row] = option
@@ -254,7 +255,7 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
         >>> invert_cdf(prob, torch.tensor([0.2, 0.999], dtype=torch.float64))
         tensor([0, 1])
     """
-    mass = prob.double().cumsum(-1)
+    mass = widened(prob).cumsum(-1)
     # Below the total despite rounding, so that no column after the last is drawn.
     below = torch.nextafter(mass[:, -1], mass.new_zeros(()))
     target = torch.minimum(u * mass[:, -1], below)
@@ -262,7 +263,7 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
 
 
 def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
-    return log_prob.gather(1, column[:, None])[:, 0].double()
+    return widened(log_prob.gather(1, column[:, None])[:, 0])
 
 
 def _places(num_tokens: int, length: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.factored import log_softmax_at
 from lm_latent_eval.text.batch import TokenBatch
@@ -149,7 +149,7 @@ class Words(nn.Module):
         place, vector = pairs // len(vectors), pairs % len(vectors)
         hidden, target, cost = hidden.flatten(0, 1), target.flatten(), cost.flatten()
         log_p = self._log_prob(hidden, target, vectors, place, vector)
-        log_p = log_p.double() + cost[place]
+        log_p = widened(log_p) + cost[place]
         zeros = log_p.new_zeros(shape)
         return zeros.index_put((b, k, t), log_p[pair])
 
