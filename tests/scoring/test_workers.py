@@ -20,6 +20,7 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of, table_of
 from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
 from tests.conftest import PROJECT
+from tests.environment import of_worker
 from tests.rounding import agree
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada", "the fox"] * 4
@@ -107,8 +108,10 @@ def test_a_text_that_kills_every_worker_ends_the_run(spelled_directory, data, tm
 def run(*arguments):
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
-        | {"PYTHONPATH": os.pathsep.join([str(PROJECT), *sys.path])},
+        env=of_worker(
+            RAY_AUTH_MODE="disabled",
+            PYTHONPATH=os.pathsep.join([str(PROJECT), *sys.path]),
+        ),
         capture_output=True,
         text=True,
         timeout=550,
