@@ -59,7 +59,7 @@ def test_white_space_stays_where_it_is(pieces, data):
 
 @pytest.mark.parametrize("words", [["x"], ["x", "y", "z"]])
 def test_words_must_fit_their_places(words):
-    with pytest.raises(ValueError, match=f"{len(words)} words for the places of 2"):
+    with pytest.raises(ValueError, match=f"has 2 words; got {len(words)}"):
         WhiteSpaceWords().paste(words, "a b")
 
 
