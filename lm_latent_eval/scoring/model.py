@@ -59,7 +59,10 @@ class LatentModel:
         """
         if not isinstance(self.opened, Checkpoint):
             kind = type(self.opened).__name__
-            raise ValueError(f"a {kind} scores strings its own way, without latents")
+            raise ValueError(
+                f"a {kind} scores strings its own way, without latents: use "
+                "log_likelihood or generate"
+            )
         return self.opened
 
     def log_likelihood(
