@@ -1,4 +1,4 @@
-"""Copies from the host to an accelerator that the host does not wait for."""
+"""Copies between the host and an accelerator, with as little waiting as can be."""
 
 from __future__ import annotations
 
@@ -17,3 +17,19 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
         tensor([1, 2])
     """
     return tensor.to(device, non_blocking=torch.device(device).type != "mps")
+
+
+def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copy tensors of one type to the host, for which it waits once for all of them.
+
+    Example:
+        >>> fetched(torch.tensor([1, 2]), torch.tensor(3))
+        (tensor([1, 2]), tensor(3))
+    """
+    if all(tensor.is_cpu for tensor in tensors):
+        return tensors
+    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return tuple(
+        part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 GRID = 2.0**-10
@@ -20,8 +21,26 @@ def ranks(score: Tensor) -> Tensor:
         score: Nats, ``-inf`` for what is impossible.
 
     Example:
-        >>> import torch
-        >>> ranks(torch.tensor([-3.00001, -3.0, -3.1])).tolist()
+            >>> ranks(torch.tensor([-3.00001, -3.0, -3.1])).tolist()
         [-3072.0, -3072.0, -3174.0]
     """
     return (score / GRID).round()
+
+
+def best_of(score: Tensor, number: int) -> Tensor:
+    """Return the places of the best scores of each row, the best one first.
+
+    Of those that tie the first ones come first.
+
+    Args:
+        score: Nats, (R, N).
+        number: How many, at most N.
+
+    Example:
+        >>> best_of(torch.tensor([[-3.00001, -3.1, -3.0, -2.0]]), 3)
+        tensor([[3, 0, 2]])
+    """
+    size = score.shape[-1]
+    place = torch.arange(size, device=score.device)
+    # Whole numbers, of which float64 has all up to 2^53.
+    return (ranks(score).double() * size - place).topk(number).indices
