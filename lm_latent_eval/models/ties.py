@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+LEAST = -(2.0**40)
+"""What ranks behind all that is possible."""
 GRID = 2.0**-10
 """Nats: a hundred times what float32 scores of a text differ by in another batch."""
 
@@ -42,5 +44,5 @@ def best_of(score: Tensor, number: int) -> Tensor:
     """
     size = score.shape[-1]
     place = torch.arange(size, device=score.device)
-    # Whole numbers, of which float64 has all up to 2^53.
-    return (ranks(score).double() * size - place).topk(number).indices
+    rank = ranks(score).clamp_min(LEAST).long()
+    return (rank * size - place).topk(number).indices

@@ -237,8 +237,8 @@ def load(
         model: Its name, with or without ``latent_``, or ``package.module:Class``. None:
             what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
-        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
-            if there is one.
+        device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
+            which has no float64. None: a GPU if there is one.
         dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
             ``auto``, ``float32``, ``float64``. Default: auto.
 

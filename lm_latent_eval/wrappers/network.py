@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
@@ -120,15 +121,17 @@ class Network:
             device: Where to compute.
 
         Raises:
-            ValueError: If there is no such network or tokenizer.
+            ValueError: If there is no such network or tokenizer, or the device has no
+                such type.
         """
+        check_width(dtype, device)
         try:
             model = auto_class.from_pretrained(directory, dtype=dtype or "auto")
             tokenizer = AutoTokenizer.from_pretrained(directory)
         except (OSError, ValueError) as err:
             kind = getattr(auto_class, "__name__", str(auto_class))
             raise ValueError(f"{directory}: no network for {kind} ({err})") from err
-        return cls.of(model.to(device), tokenizer)
+        return cls.of(moved(model, device), tokenizer)
 
     @property
     def device(self) -> torch.device:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lm_latent_eval import settings
 from lm_latent_eval.cli import main
 from lm_latent_eval.report.results import read
+from lm_latent_eval.resuming import folder
 from lm_latent_eval.scoring import workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of, table_of
@@ -70,7 +70,7 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     [alone] = read(tmp_path / "alone.jsonl")
 
     output, killed = tmp_path / "scores", tmp_path / "killed"
-    settings.claim(output, alone.settings, workers.KIND)
+    folder.claim(output, alone.settings, workers.KIND)
     kept, cut = output / "kept.parquet", output / "cut.parquet"
     # Rows that no model would give show whether they are found again.
     known = [replace(answer, unspelled=99) for answer in alone.answers[3:7]]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
 from lm_latent_eval.models.entitynlm.versions import Versions
@@ -236,7 +236,7 @@ class Following:
     def log_prob(self) -> Tensor:
         """Return log p(z_t | z_<t) in nats, (B, K, T) float64; 0 past the end."""
         mention, slot, length = self.factors()
-        return mention.double() + slot + length
+        return widened(mention) + slot + length
 
     def contexts(self) -> tuple[Versions, Tensor]:
         """Return the slots that words are chosen by.

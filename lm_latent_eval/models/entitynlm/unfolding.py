@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
@@ -87,7 +87,7 @@ def sample_chains(
     first = torch.arange(batch, device=device) * steps.num_tokens
     end = length.repeat_interleave(num_samples)
     found = length.new_zeros(2, len(end), steps.num_tokens)
-    log_q = torch.zeros(len(end), dtype=torch.float64, device=device)
+    log_q = wide_zeros((len(end),), device)
     mentioned, most = mentions(walk.entity)
     walk = walk.roomy(most)
     for t in range(steps.num_tokens):
@@ -170,7 +170,7 @@ def beam_chains(
         mentioned, most = mentions(walk.entity)
         walk = walk.roomy(most)
         walk.settle(steps, sent(mentioned, device), place)
-        option = log_options(steps, walk, place).double()
+        option = widened(log_options(steps, walk, place))
         total = (option + score.view(-1, 1)).view(batch, -1)
         best = best_of(total, width)
         chosen, which = best // option.shape[1], best % option.shape[1]
@@ -249,7 +249,7 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
         >>> invert_cdf(prob, torch.tensor([0.2, 0.999], dtype=torch.float64))
         tensor([0, 1])
     """
-    mass = prob.double().cumsum(-1)
+    mass = widened(prob).cumsum(-1)
     # Below the total despite rounding, so that no column after the last is drawn.
     below = torch.nextafter(mass[:, -1], mass.new_zeros(()))
     target = torch.minimum(u * mass[:, -1], below)
@@ -257,7 +257,7 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
 
 
 def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
-    return log_prob.gather(1, column[:, None])[:, 0].double()
+    return widened(log_prob.gather(1, column[:, None])[:, 0])
 
 
 def _places(num_tokens: int, length: Tensor) -> Tensor:

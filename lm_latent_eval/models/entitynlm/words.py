@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.factored import log_softmax_at
 from lm_latent_eval.models.entitynlm.versions import Versions
@@ -142,7 +142,7 @@ class Words(nn.Module):
         """
         num_tokens, device = which.shape[2], hidden.device
         b, k, t = (which >= 0).nonzero(as_tuple=True)
-        which, zeros = which[b, k, t], hidden.new_zeros(which.shape).double()
+        shape, which = which.shape, which[b, k, t]
         mark = fingerprints(versions.vectors).cpu()
         _, mark = mark[which].unique(return_inverse=True)
         # Of equal vectors one stands for all.
@@ -154,8 +154,9 @@ class Words(nn.Module):
         place, vector = pairs // many, pairs % many
         target = self._uttered(batch)
         cost = batch.unknown_log_prob.masked_fill(target != UNKNOWN, 0.0)
-        log_p = self._log_pairs(hidden, target, versions, place, vector).double()
+        log_p = widened(self._log_pairs(hidden, target, versions, place, vector))
         log_p = log_p + cost.flatten()[sent(place, device)]
+        zeros = log_p.new_zeros(shape)
         index = [sent(x, device) for x in (b, k, t)]
         return zeros.index_put(tuple(index), log_p[sent(pair, device)])
 

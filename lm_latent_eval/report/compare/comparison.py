@@ -250,8 +250,8 @@ def _notes(a: Side, b: Side) -> list[str]:
     for side in (a, b):
         if not side.is_known and side.bound not in _ONLY_BOUNDS:
             notes.append(
-                f"Nothing has checked all draws of {side.name}: its error over draws "
-                "is as they tell it."
+                f"Some draws of {side.name} are not checked by a search: what they may "
+                "have missed is in no error."
             )
         if not side.finished:
             notes.append(f"{side.name} is not finished: only its first texts compare.")

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.wrappers.cot.reading import Reading
 
 
@@ -62,7 +63,7 @@ def _read(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Reading]
     reading = prompt.rows(torch.zeros(len(thoughts), dtype=torch.long, device=device))
     drawn = torch.tensor([thought.drawn for thought in thoughts], device=device)
     read = torch.tensor([thought.read for thought in thoughts], device=device)
-    total = torch.zeros(len(thoughts), dtype=torch.float64, device=device)
+    total = wide_zeros((len(thoughts),), device)
     for place, log_p in reading.along(read):
         targets = drawn[:, place : place + log_p.shape[1]]
         total += _gathered(log_p[:, : targets.shape[1]], targets).sum(-1)
@@ -93,7 +94,7 @@ def answers_after(
     sizes = torch.tensor([len(ids) for ids in answers], device=device)
     within = torch.arange(padded.shape[1], device=device) < sizes[:, None]
     each = torch.arange(rows, device=device).repeat(number)
-    total = torch.zeros(number, rows, dtype=torch.float64, device=device)
+    total = wide_zeros((number, rows), device)
     for place, log_p in reading.rows(each).along(tokens[:, :-1]):
         places = slice(place, place + log_p.shape[1])
         before = log_p.unflatten(0, (number, rows))
