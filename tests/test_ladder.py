@@ -13,7 +13,7 @@ LADDER = (
     "options",
     "extras",
     "durable",
-    "settings",
+    "resuming",
     "uniforms",
     "values",
     "manifest",

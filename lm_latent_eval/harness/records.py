@@ -23,6 +23,7 @@ from lm_eval.api.instance import Instance
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, write
 from lm_latent_eval.text.digests import digest
@@ -170,10 +171,7 @@ class Recorder:
             files[task] = f"record_{name}_{stamp}.parquet"
             path, ordered = where.folder / files[task], sorted(rows)
             write(path, task, settings, [rows[place] for place in ordered])
-        for unfinished in where.folder.glob(
-            f"record_{run_digest(settings)}_*{UNFINISHED}"
-        ):
-            unfinished.unlink()
+        remove(where.folder.glob(f"record_{run_digest(settings)}_*{UNFINISHED}"))
         return files
 
 

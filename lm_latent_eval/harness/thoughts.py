@@ -18,6 +18,7 @@ from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import host, run_digest, running_tasks
+from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
 from lm_latent_eval.wrappers.cot.journal import UNFINISHED, journal, read_unfinished
 from lm_latent_eval.wrappers.cot.questions import Key
@@ -191,8 +192,5 @@ class ThoughtRecorder:
             files[task] = f"thoughts_{plain}_{stamp}.parquet"
             about = {"task": task, **settings}
             write(where.folder / files[task], about, questions, self._texts)
-        for unfinished in where.folder.glob(
-            f"thoughts_{run_digest(settings)}_*{UNFINISHED}"
-        ):
-            unfinished.unlink()
+        remove(where.folder.glob(f"thoughts_{run_digest(settings)}_*{UNFINISHED}"))
         return files

@@ -59,7 +59,10 @@ class LatentModel:
         """
         if not isinstance(self.opened, Checkpoint):
             kind = type(self.opened).__name__
-            raise ValueError(f"a {kind} scores strings its own way, without latents")
+            raise ValueError(
+                f"a {kind} scores strings its own way, without latents: use "
+                "log_likelihood or generate"
+            )
         return self.opened
 
     def log_likelihood(
@@ -240,8 +243,8 @@ def load(
         model: Its name, with or without ``latent_``, or ``package.module:Class``. None:
             what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
-        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
-            if there is one.
+        device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
+            which has no float64. None: a GPU if there is one.
         dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
             ``auto``, ``float32``, ``float64``. Default: auto.
 

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.memory import Room
 from lm_latent_eval.models import name_of
@@ -148,7 +149,7 @@ class CausalLMScorer:
         nats = cross_entropy(
             logits[:, :-1].mT.float(), target, ignore_index=-100, reduction="none"
         )
-        found: list[float] = (-nats.double().sum(-1)).tolist()
+        found: list[float] = (-widened(nats).sum(-1)).tolist()
         return found
 
 

@@ -26,10 +26,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from lm_latent_eval.devices import WITHOUT_FLOAT64
 
 SIMULATED = "sim:0"
 
@@ -103,7 +106,8 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
             asked to and cannot.
 
     Raises:
-        RuntimeError: If this version of torch cannot have such a device.
+        unittest.SkipTest: If this version of torch cannot have such a device; pytest
+            and unittest show it as a test that was skipped.
     """
     global _work
     _work = Work()
@@ -118,6 +122,7 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
         torch.is_grad_enabled() and not on
     )
     before, _Tensor.float64 = _Tensor.float64, float64
+    _say(float64)
     try:
         # A thread of the device's own would compute gradients outside of this.
         with (
@@ -127,9 +132,16 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
             yield _work
     finally:
         _Tensor.float64 = before
+        _say(before)
         for name, make in makers.items():
             setattr(torch, name, make)
         vars(torch._C)["_InferenceMode"] = inference_mode
+
+
+def _say(float64: bool) -> None:
+    """Say whether the device has that type."""
+    kind = torch.device(SIMULATED).type
+    (WITHOUT_FLOAT64.discard if float64 else WITHOUT_FLOAT64.add)(kind)
 
 
 @cache
@@ -140,7 +152,7 @@ def _register() -> None:
             _setup_privateuseone_for_python_backend as setup,
         )
     except ImportError as err:
-        raise RuntimeError(
+        raise SkipTest(
             f"torch {torch.__version__} has no devices in Python: the simulated one "
             "needs 2.9 or later"
         ) from err

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import effective_sample_size, log_evidence
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import Streams, stream_key
@@ -207,7 +208,7 @@ class Read:
             proposal.sample(encoded, streams, budget.num_samples)
             for proposal, encoded in sources
         ]
-        log_p = [self.model.log_joint(self.p, d.latents).double() for d in draws]
+        log_p = [widened(self.model.log_joint(self.p, d.latents)) for d in draws]
         mixed = []
         for i, draw in enumerate(draws):
             log_q = [

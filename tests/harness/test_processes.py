@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from tests.conftest import PROJECT
+from tests.environment import of_worker
 from tests.tiny_checkpoint import conditional, rolling
 from tests.wrappers.mdm import tiny as mdm
 
@@ -99,12 +99,7 @@ def launch(folder, worker, arguments, how):
     done = subprocess.run(
         [sys.executable, *how, *map(str, [script, *arguments, out])],
         cwd=folder,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(PROJECT),
-            "CUDA_VISIBLE_DEVICES": "",
-        },
+        env=of_worker(),
         capture_output=True,
         text=True,
         timeout=240,

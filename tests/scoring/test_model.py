@@ -16,10 +16,8 @@ TEXTS = ["Ada saw the fox .", "the fox", "Bo"]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("kglm")
-    tiny_checkpoint.write(directory, tiny_checkpoint.kglm())
-    return lm_latent_eval.load(directory, device="cpu")
+def model(kglm_directory):
+    return lm_latent_eval.load(kglm_directory, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +161,8 @@ def test_one_string_is_no_list_of_strings(model):
         model.log_likelihood("the fox")
 
 
-def test_a_text_that_cannot_be_scored_is_named(tmp_path):
-    writing = tiny_checkpoint.orthography()
-    tiny_checkpoint.write(tmp_path, tiny_checkpoint.kglm(), writing)
-    spelled = lm_latent_eval.load(tmp_path, device="cpu")
+def test_a_text_that_cannot_be_scored_is_named(spelled_directory):
+    spelled = lm_latent_eval.load(spelled_directory, device="cpu")
     with pytest.raises(ValueError, match=r"text/1 \('the <unk>'\): .* 1 literal <unk>"):
         spelled.log_likelihood(["the fox", "the <unk>"])
     assert spelled.log_likelihood(["the <unk>"], unk="penalized")

@@ -28,8 +28,7 @@ from lm_latent_eval.distortion.study.layout import (
 )
 from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan
 from lm_latent_eval.distortion.study.steps import FIRST, Steps
-from lm_latent_eval.durable import only_writer
-from lm_latent_eval.settings import claim
+from lm_latent_eval.resuming.folder import going_on
 
 KIND = "study of distortion"
 
@@ -73,8 +72,7 @@ class DistortionStudy:
             "text": self.text and _digest(self.text),
             "plan": self.plan.settings(),
         }
-        with only_writer(self.output, "what its steps have finished"):
-            claim(self.output, settings, KIND)
+        with going_on(self.output, settings, KIND, "what its steps have finished"):
             self._run([*self._stages()])
 
     def _stages(self) -> Iterator[list[Step]]:

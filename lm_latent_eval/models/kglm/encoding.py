@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.walk import Walk, Walks
 from lm_latent_eval.models.recurrent import Carry
@@ -59,11 +60,11 @@ class Encoded:
     def log_ahead(self, t: int, after: KGLMState) -> Tensor:
         """Return what is expected of tokens t and on, (B, K) float64 nats."""
         node = after.history[..., -1]
-        log_psi = torch.zeros(node.shape, dtype=torch.float64, device=node.device)
+        log_psi = wide_zeros(node.shape, node.device)
         if self.walk.expected is None or t == self.text.shape[1]:
             return log_psi
         position = self._positions(t)[:, None].expand_as(node)
-        expected = self.walk.expected.at(position, node).double()
+        expected = widened(self.walk.expected.at(position, node))
         return expected.masked_fill(node == NO_ENTITY, 0.0)
 
     def _positions(self, t: int) -> Tensor:

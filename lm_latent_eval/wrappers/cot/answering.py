@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.wrappers.cot.reading import Reading
 
 
@@ -57,7 +58,7 @@ def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Rea
     reading = prompt.rows(torch.zeros(len(thoughts), dtype=torch.long, device=device))
     drawn = torch.tensor([thought.drawn for thought in thoughts], device=device)
     read = torch.tensor([thought.read for thought in thoughts], device=device)
-    total = torch.zeros(len(thoughts), dtype=torch.float64, device=device)
+    total = wide_zeros((len(thoughts),), device)
     for place, log_p in reading.along(read):
         targets = drawn[:, place : place + log_p.shape[1]]
         total += _gathered(log_p[:, : targets.shape[1]], targets).sum(-1)
@@ -89,7 +90,7 @@ def answers_after(
     sizes = torch.tensor([len(ids) for ids in answers], device=device)
     within = torch.arange(padded.shape[1], device=device) < sizes[:, None]
     each = torch.arange(rows, device=device).repeat(number)
-    total = torch.zeros(number, rows, dtype=torch.float64, device=device)
+    total = wide_zeros((number, rows), device)
     marginals = []
     for place, log_p in reading.rows(each).along(tokens[:, :-1]):
         places = slice(place, place + log_p.shape[1])

@@ -116,9 +116,9 @@ def _predict(
         rows = denoiser.log_probs(tokens[part], where)
         wanted = truth[part][where].to(rows.device)
         return Predicted(
-            rows.gather(-1, wanted[:, None])[:, 0].double().cpu(),
+            rows.gather(-1, wanted[:, None])[:, 0].cpu().double(),
             (rows.argmax(-1) == wanted).cpu(),
-            certainty(rows).double().cpu(),
+            certainty(rows).cpu().double(),
         )
 
     def named(row: int, err: ValueError) -> ValueError:

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.memory import Room
 
 R = TypeVar("R")
@@ -146,7 +147,7 @@ def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
             f"{name}: tokens of shape (B, T) give scores of shape (B, T, V); got "
             f"{tuple(scores.shape)} of {tuple(ids.shape)}"
         )
-    one, changed = scores[:, 0].double()
+    one, changed = widened(scores[:, 0])
     # Rows of a batch may be rounded differently.
     if torch.allclose(one, changed, rtol=1e-6, atol=1e-7):
         raise ValueError(

@@ -8,22 +8,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.mdm import bound, orders
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.predictions import Asking
+from lm_latent_eval.wrappers.network import no_probability
 
-NEVER = (
-    "the network gives some token of the text a probability of zero (a score of -inf) "
-    "in every order of unmasking that was looked at, and log p has no number for that"
-)
-UNBOUNDED = (
-    "the network gives some token of the text a probability of zero (a score of -inf) "
-    "under some of the masks, and the bound is no number then; estimator=is averages "
-    "over orders"
-)
+NEVER = "in every order of unmasking that was looked at"
+UNBOUNDED = "under some of the masks (estimator=is averages over orders)"
 
 
 @dataclass(frozen=True)
@@ -71,12 +65,12 @@ def estimated(length: int, options: MDMOptions, key: int) -> Asking[Part]:
             temperature=options.temperature if adapted else None,
         )
         if log_w.isneginf().all():
-            raise MissedSupportError(NEVER)
+            raise no_probability(NEVER)
         estimate = Estimate.from_log_weights(log_w, num_tokens=length)
         return Part(estimate, influences(log_w, estimate.log_evidence))
     found = yield from bound.elbo(length, options.num_samples, _numbers(key))
     if found.value == -math.inf:
-        raise MissedSupportError(UNBOUNDED)
+        raise no_probability(UNBOUNDED)
     known = found.stderr is not None
     return Part(_bounded(found, length, options), found.replicates if known else ())
 
@@ -93,7 +87,7 @@ def check_length(length: int, options: MDMOptions) -> None:
 
 def _known(log_p: float, length: int, estimator: str, is_greedy: bool = False) -> Part:
     if log_p == -math.inf:
-        raise MissedSupportError(NEVER)
+        raise no_probability(NEVER)
     estimate = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
     return Part(estimate, (log_p,), is_greedy)
 

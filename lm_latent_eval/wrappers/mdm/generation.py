@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.streams import LANES, stream_key
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, named, naming
@@ -134,7 +135,7 @@ class Writer:
         elif self.options.order == "confidence":  # in the token that was drawn
             sure = log_p.cpu().gather(-1, words[:, None])[:, 0].double()
         else:
-            sure = RULES[self.options.order](log_p).double().cpu()
+            sure = RULES[self.options.order](log_p).cpu().double()
         words, sure = (each.reshape(len(asked), number) for each in (words, sure))
         kept = sure.topk(count, dim=-1).indices
         where = places.nonzero()[:, 1].reshape(len(asked), number)
@@ -192,9 +193,9 @@ def _drawn(rows: Tensor, temperature: Tensor, u: Tensor) -> Tensor:
     best = rows.argmax(-1).cpu()
     warm = temperature > 0
     if warm.any():
-        heat = temperature[warm, None].to(rows.device)
-        mass = (rows[warm.to(rows.device)].double() / heat).softmax(-1).cumsum(-1)
-        threshold = u[warm, None].contiguous().to(rows.device)
+        heat = sent(temperature[warm, None], rows.device)
+        mass = (widened(rows[warm.to(rows.device)]) / heat).softmax(-1).cumsum(-1)
+        threshold = sent_uniforms(u[warm, None].contiguous(), rows.device)
         found = torch.searchsorted(mass / mass[:, -1:], threshold, right=True)
         best[warm] = found[:, 0].cpu()
     return best

@@ -119,7 +119,7 @@ def _pass(
         check_finite(network, after.logsumexp(-1))
         log_p = after.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
         greedy = after.argmax(-1) == wanted
-        yield Scores(tuple(log_p.double().tolist()), tuple(greedy.tolist()))
+        yield Scores(tuple(log_p.tolist()), tuple(greedy.tolist()))
 
 
 __all__ = ["Scores", "score"]

@@ -5,24 +5,16 @@ to be chosen among four of a kind. A model that reads the graph can know the ans
 """
 
 from collections.abc import Iterator
-from typing import TypedDict
 
-from lm_latent_eval.demo.dice import Dice
-from lm_latent_eval.demo.entities import capitalised
-from lm_latent_eval.demo.graph import Triple, backward
-from lm_latent_eval.demo.templates import SENTENCES, SLOT
-from lm_latent_eval.demo.world import World
+from lm_latent_eval.demo import Question
+from worlds.dice import Dice
+from worlds.entities import capitalised
+from worlds.graph import Triple, backward
+from worlds.templates import SENTENCES, SLOT
+from worlds.world import World
 
 NUM_CHOICES = 4
 NUM_QUESTIONS = 150
-
-
-class Question(TypedDict):
-    """Which choice continues the context; ``answer`` is its index."""
-
-    context: str
-    choices: list[str]
-    answer: int
 
 
 def facts(world: World) -> list[Question]:
