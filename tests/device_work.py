@@ -83,14 +83,14 @@ def of_models() -> Iterator[tuple[str, Run]]:
 @torch.no_grad()
 def _whole_texts(case: Case, method: Any, proposal: Any) -> None:
     text = [*case.some_words(WORDS), END]
-    batch = case.batch([text, text], SIMULATED)
+    batch = case.batch([text, text])
     method.log_weights(case.model, proposal, batch, keys(2)).cpu()
 
 
 @torch.no_grad()
 def _contexts(case: Case, method: Any, proposal: Any) -> None:
     text = case.some_words(WORDS)
-    batch, begin = case.batch([text, text], SIMULATED), Particles.begin(2, SIMULATED)
+    batch, begin = case.batch([text, text]), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
     read.next_token(case.model, batch.targets[:, -1]).cpu()
 
@@ -158,7 +158,7 @@ def _loss_of(case: Case) -> Run:
 
     @torch.no_grad()
     def annotated() -> Any:
-        batch = case.batch([text, text], SIMULATED)
+        batch = case.batch([text, text])
         streams = Streams(keys(2), 1, device=SIMULATED)
         return batch, proposal.sample(proposal.encode(batch), streams, 1).latents
 
