@@ -1,8 +1,8 @@
 """What models ask a device for does not grow: counted work, never seconds.
 
-Two texts of four words under four samples, of trainings a step; a fifth more is let pass, since which words
-and latents share their work follows from draws. When something gets cheaper, lower its
-line: ``python -m tests.device_work`` prints the table anew.
+Two texts of four words under four samples, of trainings a step; a fifth more is let
+pass, since which words and latents share their work follows from draws. When something
+gets cheaper, lower its line: ``python -m tests.device_work`` prints the table anew.
 """
 
 from __future__ import annotations
