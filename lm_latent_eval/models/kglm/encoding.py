@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.walk import Walk, Walks
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
@@ -58,13 +57,14 @@ class Encoded:
 
     def log_ahead(self, t: int, after: KGLMState) -> Tensor:
         """Return what is expected of tokens t and on, (B, K) float64 nats."""
-        node = after.history[..., -1]
-        log_psi = torch.zeros(node.shape, dtype=torch.float64, device=node.device)
+        window = after.history
+        log_psi = torch.zeros(
+            window.shape[:2], dtype=torch.float64, device=window.device
+        )
         if self.walk.expected is None or t == self.text.shape[1]:
             return log_psi
-        position = self._positions(t)[:, None].expand_as(node)
-        expected = self.walk.expected.at(position, node).double()
-        return expected.masked_fill(node == NO_ENTITY, 0.0)
+        position = self._positions(t)[:, None].expand_as(log_psi)
+        return self.walk.expected_after(position, window).double()
 
     def _positions(self, t: int) -> Tensor:
         """Return where token t of each text is in the flattened (B * T), (B,)."""
