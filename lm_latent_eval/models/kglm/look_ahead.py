@@ -49,7 +49,8 @@ FURTHEST = 20.0
 """Nats. A choice that will cost more than this over the best one is tilted as if it
 cost just this, so q is never far below p's own conditional."""
 
-BEGUN = [Mention.NONE, Mention.NEW, Mention.DERIVED]
+BEGUN = slice(Mention.NONE, Mention.CONTINUE)
+"""Types of tokens that go on with nothing."""
 LEAST = 1e-12
 """Probability that something was not mentioned is taken to be no less."""
 
@@ -218,7 +219,7 @@ def _backward(
         begun = torch.stack(torch.broadcast_tensors(none, new, derived), -1)
         going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
         for n, types in enumerate([costs.mention, costs.first]):
-            value = (types[:, t, None, BEGUN] + begun).logsumexp(-1)
+            value = (types[:, t, BEGUN][:, None] + begun).logsumexp(-1)
             if n == 0:
                 value = torch.logaddexp(going_on, value)
             ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
