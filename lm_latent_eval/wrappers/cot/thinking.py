@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.wrappers.cot.answering import (
     Closed,
     Greedy,
@@ -94,13 +95,15 @@ class Thinker:
         own = self._begin(torch.tensor(question.prompts[:1]))
         for places, found, reading in readings(own, distinct, rows):
             if known is None:
-                log_p[places] = found.cpu()
+                log_p[places] = found.cpu().double()
                 log_q[places] = _mixed(log_p[places], hinted[:, places])
             if distinct[places[0]].answered:
                 shares = (log_p - log_q + log_counts)[places]
-                log_p_answers[:, places] = answers_after(
-                    reading, answers, shares.to(found.device), greedy
-                ).cpu()
+                log_p_answers[:, places] = (
+                    answers_after(reading, answers, sent(shares, found.device), greedy)
+                    .cpu()
+                    .double()
+                )
         return Thoughts(
             question.name,
             question.text,
@@ -119,7 +122,7 @@ class Thinker:
         log_p = torch.zeros(len(hints), len(distinct), dtype=torch.float64)
         for m, hint in enumerate(hints):
             for places, found, _ in readings(hint, distinct, self.most_rows):
-                log_p[m, places] = found.cpu()
+                log_p[m, places] = found.cpu().double()
         return log_p
 
     def _begin(self, prompts: Tensor) -> Reading:

@@ -116,9 +116,9 @@ def _predict(
         where = masked[part]
         rows = denoiser.log_probs(tokens[part], where)
         wanted = truth[part][where].to(rows.device)
-        found.log_p[part][where] = rows.gather(-1, wanted[:, None])[:, 0].cpu()
+        found.log_p[part][where] = rows.gather(-1, wanted[:, None])[:, 0].cpu().double()
         found.is_best[part][where] = (rows.argmax(-1) == wanted).cpu()
-        found.certainty[part][where] = certainty(rows).cpu()
+        found.certainty[part][where] = certainty(rows).cpu().double()
     first = 0
     for job in jobs:
         texts, start = slice(first, first + len(job.masked)), len(job.target.before)
