@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lm_latent_eval.devices import moved
 from lm_latent_eval.inference import estimator_named
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import WholeText
@@ -50,8 +51,7 @@ def of_models() -> Iterator[tuple[str, Run]]:
     """List models of the latent interface."""
     for name, tiny in TINY_MODELS.items():
         with simulated_device():
-            case = tiny.case()
-            case.model.to(SIMULATED)
+            case = tiny.case().on(SIMULATED)
         proposal = case.proposal()
         stepwise = proposal
         if isinstance(proposal, WholeText):
@@ -70,14 +70,14 @@ def of_models() -> Iterator[tuple[str, Run]]:
 @torch.no_grad()
 def _whole_texts(case: Case, method: Any, proposal: Any) -> None:
     text = [*case.some_words(WORDS), END]
-    batch = case.batch([text, text], SIMULATED)
+    batch = case.batch([text, text])
     method.log_weights(case.model, proposal, batch, keys(2)).cpu()
 
 
 @torch.no_grad()
 def _contexts(case: Case, method: Any, proposal: Any) -> None:
     text = case.some_words(WORDS)
-    batch, begin = case.batch([text, text], SIMULATED), Particles.begin(2, SIMULATED)
+    batch, begin = case.batch([text, text]), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
     read.next_token(case.model, batch.targets[:, -1]).cpu()
 
@@ -88,7 +88,7 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
         causal = tiny_causal.network(tiny_causal.letters())
         thinking, masked = tiny_cot.network(), tiny_mdm.network()
         for network in (causal, thinking, masked):
-            network.model.to(SIMULATED)
+            moved(network.model, SIMULATED)
     texts = [Query(n, f"text/{n}", "ab" * WORDS) for n in range(2)]
     for estimator in ("canonical", "exact", "beam", "is", "mixed", "smc"):
         options = {"estimator": estimator, "num_samples": SAMPLES}
