@@ -99,6 +99,22 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
     return tensor.to(device, non_blocking=torch.device(device).type != "mps")
 
 
+def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copy tensors of one type to the host, for which it waits once for all of them.
+
+    Example:
+        >>> fetched(torch.tensor([1, 2]), torch.tensor(3))
+        (tensor([1, 2]), tensor(3))
+    """
+    if all(tensor.is_cpu for tensor in tensors):
+        return tensors
+    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return tuple(
+        part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)
+    )
+
+
 def sent_uniforms(uniforms: Tensor, device: torch.device | str) -> Tensor:
     """Copy float64 numbers of (0, 1) to a device, where they are below 1 as well.
 

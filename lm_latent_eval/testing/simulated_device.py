@@ -122,17 +122,22 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
         torch.is_grad_enabled() and not on
     )
     before, _Tensor.float64 = _Tensor.float64, float64
-    if not float64:
-        WITHOUT_FLOAT64.add("sim")
+    _say(float64)
     try:
         with _Simulation():  # type: ignore[no-untyped-call]
             yield _work
     finally:
         _Tensor.float64 = before
-        WITHOUT_FLOAT64.discard("sim")
+        _say(before)
         for name, make in makers.items():
             setattr(torch, name, make)
         vars(torch._C)["_InferenceMode"] = inference_mode
+
+
+def _say(float64: bool) -> None:
+    """Say whether the device has that type."""
+    kind = torch.device(SIMULATED).type
+    (WITHOUT_FLOAT64.discard if float64 else WITHOUT_FLOAT64.add)(kind)
 
 
 @cache

@@ -93,5 +93,5 @@ def test_accuracies_are_compared_by_the_questions_that_differ():
     gain = torch.tensor([1.0] * 8 + [-1.0] + [0.0] * 31)
     assert found.stderr == pytest.approx((gain.std() / math.sqrt(40)).item())
     assert PairedAccuracy.of(a, a).p_value == 1.0
-    with pytest.raises(ValueError, match="needs questions"):
+    with pytest.raises(ValueError, match="at least one question"):
         PairedAccuracy.of(a[:0], b[:0])

@@ -205,14 +205,15 @@ def test_nothing_else_trains_or_tunes_it_meanwhile(checkpoint):
     assert files(checkpoint) == before
 
 
-def test_what_has_nothing_to_tune_is_refused_in_a_line(tmp_path, capsys):
-    directory = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
+def test_what_has_nothing_to_tune_is_refused_in_a_line(
+    lstm_directory, tmp_path, capsys
+):
     data = tmp_path / "texts.txt"
     data.write_text("the fox saw .\n")
-    assert main(["tune", str(directory), "--data", str(data)]) == 2
+    assert main(["tune", str(lstm_directory), "--data", str(data)]) == 2
     assert capsys.readouterr().err == (
-        f"lm-latent-eval: {directory} is a lstm model: it draws no latents, so there "
-        "is nothing to tune\n"
+        f"lm-latent-eval: {lstm_directory} is a lstm model: it draws no latents, so "
+        "there is nothing to tune\n"
     )
 
 

@@ -142,6 +142,22 @@ def test_files_of_something_else_are_left_alone(spelled_directory, data, tmp_pat
 
 
 @pytest.mark.usefixtures("no_ray")
+def test_texts_that_orphans_scored_as_well_count_once(
+    spelled_directory, data, tmp_path
+):
+    """Workers whose run was killed went on writing beside those of the next one."""
+    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
+    score_corpus(opening, data, tmp_path, workers=2)
+    answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
+    for name, some in {"a": answers[:12], "b": answers[9:]}.items():
+        table = table_of([row_of(answer) for answer in some])
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    found = score_corpus(opening, data, tmp_path, workers=2)
+    assert found.finished
+    assert agree([a.estimate for a in found.answers], [a.estimate for a in answers])
+
+
+@pytest.mark.usefixtures("no_ray")
 def test_answers_to_other_texts_are_refused(spelled_directory, data, tmp_path):
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
     score_corpus(opening, data, tmp_path, workers=2)

@@ -181,7 +181,7 @@ def _score(args: argparse.Namespace) -> None:
     elif not altered:
         say_idle(args, ["seed"], "nothing is drawn")
     if args.mean_length is not None and not args.random:
-        raise ValueError("--mean-length is of --random sequences")
+        raise ValueError("--mean-length: only --random sequences have one")
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
     source: SequenceSource = Unchanged(corpus, args.num_sequences)

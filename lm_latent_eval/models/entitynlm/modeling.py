@@ -140,7 +140,7 @@ class EntityNLM(Pretrained):
         self, encoded: Encoded, chains: Chains, following: Following
     ) -> Tensor:
         return self.generative.words.log_prob(
-            encoded.hidden, encoded.batch, following.contexts()
+            encoded.hidden, encoded.batch, *following.contexts()
         )
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:

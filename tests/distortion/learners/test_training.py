@@ -234,6 +234,20 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def interrupt_third_epoch(monkeypatch) -> list[object]:
+    """End a training where it scores its third epoch; return what scoring was given."""
+    score, calls = training.nats_per_token, []
+
+    def stop(*given: Any) -> float:
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return score(*given)
+
+    monkeypatch.setattr(training, "nats_per_token", stop)
+    return calls
+
+
 def same_model(one: Path, other: Path) -> bool:
     files = [path / "model.safetensors" for path in (one, other)]
     return files[0].read_bytes() == files[1].read_bytes()
@@ -245,15 +259,7 @@ def test_interrupted_training_ends_as_one_that_was_not(
 ):
     whole = learn(tmp_path / "whole", corpora, config, epochs=4)
     assert len({e.dev_nats_per_token for e in whole.epochs}) == 4
-    score, calls = training.nats_per_token, []
-
-    def stop_in_third_epoch(*given: Any) -> float:
-        calls.append(given)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return score(*given)
-
-    monkeypatch.setattr(training, "nats_per_token", stop_in_third_epoch)
+    calls = interrupt_third_epoch(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         learn(tmp_path / "parts", corpora, config, epochs=4)
     cut_short = tmp_path / "parts" / "checkpoints" / "checkpoint-30"
@@ -336,15 +342,7 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
     assert tracked == {"test"}
 
     asked.clear()
-    score, calls = training.nats_per_token, []
-
-    def stop_in_third_epoch(*given: Any) -> float:
-        calls.append(given)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return score(*given)
-
-    monkeypatch.setattr(training, "nats_per_token", stop_in_third_epoch)
+    interrupt_third_epoch(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts", 4)
     assert (tmp_path / "parts" / "fresh" / "00002").exists()

@@ -19,7 +19,6 @@ from lm_latent_eval.study.report.figures import _all_near, _looks
 from lm_latent_eval.study.report.ridges import kernel_density, ridges
 from lm_latent_eval.study.report.tables import as_markdown
 from lm_latent_eval.study.rows import read, write
-from tests import tiny_checkpoint
 
 TEXTS = (
     "She studied in the town.",
@@ -353,11 +352,10 @@ def test_rows_of_something_else_are_refused(tmp_path):
         read(tmp_path / "rows.jsonl")
 
 
-def test_models_without_latents_are_refused_at_once(tmp_path, capsys):
-    lstm = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
+def test_models_without_latents_are_refused_at_once(lstm_directory, tmp_path, capsys):
     data = tmp_path / "texts.txt"
     data.write_text("the fox .\n", encoding="utf-8")
-    command = ["study", "--pretrained", str(lstm), "--data", str(data)]
+    command = ["study", "--pretrained", str(lstm_directory), "--data", str(data)]
     assert main([*command, "--output", str(tmp_path / "out")]) == 2
     assert "lstm has no latents" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
