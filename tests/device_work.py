@@ -21,7 +21,7 @@ from lm_latent_eval.testing import SIMULATED, Case, Work, simulated_device
 from lm_latent_eval.testing.model_laws import keys
 from lm_latent_eval.text.words import END
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.test_laws import TINY_MODELS, UNNORMALISED
 from tests.wrappers.cot import tiny as tiny_cot
@@ -94,7 +94,7 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
         options = {"estimator": estimator, "num_samples": SAMPLES}
 
         def tokens(options: dict[str, Any] = options) -> None:
-            list(Tokens(causal).scorer(options, quiet=True).score_texts(texts))
+            list(SegmentedLM(causal).scorer(options, quiet=True).score_texts(texts))
 
         yield f"tokens {estimator}", tokens
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.convert.files.torch_files import parameters, read_torch
-from lm_latent_eval.convert.files.unpickling import PickleError, Record
+from lm_latent_eval.convert.files.unpickling import PickleError, StandIn
 from lm_latent_eval.convert.originals.rnng import configuration, rename_weights
 from lm_latent_eval.convert.renaming import misfits
 from lm_latent_eval.models import checkpoint
@@ -91,7 +91,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
         saved = read_torch(Path(path).read_bytes(), _CLASSES)
         content = saved.content if isinstance(saved.content, dict) else {}
         model, words = content.get("model"), content.get("idx2word")
-        if not isinstance(model, Record) or not isinstance(words, dict):
+        if not isinstance(model, StandIn) or not isinstance(words, dict):
             raise OriginalError(
                 f"{path} is not what the original program saves: a dictionary with "
                 "'model' and 'idx2word'"

@@ -14,7 +14,7 @@ from lm_latent_eval.resuming.one_writer import LOCK_FILE
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Setting, StudyPlan
+from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.run import ROWS_FILE, Study
 from tests import tiny_checkpoint
@@ -264,5 +264,5 @@ def test_impossible_plans_are_refused(choices, message):
 
 
 def test_settings_have_names_of_their_own():
-    assert Setting("is", "prior", 1.0, 5).name == "is-prior-1"
-    assert Setting("beam", "crf", 1.0, 5).name == "beam-crf-5"
+    assert StudySetting("is", "prior", 1.0, 5).name == "is-prior-1"
+    assert StudySetting("beam", "crf", 1.0, 5).name == "beam-crf-5"
