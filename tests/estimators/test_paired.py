@@ -73,7 +73,7 @@ def test_runs_are_an_error_of_their_own():
     ("differences", "units", "message"),
     [
         ([], [], "needs texts"),
-        ([1.0], [0], "needs texts, and units"),
+        ([1.0], [0], "got 1 texts of 0 units"),
         ([1.0, math.nan], [1, 1], r"differences\[1\] is not finite"),
     ],
 )
