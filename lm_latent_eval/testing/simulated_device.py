@@ -130,7 +130,11 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
     before, _Tensor.float64 = _Tensor.float64, float64
     _say(float64)
     try:
-        with _Simulation():  # type: ignore[no-untyped-call]
+        # A thread of the device's own would compute gradients outside of this.
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            _Simulation(),  # type: ignore[no-untyped-call]
+        ):
             yield _work
     finally:
         _Tensor.float64 = before
@@ -376,8 +380,36 @@ def _gru_cell(
     return _Tensor(going_on), _Tensor(torch.cat([ours, theirs], -1))
 
 
+def _lstm_cell_backward(
+    of_hidden: torch.Tensor | None,
+    of_cell: torch.Tensor | None,
+    before: torch.Tensor,
+    cell: torch.Tensor,
+    gates: torch.Tensor,
+    has_bias: bool,
+) -> tuple[_Tensor | None, ...]:
+    enter, forget, candidate, leave = gates.chunk(4, -1)
+    enter, forget, leave = enter.sigmoid(), forget.sigmoid(), leave.sigmoid()
+    candidate, out = candidate.tanh(), cell.tanh()
+    hidden = torch.zeros_like(cell) if of_hidden is None else of_hidden
+    of_cell = torch.zeros_like(cell) if of_cell is None else of_cell
+    of_cell = of_cell + hidden * leave * (1 - out**2)
+    found = torch.cat(
+        [
+            of_cell * candidate * enter * (1 - enter),
+            of_cell * before * forget * (1 - forget),
+            of_cell * enter * (1 - candidate**2),
+            hidden * out * leave * (1 - leave),
+        ],
+        -1,
+    )
+    of_bias = _Tensor(found.sum(0)) if has_bias else None
+    return _Tensor(found), _Tensor(of_cell * forget), of_bias
+
+
 _CELLS: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
 }
 """Operations that devices have and the CPU does not."""
