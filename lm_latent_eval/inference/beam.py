@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
@@ -62,7 +63,7 @@ class BeamMarginalization:
             The latents as particles, and as they are.
         """
         beam = proposal.beam(q, self.num_samples)
-        log_p = model.log_joint(p, beam.latents).double()
+        log_p = widened(model.log_joint(p, beam.latents))
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents)
         return Particles(None, None, log_p, beam.score, path), beam.latents
@@ -86,7 +87,7 @@ class BeamMarginalization:
                 p_state = p_state.resample(beam.origin)
                 q = proposal.encode(piece, q_state.resample(beam.origin))
             p = model.encode(piece, p_state)
-            log_p = model.log_joint(p, beam.latents).double()
+            log_p = widened(model.log_joint(p, beam.latents))
             log_p = log_p + particles.log_w.gather(1, beam.origin)
             particles = Particles(
                 model.advance(p, beam.latents),

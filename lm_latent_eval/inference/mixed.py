@@ -43,7 +43,7 @@ from lm_latent_eval.inference.particles import Particles, as_particles, encode
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
-LEAST = torch.finfo(torch.float64).min
+LEAST = torch.finfo(torch.float32).min
 """The logarithm of a probability of zero that was found, in nats. ``-inf`` is left to
 the places of a beam that hold nothing."""
 

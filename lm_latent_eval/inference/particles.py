@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent, wide_zeros
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q
 from lm_latent_eval.latent import Latents, LeftToRight, Proposal, State
@@ -40,7 +40,7 @@ class Particles:
     @classmethod
     def begin(cls, batch_size: int, device: torch.device | str) -> Particles:
         """Return B texts of which nothing has been read."""
-        zeros = torch.zeros(batch_size, 1, dtype=torch.float64, device=device)
+        zeros = wide_zeros((batch_size, 1), device)
         return cls(None, None, zeros, zeros, zeros.long())
 
     def select(self, index: Tensor) -> Particles:
@@ -68,7 +68,7 @@ class Particles:
             tokens,
             torch.zeros_like(tokens),
             torch.ones_like(inputs),
-            torch.zeros_like(tokens, dtype=torch.float64),
+            wide_zeros(tokens.shape, tokens.device),
         )
         encoded = model.encode(batch, self.model_state)
         return model.next_token(encoded, self.log_w)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
@@ -148,7 +149,7 @@ class RecurrentLM(Pretrained, ABC):
         cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
         at_once = max(1, TABLE // self.config.vocab_size)
         parts = [
-            self.log_prob(hidden, words).double()
+            widened(self.log_prob(hidden, words))
             for hidden, words in zip(
                 encoded.hidden[inside].split(at_once),
                 known[inside].split(at_once),
@@ -163,16 +164,14 @@ class RecurrentLM(Pretrained, ABC):
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[Tensor]:
         """Draw the empty latent K times, with log q = 0."""
-        zeros = encoded.hidden.new_zeros(
-            len(encoded.hidden), num_samples, dtype=torch.float64
-        )
+        zeros = wide_zeros((len(encoded.hidden), num_samples), encoded.hidden.device)
         return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
 
     def beam(
         self, encoded: Encoded, width: int, log_q: Tensor | None = None
     ) -> Beam[Tensor]:
         """Return the one latent there is."""
-        zeros = encoded.hidden.new_zeros(len(encoded.hidden), 1, dtype=torch.float64)
+        zeros = wide_zeros((len(encoded.hidden), 1), encoded.hidden.device)
         return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
 
     def advance(self, encoded: Encoded, latents: Tensor) -> Carry:

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.resuming.folder import SETTINGS_FILE
 from lm_latent_eval.scoring import records, workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.scoring.records import UNFINISHED, Record
-from lm_latent_eval.settings import SETTINGS_FILE
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"

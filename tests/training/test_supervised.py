@@ -188,13 +188,13 @@ def test_more_epochs_may_be_asked_for(tmp_path, capsys):
 
 def starts_anew(run: Trainer, why: str, capsys, train=TRAIN, dev=DEV) -> None:
     """Hold a run that finds the state of another against one that finds none."""
-    before = run.path.read_bytes()
+    before = run.state.path.read_bytes()
     capsys.readouterr()
     history = run.run(train, dev)
     said = capsys.readouterr().err
     assert "starting anew: " in said and why in said
     assert "resuming" not in said
-    aside = run.path.with_name(f"{run.path.name}.before")
+    aside = run.state.path.with_name(f"{run.state.path.name}.before")
     assert str(aside) in said and aside.read_bytes() == before
     assert history[0]["epoch"] == 1
     assert trainer_history(run.directory) == history

@@ -13,7 +13,7 @@ from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.learners.sequences import TokenSequences
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
-from lm_latent_eval.settings import SETTINGS_FILE
+from lm_latent_eval.resuming.folder import SETTINGS_FILE
 
 
 class TrainingData(Protocol):
@@ -204,7 +204,10 @@ def open_data(
     if (Path(path) / SETTINGS_FILE).is_file():
         return CorpusData(Corpus.open(path))
     if Path(path).is_dir():
-        raise ValueError(f"{path} is not a corpus: it has no {SETTINGS_FILE}")
+        raise ValueError(
+            f"{path} is not a corpus: it has no {SETTINGS_FILE}, which "
+            "`lm-latent-eval distort sample` writes"
+        )
     if not Path(path).exists():
         raise ValueError(f"{path}: no such corpus or text")
     if tokenizer is None:

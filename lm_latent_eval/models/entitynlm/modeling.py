@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.entitynlm.chain import Chains, Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
@@ -139,7 +140,7 @@ class EntityNLM(Pretrained):
         self, encoded: Encoded, chains: Chains, following: Following
     ) -> Tensor:
         return self.generative.words.log_prob(
-            encoded.hidden, encoded.batch, following.contexts()
+            encoded.hidden, encoded.batch, *following.contexts()
         )
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
@@ -345,7 +346,8 @@ class EntityNLMProposal:
         strengths and its temperature.
         """
         if score is None:
-            score = torch.zeros_like(encoded.state.entity, dtype=torch.float64)
+            entity = encoded.state.entity
+            score = wide_zeros(entity.shape, entity.device)
         steps, length = encoded.search or encoded.steps, encoded.batch.length
         return Beam(*beam_chains(steps, encoded.state, score, length, width))
 

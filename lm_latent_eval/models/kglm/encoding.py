@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.models.kglm.walk import Walk, Walks
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
@@ -58,13 +59,11 @@ class Encoded:
     def log_ahead(self, t: int, after: KGLMState) -> Tensor:
         """Return what is expected of tokens t and on, (B, K) float64 nats."""
         window = after.history
-        log_psi = torch.zeros(
-            window.shape[:2], dtype=torch.float64, device=window.device
-        )
+        log_psi = wide_zeros(window.shape[:2], window.device)
         if self.walk.expected is None or t == self.text.shape[1]:
             return log_psi
         position = self._positions(t)[:, None].expand_as(log_psi)
-        return self.walk.expected_after(position, window).double()
+        return widened(self.walk.expected_after(position, window))
 
     def _positions(self, t: int) -> Tensor:
         """Return where token t of each text is in the flattened (B * T), (B,)."""

@@ -27,6 +27,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.alias_memo import AliasMemo
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
@@ -143,7 +144,7 @@ class KGLMJoint(Pretrained):
         log_z = log_prob_walks(
             encoded.walk, encoded.before(walks), walks, encoded.batch.length
         )
-        return (log_z.double() + self.log_words(encoded, walks)).sum(-1)
+        return (widened(log_z) + self.log_words(encoded, walks)).sum(-1)
 
     def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.

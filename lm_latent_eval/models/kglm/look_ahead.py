@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.parents import Parents, parents_of
@@ -159,25 +160,25 @@ def _costs(
     places = position.view(*shape[:2], 1).expand(shape)
     node, used = (x[:, None].expand(shape) for x in (states.node, states.used))
     some = batch.inside[..., None] & used
-    word = torch.zeros(shape, dtype=torch.float64, device=node.device)
+    word = wide_zeros(shape, node.device)
     word = word.masked_fill(~used, -torch.inf)
-    word[some] = words(places[some], node[some]).double()
+    word[some] = widened(words(places[some], node[some]))
 
     log_new, entity = walk.new.top(position, OTHERS)
     typical = walk.graph.node_of_entity[entity]
     paid = words(position[:, None].expand_as(typical).flatten(), typical.flatten())
-    paid = paid.view_as(typical).double() + log_new.double().log_softmax(-1)
+    paid = widened(paid.view_as(typical)) + widened(log_new).log_softmax(-1)
     other_word = paid.logsumexp(-1).view(shape[:2])
 
     entity = walk.graph.entity(node)
     own = (walk.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
-    new = walk.new.log_prob(places.flatten(), entity.flatten()).view(shape).double()
+    new = widened(walk.new.log_prob(places.flatten(), entity.flatten()).view(shape))
     new = new.masked_fill(~own, -torch.inf)
     other_new = (1 - new.exp().sum(-1)).clamp_min(0.0).log()
 
-    candidate = F.pad(states.used[:, 1:], (1, 1)).double()
+    candidate = widened(F.pad(states.used[:, 1:], (1, 1)))
     derived = candidate / candidate.sum(-1, keepdim=True).clamp_min(1)
-    scores = walk.scores.mention.double().view(*shape[:2], len(Mention))
+    scores = widened(walk.scores.mention).view(*shape[:2], len(Mention))
     none_to_continue = scores.clone()
     none_to_continue[..., Mention.CONTINUE] = -torch.inf
     return Costs(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.kglm.unfolding import windows
 from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
@@ -47,5 +48,5 @@ def moved(
     follows = (places > at) & (begins == begins.gather(2, at))
     follows = follows | (places == at)
     new_node = torch.where(follows, node.view(*t.shape, 1), walks.node)
-    log_ratio = (log_old - log_new).double().view_as(t)
+    log_ratio = widened(log_old - log_new).view_as(t)
     return Walks(new_mention, new_node), log_ratio

@@ -19,6 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.ragged import invert_cdf, segment_logsumexp
@@ -58,7 +59,7 @@ class NewEntities:
             return lift
         every = torch.arange(len(lift), device=lift.device)
         position, entity, tilt = self._tilted(every)
-        log_plain = self._log_plain(position, entity).double()
+        log_plain = widened(self._log_plain(position, entity))
         listed = segment_logsumexp(log_plain + tilt, position, len(lift))
         plain = log_plain.exp()
         rest = 1 - plain.new_zeros(len(lift)).index_add(0, position, plain)

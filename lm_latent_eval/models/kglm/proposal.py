@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
@@ -104,7 +104,7 @@ class KGLMProposal:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         history = encoded.before(walks)
         log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
-        return log_z.double().sum(-1)
+        return widened(log_z).sum(-1)
 
     def moved(
         self, encoded: Encoded, walks: Walks, uniforms: Uniforms
@@ -123,9 +123,7 @@ class KGLMProposal:
         """
         history = encoded.history
         if score is None:
-            score = torch.zeros(
-                history.shape[:2], dtype=torch.float64, device=history.device
-            )
+            score = wide_zeros(history.shape[:2], history.device)
         num_tokens = encoded.batch.targets.shape[1]
         return Beam(
             *beam_walks(

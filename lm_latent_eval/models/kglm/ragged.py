@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import in_float64
+
 
 def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     """Concatenate the ranges start[i] .. end[i]-1.
@@ -173,11 +175,13 @@ def invert_cdf(
         >>> invert_cdf(prob, row, 2, query, u)
         tensor([0, 1, 1, 3])
     """
-    mass = F.pad(prob.cumsum(0, dtype=torch.float64), (1, 0))
+    # The mass of thousands of rows: float32 would leave little of the last ones.
+    mass = F.pad(in_float64(prob).cumsum(0), (1, 0))
     ends = torch.searchsorted(
         row, torch.arange(num_rows, device=row.device), right=True
     )
+    ends, query, u = (x.to(mass.device) for x in (ends, query, u))
     start, end = mass[F.pad(ends, (1, 0))[query]], mass[ends[query]]
     # Below the end despite rounding: the first mass above is of this row, and grown.
     drawn = torch.minimum(start + u * (end - start), torch.nextafter(end, start))
-    return torch.searchsorted(mass[1:], drawn, right=True)
+    return torch.searchsorted(mass[1:], drawn, right=True).to(prob.device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
 from lm_latent_eval.models.ties import ranks
@@ -74,7 +75,7 @@ def sample_walks(
     batch, samples, width = history.shape
     path = torch.cat([history, history.new_zeros(batch, samples, num_tokens)], -1)
     mention = torch.zeros_like(path[..., width:])
-    log_q = torch.zeros_like(history[..., 0], dtype=torch.float64)
+    log_q = wide_zeros(history.shape[:2], history.device)
     for t in range(num_tokens):
         (text,) = (length > t).nonzero(as_tuple=True)
         rows = Rows(
@@ -84,11 +85,11 @@ def sample_walks(
         m, node, log_mention = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
         mention[text, :, t] = m.view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
-        log_q[text] += log_mention.double().view(-1, samples)
+        log_q[text] += widened(log_mention).view(-1, samples)
     walks = Walks(mention, path[..., width:])
     named = (mention == Mention.NEW) | (mention == Mention.DERIVED)
     log_node = _scored(walk, walk.log_node, history, walks, named)
-    return walks, log_q + log_node.double().sum(-1)
+    return walks, log_q + widened(log_node).sum(-1)
 
 
 def beam_walks(

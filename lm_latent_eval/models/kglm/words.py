@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 
@@ -145,7 +146,7 @@ class Words(nn.Module):
         unknown = (target >= self.config.vocab_size) | (target == UNKNOWN)
         word = target.masked_fill(unknown, UNKNOWN)
         flat_scores = position_scores.flatten(0, 1)
-        generate = flat_scores[position, word].double() + entity_scores[node, word]
+        generate = widened(flat_scores[position, word]) + entity_scores[node, word]
         generate = generate + cost.masked_fill(~unknown, 0.0)
         if not spelled:
             generate = generate.masked_fill(unknown & same, -torch.inf)
@@ -279,11 +280,11 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     (tiny,) = (product.detach() < num_words * limit.tiny / limit.eps).nonzero(
         as_tuple=True
     )
-    peaks = peak_a.flatten()[row].double() + peak_b.flatten()[column]
-    result = product.clamp_min(limit.tiny).double().log() + peaks
+    peaks = widened(peak_a.flatten()[row]) + peak_b.flatten()[column]
+    result = widened(product.clamp_min(limit.tiny)).log() + peaks
     flat = a.flatten(0, 1)
     again = [
-        (flat[row[pairs]] + b[column[pairs]]).logsumexp(-1).double()
+        widened((flat[row[pairs]] + b[column[pairs]]).logsumexp(-1))
         for pairs in tiny.split(max(1, NUMBERS // num_words))
     ]
     return result.index_put((tiny,), torch.cat(again))

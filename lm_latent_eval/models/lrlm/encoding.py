@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, log_sum, sunk
 from lm_latent_eval.models.lrlm.state import WORD, Readings, RelationState, after_last
@@ -67,7 +68,7 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     topic = _topic_after(encoded, readings)
     wrong = wrong | (begins & (topics.naming_topic[naming] != topic[..., None]))
     new = (before == 0) & (topic != 0)
-    prior = topics.log_prior.double()[(topic - 1).clamp_min(0)]
+    prior = widened(topics.log_prior)[(topic - 1).clamp_min(0)]
     total = total + prior.masked_fill(~new, 0.0)
     return sunk(total).masked_fill(wrong.any(-1), -torch.inf)
 

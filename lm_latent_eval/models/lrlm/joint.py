@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
@@ -96,7 +97,7 @@ class LRLMJoint(RelationModel):
         value = self._informed(hidden, state)
         # By place: the first word of every text, then the second, ...
         by_place = value.transpose(0, 1).flatten(0, 1)
-        log_source = self.selector(by_place).log_softmax(-1).double()
+        log_source = widened(self.selector(by_place).log_softmax(-1))
         word = log_source[:, 0].view(value.shape[1], -1).t()
         word = word + self._log_words(value, batch)
         arcs = self._arcs(batch, state)
@@ -106,7 +107,7 @@ class LRLMJoint(RelationModel):
             word.masked_fill(~batch.inside, 0.0).clamp_min(FLOOR),
             arcs,
             score,
-            self.knowledge.log_prior[arcs.topic - 1].double(),
+            widened(self.knowledge.log_prior[arcs.topic - 1]),
             _keys(state, self.knowledge.num_topics),
             self.knowledge.num_topics,
         )
@@ -138,8 +139,8 @@ class LRLMJoint(RelationModel):
         """Predict the first token of an encoded piece, (B, num_words) nats."""
         state, value = encoded.state, encoded.value[:, 0]
         log_w = log_w.log_softmax(-1)[..., None] + state.log_share
-        log_source = self.selector(value).log_softmax(-1).double()
-        log_words = self.words.log_probs(value).double()
+        log_source = widened(self.selector(value).log_softmax(-1))
+        log_words = widened(self.words.log_probs(value))
         rows = []
         for b, weight in enumerate(log_w.exp()):
             topic, naming = state.topic[b].flatten(), state.naming[b].flatten()
@@ -165,7 +166,7 @@ class LRLMJoint(RelationModel):
             by_topic: Probability of no topic yet, and of each, (num_topics + 1,).
         """
         topics = self.knowledge
-        prob = by_topic[1:] + by_topic[0] * topics.log_prior.double().exp()
+        prob = by_topic[1:] + by_topic[0] * widened(topics.log_prior).exp()
         (some,) = prob.nonzero(as_tuple=True)
         naming = expand_ranges(*topics.facts_of(some + 1))[0]
         naming, _ = expand_ranges(*topics.namings_of(naming))
@@ -205,7 +206,7 @@ class LRLMJoint(RelationModel):
         at_once = max(1, TABLE // self.config.vocab_size)
         known = self.words.known(batch.targets)
         parts = [
-            self.words.log_prob(some, words).double()
+            widened(self.words.log_prob(some, words))
             for some, words in zip(
                 value[inside].split(at_once),
                 known[inside].split(at_once),
@@ -229,14 +230,16 @@ class LRLMJoint(RelationModel):
         """Return log p(fact, alias | a name, the topic) of arcs, (N,) float64."""
         topics = self.knowledge
         fact = topics.naming_fact[arcs.naming]
-        log_p = log_choice(
-            self.to_fact(by_place),
-            arcs.place,
-            arcs.topic,
-            fact,
-            topics.facts_of,
-            lambda some: self.facts.vectors(topics, some),
-        ).double()
+        log_p = widened(
+            log_choice(
+                self.to_fact(by_place),
+                arcs.place,
+                arcs.topic,
+                fact,
+                topics.facts_of,
+                lambda some: self.facts.vectors(topics, some),
+            )
+        )
         if self.config.oracle:
             return log_p
         log_alias = log_choice(
@@ -247,7 +250,7 @@ class LRLMJoint(RelationModel):
             topics.namings_of,
             lambda some: self.facts.aliases(topics, topics.naming_alias[some]),
         )
-        return log_p + log_alias.double()
+        return log_p + widened(log_alias)
 
 
 def _keys(state: RelationState, num_topics: int) -> Tensor:

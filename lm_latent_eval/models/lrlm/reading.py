@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import expand_ranges, invert_cdf, ranked_within
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
@@ -121,7 +122,7 @@ def sample_readings(
     text = torch.arange(lattice.num_texts, device=topic.device)[:, None]
     text = text.expand_as(topic)
     source = naming + 1
-    log_q = torch.zeros_like(topic, dtype=torch.float64)
+    log_q = wide_zeros(topic.shape, topic.device)
     path = []
     for t, options in enumerate(plan.options()):
         choosing = (left == 0) & (lattice.length[:, None] > t)
@@ -147,7 +148,7 @@ def log_prob_readings(plan: Plan, state: RelationState, readings: Readings) -> T
     topic, _, _ = state.expanded(samples)
     text = torch.arange(lattice.num_texts, device=topic.device)[:, None]
     text = text.expand_as(topic)
-    log_q = torch.zeros_like(topic, dtype=torch.float64)
+    log_q = wide_zeros(topic.shape, topic.device)
     for t, options in enumerate(plan.options()):
         source = readings.source[:, :, t]
         choosing = (readings.offset[:, :, t] == 0) & (lattice.length[:, None] > t)
@@ -189,7 +190,7 @@ def beam_readings(
     """
     lattice = plan.lattice
     topic, naming, offset = state.expanded(state.topic.shape[1])
-    cost = torch.zeros_like(topic, dtype=torch.float64) if score is None else score
+    cost = wide_zeros(topic.shape, topic.device) if score is None else score
     cost = cost.masked_fill(~agrees, -torch.inf)
     left = topics.length(naming.clamp_min(0)) - offset
     left = left.masked_fill(naming < 0, 0)

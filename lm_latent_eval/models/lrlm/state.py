@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.lrlm.topics import Topics
 
@@ -54,7 +55,7 @@ class RelationState:
         """Return the state of texts of which nothing has been read, (B,)."""
         topic = topic[:, None, None]
         nothing = torch.zeros_like(topic)
-        return cls(None, topic, nothing - 1, nothing, nothing.double())
+        return cls(None, topic, nothing - 1, nothing, widened(nothing))
 
     def select(self, index: Tensor) -> RelationState:
         """Pick texts."""
@@ -111,6 +112,6 @@ def after_last(
         topic,
         naming.masked_fill(~going_on, -1),
         (offset + 1).masked_fill(~going_on, 0),
-        torch.zeros_like(topic, dtype=torch.float64),
+        wide_zeros(topic.shape, topic.device),
     )
     return RelationState(carry, *(column[..., None] for column in columns))

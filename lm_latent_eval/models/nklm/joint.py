@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
@@ -170,7 +171,7 @@ class NKLMJoint(RelationModel):
         uttered = self.log_words(
             encoded.tables, hidden[plain], targets[plain], cost[plain]
         )
-        zeros = torch.zeros(inside.shape, dtype=torch.float64, device=log_p.device)
+        zeros = wide_zeros(inside.shape, log_p.device)
         total = zeros.masked_scatter(fits, log_p)
         total = (total + zeros.masked_scatter(plain, uttered)).sum(-1)
         total = total + self._log_topic(state.topic, copies.topic)
@@ -203,7 +204,7 @@ class NKLMJoint(RelationModel):
             if bool((topic == 0).any()):
                 one = one.repeat_interleave(len(every))
                 topic = every.repeat(len(topic))
-                weight = weight[one] + topics.log_prior.double()[topic - 1]
+                weight = weight[one] + widened(topics.log_prior)[topic - 1]
             here = here.resample(one[None])
             hidden, _ = self.step(tables, here, encoded.batch.inputs[[b], :1])
             rows.append(self._mixed(tables, hidden, topic, weight))
@@ -218,11 +219,11 @@ class NKLMJoint(RelationModel):
         log_plain = self.log_step(tables, hidden, topic, nothing, nothing) + weight
         value = self._informed(hidden, tables.fact[nothing])
         at_once = max(1, TABLE // self.config.vocab_size)
-        uttered = value.new_zeros(self.config.vocab_size, dtype=torch.float64)
+        uttered = log_plain.new_zeros(self.config.vocab_size)
         for some, mass in zip(
             value.split(at_once), log_plain.exp().split(at_once), strict=True
         ):
-            uttered = uttered + mass @ self.words.log_probs(some).double().exp()
+            uttered = uttered + mass @ widened(self.words.log_probs(some)).exp()
         fact, row = expand_ranges(*topics.facts_of(topic))
         naming, of_fact = expand_ranges(*topics.namings_of(fact))
         row = row[of_fact]
@@ -306,9 +307,8 @@ class NKLMJoint(RelationModel):
                 topics.namings_of,
                 lambda some: tables.alias[topics.naming_alias[some]],
             )
-        return total.double() + total.new_zeros(
-            len(total), dtype=torch.float64
-        ).masked_scatter(copied, inner.double())
+        total = widened(total)
+        return total + torch.zeros_like(total).masked_scatter(copied, widened(inner))
 
     def log_words(
         self, tables: Tables, hidden: Tensor, words: Tensor, cost: Tensor
@@ -317,7 +317,7 @@ class NKLMJoint(RelationModel):
         value = self._informed(hidden, tables.fact[torch.zeros_like(words)])
         at_once = max(1, TABLE // self.config.vocab_size)
         parts = [
-            self.words.log_prob(some, these).double()
+            widened(self.words.log_prob(some, these))
             for some, these in zip(
                 value.split(at_once), words.split(at_once), strict=True
             )
@@ -402,6 +402,6 @@ class NKLMJoint(RelationModel):
 
     def _log_topic(self, before: Tensor, topic: Tensor) -> Tensor:
         """Return log p of topics that were not known before, (B, K) float64."""
-        prior = self.knowledge.log_prior.double()[topic - 1]
+        prior = widened(self.knowledge.log_prior)[topic - 1]
         prior = prior.masked_fill(before != 0, 0.0)
         return prior.masked_fill((before != 0) & (before != topic), -torch.inf)

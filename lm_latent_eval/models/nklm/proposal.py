@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import (
     expand_ranges,
@@ -164,7 +165,7 @@ class NKLMProposal:
 
     def _log_topics(self, encoded: Any) -> Tensor:
         """Return log q of each topic, (B, N) float64."""
-        prior = encoded.tables.topics.log_prior.double()
+        prior = widened(encoded.tables.topics.log_prior)
         fitting = (prior + self._speak(encoded, encoded.batch)) / self.temperature
         log_q: Tensor = fitting.log_softmax(-1)
         return log_q
@@ -173,16 +174,14 @@ class NKLMProposal:
         """Return what some words of B texts speak for each topic, (B, N) nats."""
         tables = encoded.tables
         many, text = tables.topics.num_topics + 1, words.inside.nonzero()[:, 0]
-        spoken = torch.zeros(
-            len(words.length), many, dtype=torch.float64, device=text.device
-        )
+        spoken = wide_zeros((len(words.length), many), text.device)
         if self.name != "adapted":
             return spoken[:, 1:]
         word = words.targets[words.inside] * many
         start = torch.searchsorted(tables.pairs, word)
         end = torch.searchsorted(tables.pairs, word + many)
         found, row = expand_ranges(start, end)
-        gain = math.log(many - 1) - (end - start).double().log()
+        gain = math.log(many - 1) - widened(end - start).log()
         place = (text[row], tables.pairs[found] % many)
         return spoken.index_put(place, gain[row], accumulate=True)[:, 1:]
 
@@ -206,13 +205,11 @@ class NKLMProposal:
         """Return what a beam starts from: state, origin and score, (B, W) each."""
         state = encoded.state
         if score is None:
-            score = torch.zeros(
-                state.topic.shape, dtype=torch.float64, device=state.topic.device
-            )
+            score = wide_zeros(state.topic.shape, state.topic.device)
         if bool((state.topic != 0).all()):
             origin = torch.arange(state.topic.shape[1], device=score.device)
             return state, origin.expand_as(score), score
-        prior = encoded.tables.topics.log_prior.double().expand_as(hope)
+        prior = widened(encoded.tables.topics.log_prior).expand_as(hope)
         best = (prior + hope).topk(min(width, hope.shape[1]), -1).indices
         origin = torch.zeros_like(best)
         state = replace(state.resample(origin), topic=best + 1)

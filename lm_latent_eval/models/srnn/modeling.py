@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
@@ -122,23 +122,21 @@ class SentenceRNN(Pretrained):
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
         """Return s(x), once for each of K empty latents, (B, K) float64."""
         inside = encoded.batch.inside
-        total = encoded.scores.double().masked_fill(~inside, 0.0).sum(-1)
+        total = widened(encoded.scores).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, latents.shape[1])
 
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[Tensor]:
         """Draw the empty latent K times, with log q = 0."""
-        zeros = encoded.scores.new_zeros(
-            len(encoded.scores), num_samples, dtype=torch.float64
-        )
+        zeros = wide_zeros((len(encoded.scores), num_samples), encoded.scores.device)
         return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
 
     def beam(
         self, encoded: Encoded, width: int, log_q: Tensor | None = None
     ) -> Beam[Tensor]:
         """Return the one latent there is."""
-        zeros = encoded.scores.new_zeros(len(encoded.scores), 1, dtype=torch.float64)
+        zeros = wide_zeros((len(encoded.scores), 1), encoded.scores.device)
         return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
 
     def advance(self, encoded: Encoded, latents: Tensor) -> Carry:

@@ -250,8 +250,8 @@ def _notes(a: Side, b: Side) -> list[str]:
     for side in (a, b):
         if not side.is_known and side.bound not in _ONLY_BOUNDS:
             notes.append(
-                f"Nothing has checked all draws of {side.name}: its error over draws "
-                "is as they tell it."
+                f"Some draws of {side.name} are not checked by a search: what they may "
+                "have missed is in no error."
             )
         if not side.finished:
             notes.append(f"{side.name} is not finished: only its first texts compare.")
@@ -270,7 +270,10 @@ def _choices(task: str, a: Side, b: Side) -> ChoiceComparison:
     right_b, sure_b = _answers(b)
     questions = [q for q in right_a if q in right_b]
     if not questions:
-        raise ValueError(f"{task} has no accuracy to compare")
+        raise ValueError(
+            f"{task}: {a.name} and {b.name} have no question in common whose answer "
+            "is right or wrong, so there is no accuracy to compare"
+        )
     found = PairedAccuracy.of(
         torch.tensor([right_a[q] for q in questions]),
         torch.tensor([right_b[q] for q in questions]),

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.durable import appending, only_writer, replacing, whole_lines
+from lm_latent_eval.resuming.journal import Journal
 from lm_latent_eval.scoring.records import UNFINISHED
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
+
+FORMAT = 1
 
 
 @contextmanager
@@ -23,24 +25,14 @@ def journal(
     """Yield what keeps a question of a task at once.
 
     Args:
-        path: A file that a crash does not spoil; what an earlier run with the same
-            settings left there stays.
+        path: The file; what an earlier run with the same settings left there stays.
         settings: What the numbers depend on.
 
     Raises:
-        ValueError: If another run is writing it.
+        BusyError: If another run is writing it.
     """
-    lock = path.with_name(f".{path.name}.lock")
-    with only_writer(path, "the thoughts so far", lock=lock):
-        lines = [*whole_lines(path)[0].values()] if path.exists() else []
-        if lines[:1] != [_line(settings)]:
-            lines = [_line(settings)]
-        with replacing(path) as partial:  # without the line that a crash cut short
-            partial.write_bytes(b"".join(line + b"\n" for line in lines))
-        with appending(path) as append:
-            yield lambda task, kept: append(
-                _line({"task": task, **row_of(kept)}) + b"\n"
-            )
+    with _journal(path).going_on(settings, "the thoughts so far") as (_, append):
+        yield lambda task, kept: append({"task": task, **row_of(kept)})
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
@@ -51,15 +43,15 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
     """
     runs, tasks = dict[str, None](), dict[str, dict[tuple[int, str], Kept]]()
     for path in paths:
-        try:
-            head, *rows = [json.loads(line) for line in whole_lines(path)[0].values()]
-            runs[json.dumps(head)] = None
-            for row in rows:
+        settings, rows = _journal(path).read()
+        runs[json.dumps(settings)] = None
+        for place, row in rows.items():
+            try:
                 kept = kept_of(row)  # of a question that is there twice, the last
                 of_task = tasks.setdefault(row["task"], {})
-                of_task[kept.document, kept.thoughts.question] = kept
-        except (ValueError, KeyError, TypeError) as err:
-            raise ValueError(f"{path} holds no thoughts ({err!r:.200})") from err
+            except (ValueError, KeyError, TypeError) as err:
+                raise _journal(path).edited(place, f"{err!r:.200}") from err
+            of_task[kept.document, kept.thoughts.question] = kept
     if len(runs) > 1:
         names = ", ".join(map(str, paths))
         raise ValueError(f"there are several unfinished runs: name one of {names}")
@@ -74,8 +66,8 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
     ]
 
 
-def _line(values: dict[str, Any]) -> bytes:
-    return json.dumps(values).encode()
+def _journal(path: Path) -> Journal:
+    return Journal(path, "record of thoughts", FORMAT)
 
 
 __all__ = ["UNFINISHED", "journal", "read_unfinished"]
