@@ -69,7 +69,9 @@ class Words(nn.Module):
     def entity_scores(self, entity_embedding: Tensor) -> Tensor:
         """Q_v(n): the entity's part of the generation scores, (..., V)."""
         weight = self.condense.weight[:, -entity_embedding.shape[-1] :]
-        return F.linear(F.linear(entity_embedding, weight), self.output_weight)
+        # In the order that multiplies least: it depends on how many nodes there are.
+        factors = [entity_embedding, weight.T, self.output_weight.T]
+        return torch.linalg.multi_dot(factors)
 
     def encode_aliases(self, aliases: Tensor) -> Tensor:
         """Encode the words of each node's aliases for copying.
