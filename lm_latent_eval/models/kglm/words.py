@@ -71,7 +71,8 @@ class Words(nn.Module):
         weight = self.condense.weight[:, -entity_embedding.shape[-1] :]
         # In the order that multiplies least: it depends on how many nodes there are.
         factors = [entity_embedding, weight.T, self.output_weight.T]
-        return torch.linalg.multi_dot(factors)
+        scores: Tensor = torch.linalg.multi_dot(factors)
+        return scores
 
     def encode_aliases(self, aliases: Tensor) -> Tensor:
         """Encode the words of each node's aliases for copying.
