@@ -132,12 +132,11 @@ def score(args: argparse.Namespace) -> None:
 
 def document(args: argparse.Namespace) -> None:
     """Score a document with the demonstration model."""
-    from lm_latent_eval.demo import CHECKPOINT
-    from lm_latent_eval.demo.world import generate
+    from lm_latent_eval.demo import CHECKPOINT, documents
     from lm_latent_eval.models import load as load_model
 
     checkpoint = load_model(CHECKPOINT)
-    texts = [" ".join(d["tokens"]) for d in generate(args.seed).documents("dev")]
+    texts = [" ".join(d["tokens"]) for d in documents("dev")]
     ids = [i for text in texts for i in checkpoint.tokenizer(text).ids]
     ids = (ids * (args.words // len(ids) + 1))[: args.words]
     weigh(checkpoint.model, ids[:LENGTH], args)

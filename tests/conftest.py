@@ -89,6 +89,15 @@ def spelled_directory(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def lstm_directory(tmp_path_factory) -> Path:
+    """Return the directory of a tiny LSTM in float64; nobody may change it."""
+    from tests import tiny_checkpoint
+
+    folder = tmp_path_factory.mktemp("lstm")
+    return tiny_checkpoint.write(folder, tiny_checkpoint.lstm())
+
+
+@pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Return the folder of real text."""
     return find_folder("LATENT_EVAL_DATA", "data")

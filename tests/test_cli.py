@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import lm_latent_eval
+from lm_latent_eval import demo
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.demo.world import generate
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.text.batch import TokenBatch
@@ -28,13 +28,12 @@ OUT = ["--output", "OUTPUT"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Training text, development text and the graph of a small world."""
-    world, folder = generate(seed=0), tmp_path_factory.mktemp("cli")
-    documents = world.documents("dev")
+    folder, documents = tmp_path_factory.mktemp("cli"), demo.documents("dev")
     for name, some in (("train", documents[:10]), ("dev", documents[10:14])):
-        lines = [json.dumps(d, ensure_ascii=False) for d in some]
+        spaced = [{**d, "text": " ".join(d["tokens"])} for d in some]
+        lines = [json.dumps(d, ensure_ascii=False) for d in spaced]
         (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    knowledge = {"triples": world.triples, "aliases": world.aliases}
-    (folder / "graph.json").write_text(json.dumps(knowledge), encoding="utf-8")
+    (folder / "graph.json").write_text(json.dumps(demo.knowledge()), encoding="utf-8")
     return folder
 
 

@@ -20,6 +20,7 @@ LADDER = (
     "registry",
     "weights",
     "devices",
+    "memory",
     "estimators",
     "latent",
     "text",

@@ -43,9 +43,12 @@ def _compare(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.tabular import Table, rendered
 
     if not 2 <= len(args.sides) <= len(ascii_uppercase):
-        raise ValueError("a comparison needs two sides, and at most 26")
-    if len(set(args.sides)) < len(args.sides):
-        raise ValueError("one side was given twice")
+        raise ValueError(
+            f"{len(args.sides)} given: a comparison takes 2 to {len(ascii_uppercase)} "
+            "results or checkpoints"
+        )
+    if twice := [side for side in args.sides if args.sides.count(side) > 1]:
+        raise ValueError(f"{twice[0]} was given twice: give each side once")
     kind = read_format(args)
     if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
         scored = (field.name for field in fields(ScoringOptions))

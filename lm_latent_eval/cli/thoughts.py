@@ -41,7 +41,7 @@ def _thoughts(args: argparse.Namespace) -> None:
 
     kind = read_format(args)
     if (args.answers is None) != (args.model is None):
-        raise ValueError("--answers and --model belong together")
+        raise ValueError("--answers and --model: give both, or neither")
     files = thought_files(args.results)
     if args.answers is not None:
         print(rendered(_answered(args, files), kind))

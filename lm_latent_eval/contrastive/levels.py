@@ -215,7 +215,7 @@ def contrastive_levels(
         [(10, 0.5, 1.0), (30, 2.0, 4.0)]
     """
     if not distorted:
-        raise ValueError("distorted holds no level")
+        raise ValueError("distorted is empty: give the scores of at least one level")
     baseline = min(distorted) if baseline is None else baseline
     if baseline not in distorted:
         raise ValueError(

@@ -51,7 +51,10 @@ class WhiteSpaceWords:
         """
         gaps = _WORD.split(text)[::2]
         if len(units) != len(gaps) - 1:
-            raise ValueError(f"{len(units)} words for the places of {len(gaps) - 1}")
+            raise ValueError(
+                f"{text[:40]!r} has {len(gaps) - 1} words; got {len(units)} to put in "
+                "their places"
+            )
         pieces = [piece for pair in zip(gaps, units, strict=False) for piece in pair]
         return "".join([*pieces, gaps[-1]])
 

@@ -7,6 +7,7 @@ text. All are given by name; nothing of them is run (``unpickling.py``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def convert(files: Files, output: Path) -> LRLM | NKLM:
     if len(aliases) != len(weights["alias_vec"]):
         raise OriginalError(
             f"{files.aliases} has {len(aliases)} aliases, {files.alias_vectors} "
-            f"{len(weights['alias_vec'])} vectors"
+            f"{len(weights['alias_vec'])} vectors: they are of different models"
         )
     beyond = sorted({w for a in aliases for w in a.split()} - {*words})
     tokenizer = WordTokenizer.at_white_space([*words, *beyond], len(words))
@@ -179,8 +180,8 @@ def _words(path: Path) -> list[str]:
     words = _list(path)
     if tuple(words[: len(MARKS)]) != MARKS:
         raise OriginalError(f"{path}: its first words are not {', '.join(MARKS)}")
-    if len({*words}) < len(words):
-        raise OriginalError(f"{path} lists a word twice")
+    if twice := sorted(word for word, n in Counter(words).items() if n > 1):
+        raise OriginalError(f"{path} lists the word {twice[0]!r} twice")
     return [*SPECIAL_WORDS, *words[len(MARKS) :]]
 
 

@@ -9,13 +9,14 @@ given as the original data has them, one sentence a text, one space between word
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.convert.files.torch_files import parameters, read_torch
-from lm_latent_eval.convert.files.unpickling import PickleError, Record
+from lm_latent_eval.convert.files.unpickling import PickleError, StandIn
 from lm_latent_eval.convert.originals.rnng import configuration, rename_weights
 from lm_latent_eval.convert.renaming import misfits
 from lm_latent_eval.models import checkpoint
@@ -71,7 +72,8 @@ def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:
     model.load_state_dict(ours, assign=True)
     if len(words) != config.vocab_size:
         raise OriginalError(
-            f"{path} has {len(words)} words but embeddings of {config.vocab_size}"
+            f"{path} has {len(words)} words but embeddings of {config.vocab_size}: "
+            "they are of different models"
         )
     model.eval()  # type: ignore[no-untyped-call]
     tokenizer = WordTokenizer.at_white_space(words, len(words))
@@ -89,7 +91,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
         saved = read_torch(Path(path).read_bytes(), _CLASSES)
         content = saved.content if isinstance(saved.content, dict) else {}
         model, words = content.get("model"), content.get("idx2word")
-        if not isinstance(model, Record) or not isinstance(words, dict):
+        if not isinstance(model, StandIn) or not isinstance(words, dict):
             raise OriginalError(
                 f"{path} is not what the original program saves: a dictionary with "
                 "'model' and 'idx2word'"
@@ -105,8 +107,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
     ordered = [words[i] for i in range(len(words))]
     if not all(isinstance(word, str) for word in ordered):
         raise OriginalError(f"{path}: not all of its words are strings")
-    if len(set(ordered)) < len(ordered):
-        raise OriginalError(f"{path} lists a word twice")
+    if twice := sorted(word for word, n in Counter(ordered).items() if n > 1):
+        raise OriginalError(f"{path} lists the word {twice[0]!r} twice")
     if tuple(ordered[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
         raise OriginalError(
             f"{path}: its first words are {ordered[: len(SPECIAL_WORDS)]!r:.200}, not "

@@ -89,7 +89,8 @@ class PairedDifference:
         errors = draws_stderr.double().numpy()
         if len(d) == 0 or units.sum() <= 0:
             raise ValueError(
-                "a comparison needs texts, and units that they are made of"
+                f"a comparison needs texts with units (words, bytes) in them; got "
+                f"{len(d)} texts of {units.sum():g} units"
             )
         if not np.isfinite(d).all():
             raise ValueError(
@@ -168,7 +169,7 @@ class PairedAccuracy:
             (6, 1, 0.125)
         """
         if len(a) == 0:
-            raise ValueError("a comparison needs questions")
+            raise ValueError("a comparison needs at least one question; got none")
         only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
         gain = (a.double() - b.double()).numpy()
         return cls(

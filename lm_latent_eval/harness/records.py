@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from lm_eval.api.instance import Instance
 
@@ -29,7 +29,28 @@ from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, wri
 from lm_latent_eval.text.digests import digest
 
 Settings = dict[str, Any]
-Keep = Callable[[Instance, ScoredFloat], None]
+
+
+class Placed(Protocol):
+    """A request, or all of one that says where its answer belongs."""
+
+    @property
+    def task_name(self) -> str | None:
+        """The task's."""
+        ...
+
+    @property
+    def doc_id(self) -> int | None:
+        """The document's number."""
+        ...
+
+    @property
+    def idx(self) -> int:
+        """Which of the document's requests it is."""
+        ...
+
+
+Keep = Callable[[Placed, ScoredFloat], None]
 
 
 @dataclass(frozen=True)
@@ -112,7 +133,7 @@ class Recorder:
         )
         with journal(where.folder / name, settings) as add:
 
-            def keep(request: Instance, scored: ScoredFloat) -> None:
+            def keep(request: Placed, scored: ScoredFloat) -> None:
                 if request.doc_id is not None:
                     add(request.task_name or "", _placed(request, scored))
 
@@ -177,7 +198,7 @@ def _answers(task: Any) -> Iterator[Answer]:
             yield _counted(_placed(instance, score), said)
 
 
-def _placed(request: Instance, scored: ScoredFloat) -> Answer:
+def _placed(request: Placed, scored: ScoredFloat) -> Answer:
     return replace(scored.answer, index=request.doc_id or 0, option=request.idx)
 
 

@@ -177,7 +177,7 @@ def _load(
                 )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
-        model.tuned = tuning.load(directory, model)
+        model.tuned = tuning.load_tuned(directory, model)
         orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
@@ -227,7 +227,7 @@ def save(
         tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
-    tuning.save(model.tuned, directory)
+    tuning.save_tuned(model.tuned, directory)
     if orthography is None:
         Orthography.remove(directory)
     else:
@@ -359,10 +359,13 @@ def _check_shapes(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path
 ) -> None:
     if missing := sorted(wanted.keys() - weights.keys()):
-        raise CheckpointError(f"{path} lacks the tensor {missing[0]!r}: incomplete")
+        raise CheckpointError(
+            f"{path} lacks the tensor {missing[0]!r}: copy or train it again"
+        )
     if unknown := sorted(weights.keys() - wanted.keys()):
         raise CheckpointError(
-            f"{path} has a tensor {unknown[0]!r} that no such model has"
+            f"{path} has a tensor {unknown[0]!r} that no such model has: files of "
+            "different checkpoints?"
         )
     for name, tensor in weights.items():
         if tensor.shape != wanted[name].shape:

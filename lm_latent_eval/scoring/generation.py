@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -44,7 +44,7 @@ def generate(
 
 
 def _written(
-    setting: Setting, options: Mapping[int, GenerationOptions], texts: list[Text]
+    setting: Setting, options: Mapping[int, GenerationOptions], texts: Sequence[Text]
 ) -> list[tuple[int, str]]:
     """Continue a batch; what is finished leaves it."""
     found = []

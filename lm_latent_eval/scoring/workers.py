@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from lm_latent_eval.arguments import whole
 from lm_latent_eval.extras import require
 from lm_latent_eval.resuming import folder
 from lm_latent_eval.resuming.settings import check_format
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import TASK, scored, settings_of
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
@@ -245,16 +245,19 @@ def _found(output: Path, num_texts: int) -> set[int]:
 def read(output: Path) -> Record:
     """Read the rows of a folder, whole or of an interrupted run, as a record.
 
+    Workers may go on for a while when the process that started them has died, and then
+    score texts that the next run scores as well: both find the same, and one counts.
+
     Raises:
-        ValueError: If it is no such folder, or has a text twice.
+        ValueError: If it is no such folder.
     """
     claimed = folder.read(output, KIND, having="num_texts")
     check_format(output, claimed, FORMAT)
-    tables = [pq.read_table(path, schema=SCHEMA) for path in output.glob("*.parquet")]
-    answers = [answer_of(row) for table in tables for row in table.to_pylist()]
-    answers.sort(key=lambda answer: answer.index)
-    for one, other in pairwise(answers):
-        if one.index == other.index:
-            raise ValueError(f"{output} has text {one.index} twice: remove a file")
-    found = [answer.index for answer in answers]
-    return Record(TASK, claimed, answers, found == [*range(claimed["num_texts"])])
+    rows: dict[int, Answer] = {}
+    for path in sorted(output.glob("*.parquet")):
+        for row in pq.read_table(path, schema=SCHEMA).to_pylist():
+            answer = answer_of(row)
+            rows.setdefault(answer.index, answer)
+    answers = [rows[n] for n in sorted(rows)]
+    finished = sorted(rows) == [*range(claimed["num_texts"])]
+    return Record(TASK, claimed, answers, finished)

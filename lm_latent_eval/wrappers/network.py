@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lm_latent_eval.devices import check_width, moved
+from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
@@ -180,6 +181,18 @@ def check_causal(network: Network) -> None:
             f"{kind} reads ahead: its scores of a token depend on the tokens after it. "
             "Give a causal language model, not one that fills masks"
         )
+
+
+def no_probability(where: str) -> MissedSupportError:
+    """Return the error that a network rules a text out.
+
+    Args:
+        where: It was looked at: "under some of the masks", say.
+    """
+    return MissedSupportError(
+        "the network gives some token of the text a probability of zero (a score of "
+        f"-inf) {where}, and log p has no number for that"
+    )
 
 
 def _length_in(model: PreTrainedModel) -> int | None:

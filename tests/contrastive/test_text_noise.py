@@ -9,13 +9,13 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, normalizers
-from transformers import PreTrainedTokenizerFast
 
 from lm_latent_eval.contrastive.text_noise import TextNoise
 from lm_latent_eval.contrastive.units import Tokens, WhiteSpaceWords
 from lm_latent_eval.contrastive.vocabulary import distinct_words, read_vocabulary
 from lm_latent_eval.text.noise import NoiseChannel
 from tests import tiny_checkpoint
+from tests.tiny_causal import fast
 
 CHANNEL = NoiseChannel.preset(0.3, ["plum", "river", "tower"])
 TEXTS = [
@@ -59,7 +59,7 @@ def test_white_space_stays_where_it_is(pieces, data):
 
 @pytest.mark.parametrize("words", [["x"], ["x", "y", "z"]])
 def test_words_must_fit_their_places(words):
-    with pytest.raises(ValueError, match=f"{len(words)} words for the places of 2"):
+    with pytest.raises(ValueError, match=f"has 2 words; got {len(words)}"):
         WhiteSpaceWords().paste(words, "a b")
 
 
@@ -74,10 +74,6 @@ def test_a_string_is_distorted_as_its_words_are(noise):
 # -- tokens ----------------------------------------------------------------------------
 
 
-def hugging_face(tokenizer: Tokenizer, **special) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
-
-
 @pytest.fixture(scope="module")
 def bytes_in_pairs():
     """A byte-level tokenizer, which can spell any string."""
@@ -85,7 +81,7 @@ def bytes_in_pairs():
     trained.train_from_iterator(
         TEXTS, vocab_size=280, special_tokens=["<|end|>"], show_progress=False
     )
-    return hugging_face(
+    return fast(
         Tokenizer.from_str(trained.to_str()), eos_token="<|end|>", name_or_path="pairs"
     )
 
@@ -114,7 +110,7 @@ def test_tokens_that_lose_something_are_refused(bytes_in_pairs):
     lossy = Tokenizer.from_str(bytes_in_pairs.backend_tokenizer.to_str())
     lossy.normalizer = normalizers.Lowercase()
     with pytest.raises(ValueError, match=r"turn 'She sold .*' into 'she sold"):
-        Tokens(hugging_face(lossy)).cut("She sold her house.")
+        Tokens(fast(lossy)).cut("She sold her house.")
 
 
 # -- data sets -------------------------------------------------------------------------
@@ -167,9 +163,8 @@ def test_a_vocabulary_is_read_from_a_training_text(tmp_path):
     assert read_vocabulary(plain) == read_vocabulary(lines) == ["a", "b", "c"]
 
 
-def test_a_vocabulary_is_read_from_a_checkpoint(tmp_path):
-    folder = tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm())
-    assert sorted(read_vocabulary(folder)) == sorted(tiny_checkpoint.UTTERED)
+def test_a_vocabulary_is_read_from_a_checkpoint(lstm_directory):
+    assert sorted(read_vocabulary(lstm_directory)) == sorted(tiny_checkpoint.UTTERED)
 
 
 def test_tokens_of_other_checkpoints_are_no_words(tmp_path, bytes_in_pairs):

@@ -16,23 +16,21 @@ def model():
 
 
 @pytest.fixture(scope="session")
-def tiny(model, tmp_path_factory):
+def tiny(kglm_directory):
     """Return the directory of a tiny KGLM in float64."""
-    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("kglm"), model))
+    return str(kglm_directory)
 
 
 @pytest.fixture(scope="session")
-def tiny_spelled(model, tmp_path_factory):
+def tiny_spelled(spelled_directory):
     """Return the directory of the tiny KGLM with an orthography."""
-    folder = tmp_path_factory.mktemp("spelled")
-    return str(tiny_checkpoint.write(folder, model, tiny_checkpoint.orthography()))
+    return str(spelled_directory)
 
 
 @pytest.fixture(scope="session")
-def tiny_lstm(tmp_path_factory):
+def tiny_lstm(lstm_directory):
     """Return the directory of a tiny LSTM in float64."""
-    folder = tmp_path_factory.mktemp("lstm")
-    return str(tiny_checkpoint.write(folder, tiny_checkpoint.lstm()))
+    return str(lstm_directory)
 
 
 @pytest.fixture

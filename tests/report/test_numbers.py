@@ -14,21 +14,17 @@ from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from tests import tiny_checkpoint
 from tests.report.test_compare import estimated, hf_folder, questions, record
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra"]
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory):
+def scored(spelled_directory, tmp_path_factory):
     """A file of estimates with log-weights, and its items."""
-    folder = tmp_path_factory.mktemp("kglm")
-    writing = tiny_checkpoint.orthography()
-    path = tiny_checkpoint.write(folder, tiny_checkpoint.kglm(), writing)
-    loaded = load(path, device="cpu").checkpoint
+    loaded = load(spelled_directory, device="cpu").checkpoint
     scorer = Scorer(loaded, ScoringOptions("is", num_samples=20), quiet=True)
-    output = folder / "out.jsonl"
+    output = tmp_path_factory.mktemp("scored") / "out.jsonl"
     return output, files.score_file(scorer, TEXTS, output)
 
 

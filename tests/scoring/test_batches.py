@@ -21,17 +21,11 @@ from tests.rounding import agree
 TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("lstm")
-    return tiny_checkpoint.write(directory, tiny_checkpoint.lstm())
-
-
 @pytest.mark.parametrize("batch_size", [None, 16])
-def test_a_long_text_goes_with_long_ones(checkpoint, monkeypatch, batch_size):
+def test_a_long_text_goes_with_long_ones(lstm_directory, monkeypatch, batch_size):
     for module in (particles, setting):
         monkeypatch.setattr(module, "PIECE", 4)
-    loaded, batches = load(checkpoint, device="cpu").checkpoint, []
+    loaded, batches = load(lstm_directory, device="cpu").checkpoint, []
     collate = Setting.collate
     monkeypatch.setattr(
         Setting,
@@ -111,8 +105,8 @@ def small_memory(monkeypatch):
 
 
 @pytest.mark.parametrize("ask", ["texts", "continuations", "generate"])
-def test_out_of_memory_halves_the_batch(checkpoint, small_memory, ask):
-    opened = load(checkpoint, device="cpu").checkpoint
+def test_out_of_memory_halves_the_batch(lstm_directory, small_memory, ask):
+    opened = load(lstm_directory, device="cpu").checkpoint
     expected = answers(Scorer(opened, ScoringOptions(), batch_size=1, quiet=True), ask)
     tried = small_memory(words=70)
     scorer = Scorer(opened, ScoringOptions(), batch_size=16, quiet=True)
@@ -124,8 +118,8 @@ def test_out_of_memory_halves_the_batch(checkpoint, small_memory, ask):
     assert max(tried[before:]) <= 70, "what does not fit is not tried again"
 
 
-def test_a_text_that_does_not_fit_is_named(checkpoint, small_memory):
-    opened = load(checkpoint, device="cpu").checkpoint
+def test_a_text_that_does_not_fit_is_named(lstm_directory, small_memory):
+    opened = load(lstm_directory, device="cpu").checkpoint
     small_memory(words=50)
     scorer = Scorer(opened, ScoringOptions(), batch_size=4, quiet=True)
     named = r"^0 \(.*61 words.* do not fit .*fewer samples"

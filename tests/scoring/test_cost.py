@@ -16,7 +16,6 @@ from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.scoring import cost
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.whole_texts import WholeTexts
-from tests import tiny_checkpoint
 from tests.tiny_checkpoint import conditional, generation, rolling
 
 TEXTS = ["Ada saw the fox .", "the fox"]
@@ -123,9 +122,9 @@ def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog
     assert wanted / 10 <= number <= 10 * wanted, "of ten texts"
 
 
-def test_an_exact_model_draws_nothing(tmp_path, monkeypatch, caplog):
+def test_an_exact_model_draws_nothing(lstm_directory, monkeypatch, caplog):
     monkeypatch.setattr(cost, "MUCH", 1)
-    exact = load(tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm()), device="cpu")
+    exact = load(lstm_directory, device="cpu")
     exact.log_likelihood(TEXTS, num_samples=10**12)
     assert f"2 texts: 2 evaluations of p(x, z), of {WORDS} words" in caplog.text
 

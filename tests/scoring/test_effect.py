@@ -13,7 +13,6 @@ from lm_latent_eval.scoring import effect
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
-from tests import tiny_checkpoint
 from tests.models.rnng import reference
 
 TEXT = "She studied in the town."
@@ -33,8 +32,8 @@ def told(caplog):
     return tell
 
 
-def test_draws_of_an_exact_model(told, tmp_path):
-    lstm = load(tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm()))
+def test_draws_of_an_exact_model(told, lstm_directory):
+    lstm = load(lstm_directory)
     options = {"num_samples": 9, "temperature": 2, "unk": "closed"}
     [said] = told(lstm, options)
     assert said.startswith("num_samples, temperature: no effect on likelihoods")

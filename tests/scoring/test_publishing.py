@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -11,16 +12,14 @@ import lm_latent_eval
 from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.report.export import hub
 from lm_latent_eval.scoring.publishing import CARD
-from tests import tiny_checkpoint
 from tests.report.test_export import result
 
 TEXTS = ["Ada saw the fox .", "a zebra"]
 
 
 @pytest.fixture
-def directory(tmp_path):
-    writing = tiny_checkpoint.orthography()
-    return tiny_checkpoint.write(tmp_path / "there", tiny_checkpoint.kglm(), writing)
+def directory(spelled_directory, tmp_path):
+    return shutil.copytree(spelled_directory, tmp_path / "there")
 
 
 @pytest.fixture

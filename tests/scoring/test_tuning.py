@@ -23,12 +23,12 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.tuning import tune
 from lm_latent_eval.text.words import END
-from lm_latent_eval.training.options import Budget
+from lm_latent_eval.training.options import FitBudget
 from lm_latent_eval.training.supervised import only_trainer
 from tests import tiny_checkpoint
 
 TEXTS = ["the fox saw Ada.", "Bo saw the fox.", "Ada saw Bo.", "the fox saw the fox."]
-BUDGET = Budget(num_samples=30, rounds=2)
+BUDGET = FitBudget(num_samples=30, rounds=2)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_it_is_a_function_of_its_input(checkpoint, original, tmp_path):
 def test_tuning_again_begins_where_the_last_one_ended(checkpoint):
     _, _, first = tuned(checkpoint)
     _, _, second = tune(
-        checkpoint, TEXTS[:3], proposal="smoothing", budget=Budget(num_samples=30)
+        checkpoint, TEXTS[:3], proposal="smoothing", budget=FitBudget(num_samples=30)
     )
     assert second.curve[0].strengths == first.strengths
 
@@ -108,7 +108,7 @@ def test_texts_of_the_model_are_drawn_from_p(checkpoint, monkeypatch):
     """Of one word, against the sum over all latents."""
     monkeypatch.setattr(tuning, "LONGEST", 1)
     number = 600
-    texts = tuning.written(load(checkpoint), Budget(sleep=number, num_samples=20))
+    texts = tuning.written(load(checkpoint), FitBudget(sleep=number, num_samples=20))
     found = Counter(tuple(tiny_checkpoint.ids(*text.split())) for text in texts)
     truth = tiny_checkpoint.Truth(tiny_checkpoint.kglm(), penalized=False)
     words = {(): [END]} | {
@@ -125,7 +125,7 @@ def test_texts_of_the_model_are_drawn_from_p(checkpoint, monkeypatch):
 
 def test_a_model_tunes_without_any_text(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "LONGEST", 8)
-    budget = Budget(sleep=12, num_samples=30, rounds=2)
+    budget = FitBudget(sleep=12, num_samples=30, rounds=2)
     _, name, found = tune(checkpoint, [], proposal="smoothing", budget=budget)
     assert (name, found.better, found.num_texts) == ("smoothing", True, 12)
     loaded = load(checkpoint)
@@ -205,14 +205,15 @@ def test_nothing_else_trains_or_tunes_it_meanwhile(checkpoint):
     assert files(checkpoint) == before
 
 
-def test_what_has_nothing_to_tune_is_refused_in_a_line(tmp_path, capsys):
-    directory = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
+def test_what_has_nothing_to_tune_is_refused_in_a_line(
+    lstm_directory, tmp_path, capsys
+):
     data = tmp_path / "texts.txt"
     data.write_text("the fox saw .\n")
-    assert main(["tune", str(directory), "--data", str(data)]) == 2
+    assert main(["tune", str(lstm_directory), "--data", str(data)]) == 2
     assert capsys.readouterr().err == (
-        f"lm-latent-eval: {directory} is a lstm model: it draws no latents, so there "
-        "is nothing to tune\n"
+        f"lm-latent-eval: {lstm_directory} is a lstm model: it draws no latents, so "
+        "there is nothing to tune\n"
     )
 
 

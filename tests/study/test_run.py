@@ -14,7 +14,7 @@ from lm_latent_eval.resuming.one_writer import LOCK_FILE
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Setting, StudyPlan
+from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.run import ROWS_FILE, Study
 from tests import tiny_checkpoint
@@ -188,11 +188,8 @@ def test_two_runs_do_not_write_at_once(checkpoint, data, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["the fox .\nthe <unk> fox .\n"])
-def test_what_cannot_be_scored_claims_no_folder(tmp_path, text):
-    folder = tiny_checkpoint.write(
-        tmp_path / "kglm", tiny_checkpoint.kglm(), tiny_checkpoint.orthography()
-    )
-    checkpoint, data = load(folder), tmp_path / "texts.txt"
+def test_what_cannot_be_scored_claims_no_folder(spelled_directory, tmp_path, text):
+    checkpoint, data = load(spelled_directory), tmp_path / "texts.txt"
     data.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"text/1 .*literal <unk>"):
         study(checkpoint, data, tmp_path / "study").run()
@@ -218,9 +215,8 @@ def test_sentences_are_estimated_one_by_one(tmp_path):
     assert last["log_likelihood"] == pytest.approx(total, rel=1e-8)
 
 
-def test_models_without_latents_have_nothing_to_study(data, tmp_path):
-    folder = tiny_checkpoint.write(tmp_path / "lstm", tiny_checkpoint.lstm())
-    checkpoint = load(folder)
+def test_models_without_latents_have_nothing_to_study(lstm_directory, data, tmp_path):
+    checkpoint = load(lstm_directory)
     plan = StudyPlan(("none",), ())
     with pytest.raises(ValueError, match="no latents"):
         Study(checkpoint, data, plan, tmp_path / "study", quiet=True).run()
@@ -268,5 +264,5 @@ def test_impossible_plans_are_refused(choices, message):
 
 
 def test_settings_have_names_of_their_own():
-    assert Setting("is", "prior", 1.0, 5).name == "is-prior-1"
-    assert Setting("beam", "crf", 1.0, 5).name == "beam-crf-5"
+    assert StudySetting("is", "prior", 1.0, 5).name == "is-prior-1"
+    assert StudySetting("beam", "crf", 1.0, 5).name == "beam-crf-5"

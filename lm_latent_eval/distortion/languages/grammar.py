@@ -68,7 +68,9 @@ class Grammar:
                 if not parts:
                     raise ValueError(f"{symbol} is rewritten as nothing: leave it out")
                 if parts in rules[symbol]:
-                    raise ValueError(f"{symbol} -> {right} stands there twice")
+                    raise ValueError(
+                        f"{symbol} -> {right} stands there twice: give their total"
+                    )
                 for part in parts:
                     if part not in given and part not in words:
                         raise ValueError(

@@ -204,7 +204,10 @@ def open_data(
     if (Path(path) / SETTINGS_FILE).is_file():
         return CorpusData(Corpus.open(path))
     if Path(path).is_dir():
-        raise ValueError(f"{path} is not a corpus: it has no {SETTINGS_FILE}")
+        raise ValueError(
+            f"{path} is not a corpus: it has no {SETTINGS_FILE}, which "
+            "`lm-latent-eval distort sample` writes"
+        )
     if not Path(path).exists():
         raise ValueError(f"{path}: no such corpus or text")
     if tokenizer is None:

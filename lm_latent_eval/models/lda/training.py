@@ -42,7 +42,9 @@ def train_lda(
     tokenizer = WordTokenizer.train(texts, min_count=min_count)
     known = set(tokenizer.vocabulary)
     if not known:
-        raise ValueError(f"no word occurs {min_count} times: give more text")
+        raise ValueError(
+            f"no word occurs {min_count} times: give more text, or lower min_count"
+        )
     model = tomotopy.LDAModel(
         k=fit.num_topics, alpha=fit.alpha, eta=fit.eta, seed=fit.seed
     )

@@ -270,7 +270,10 @@ def _choices(task: str, a: Side, b: Side) -> ChoiceComparison:
     right_b, sure_b = _answers(b)
     questions = [q for q in right_a if q in right_b]
     if not questions:
-        raise ValueError(f"{task} has no accuracy to compare")
+        raise ValueError(
+            f"{task}: {a.name} and {b.name} have no question in common whose answer "
+            "is right or wrong, so there is no accuracy to compare"
+        )
     found = PairedAccuracy.of(
         torch.tensor([right_a[q] for q in questions]),
         torch.tensor([right_b[q] for q in questions]),

@@ -63,11 +63,13 @@ def answer_again(
     if drawn_by != model.network.digest:
         raise ValueError(
             f"{model.network.name} (digest {model.network.digest}) did not draw these "
-            f"thoughts: a model with digest {drawn_by} did"
+            f"thoughts: a model with digest {drawn_by} did; give that one"
         )
     questions = {question.document: question for question in kept.questions}
     if unknown := sorted(answers.keys() - questions.keys()):
-        raise ValueError(f"there are no thoughts about document {unknown[0]}")
+        raise ValueError(
+            f"there are no thoughts about document {unknown[0]}: leave its answers out"
+        )
     scorer = model.scorer(
         {name: kept.settings[name] for name in NAMES}, max_batch_size=max_batch_size
     )

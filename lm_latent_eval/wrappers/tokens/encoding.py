@@ -38,7 +38,9 @@ class Encoding:
         """Tokens that are scored after every text."""
         if options.end == "eos":
             if self._tokenizer.eos_token_id is None:
-                raise ValueError("end=eos: the tokenizer has no end token")
+                raise ValueError(
+                    "end=eos: the tokenizer has no end token; use end=none"
+                )
             self.end = (self._tokenizer.eos_token_id,)
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:

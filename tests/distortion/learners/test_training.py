@@ -18,7 +18,10 @@ from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import sequences, training
-from lm_latent_eval.distortion.learners.architectures import Configuration, Pretrained
+from lm_latent_eval.distortion.learners.architectures import (
+    Configuration,
+    PretrainedStart,
+)
 from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
 from lm_latent_eval.distortion.learners.history import History
@@ -231,6 +234,20 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def interrupt_third_epoch(monkeypatch) -> list[object]:
+    """End a training where it scores its third epoch; return what scoring was given."""
+    score, calls = training.nats_per_token, []
+
+    def stop(*given: Any) -> float:
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return score(*given)
+
+    monkeypatch.setattr(training, "nats_per_token", stop)
+    return calls
+
+
 def same_model(one: Path, other: Path) -> bool:
     files = [path / "model.safetensors" for path in (one, other)]
     return files[0].read_bytes() == files[1].read_bytes()
@@ -242,15 +259,7 @@ def test_interrupted_training_ends_as_one_that_was_not(
 ):
     whole = learn(tmp_path / "whole", corpora, config, epochs=4)
     assert len({e.dev_nats_per_token for e in whole.epochs}) == 4
-    score, calls = training.nats_per_token, []
-
-    def stop_in_third_epoch(*given: Any) -> float:
-        calls.append(given)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return score(*given)
-
-    monkeypatch.setattr(training, "nats_per_token", stop_in_third_epoch)
+    calls = interrupt_third_epoch(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         learn(tmp_path / "parts", corpora, config, epochs=4)
     cut_short = tmp_path / "parts" / "checkpoints" / "checkpoint-30"
@@ -333,15 +342,7 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
     assert tracked == {"test"}
 
     asked.clear()
-    score, calls = training.nats_per_token, []
-
-    def stop_in_third_epoch(*given: Any) -> float:
-        calls.append(given)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return score(*given)
-
-    monkeypatch.setattr(training, "nats_per_token", stop_in_third_epoch)
+    interrupt_third_epoch(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts", 4)
     assert (tmp_path / "parts" / "fresh" / "00002").exists()
@@ -358,7 +359,7 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     options = TrainingOptions(epochs=3, learning_rate=0.01, batch_size=16)
     history = train_learner(
         tmp_path / "second",
-        Pretrained(tmp_path / "first"),
+        PretrainedStart(tmp_path / "first"),
         data,
         data,
         options,
