@@ -214,11 +214,10 @@ def _backward(
         for _ in range(2)
     )
     ahead = [torch.zeros_like(costs.derived) for _ in range(2)]
+    mentioned = F.pad(costs.word[..., 1:], (1, 0), value=-torch.inf)
     for t in reversed(range(costs.word.shape[1])):
-        psi.mention[:, t] = costs.word[:, t] + ahead[0]
-        psi.mention[:, t, 0] = -torch.inf
-        psi.none[:, t] = costs.word[:, t, :1] + ahead[1]
-        mention, none = (part[:, t] for part in psi)
+        mention, none = mentioned[:, t] + ahead[0], costs.word[:, t, :1] + ahead[1]
+        psi.mention[:, t], psi.none[:, t] = mention, none
         new = (costs.new[:, t] + mention).logsumexp(-1, True)
         derived = (costs.derived + mention).logsumexp(-1, True)
         if parents is not None:
