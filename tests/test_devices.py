@@ -22,11 +22,11 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.testing import SIMULATED, simulated_device
 from lm_latent_eval.testing.model_laws import PREDICTED, keys, numbers_of
-from lm_latent_eval.text.words import END, SPECIAL_WORDS, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.modeling import Tokens
 from tests import tiny_causal
-from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS
+from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS, written
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
@@ -146,17 +146,6 @@ def test_sums_over_long_texts_are_a_walk_of_roundings(name):
 
 
 # -- strings -------------------------------------------------------------------------
-
-
-def written(name: str, directory) -> str:
-    """Write a checkpoint of a tiny model with a vocabulary."""
-    model = TINY_MODELS[name].build()
-    config = model.config
-    uttered = ["the", "fox"][: config.vocab_size - len(SPECIAL_WORDS)]
-    copied = ["Ada"][: config.num_words - config.vocab_size]
-    words = WordTokenizer.train([" ".join(uttered * 2)], copied=copied)
-    checkpoint.save(model, words, directory, model.state_dict())
-    return str(directory)
 
 
 @every_model
