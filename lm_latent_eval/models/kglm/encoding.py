@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import wide_zeros, widened
-from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.walk import Walk, Walks
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
@@ -59,13 +58,12 @@ class Encoded:
 
     def log_ahead(self, t: int, after: KGLMState) -> Tensor:
         """Return what is expected of tokens t and on, (B, K) float64 nats."""
-        node = after.history[..., -1]
-        log_psi = wide_zeros(node.shape, node.device)
+        window = after.history
+        log_psi = wide_zeros(window.shape[:2], window.device)
         if self.walk.expected is None or t == self.text.shape[1]:
             return log_psi
-        position = self._positions(t)[:, None].expand_as(node)
-        expected = widened(self.walk.expected.at(position, node))
-        return expected.masked_fill(node == NO_ENTITY, 0.0)
+        position = self._positions(t)[:, None].expand_as(log_psi)
+        return widened(self.walk.expected_after(position, window))
 
     def _positions(self, t: int) -> Tensor:
         """Return where token t of each text is in the flattened (B * T), (B,)."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.proposals import Strengths
 
@@ -33,6 +33,8 @@ class Tilt:
     """N."""
     continues: bool
     """Whether the mass of a CONTINUE is tilted as well, or kept."""
+    none: Tilt | None = None
+    """Of no mention, after a last mention of a node; None is 0 after every node."""
 
     @classmethod
     def largest(
@@ -63,11 +65,29 @@ class Tilt:
             key=torch.cat([row * self.num_nodes + node, end]),
             value=torch.cat([value, value.new_zeros(1)]),
             others=self.others[position],
+            none=None if self.none is None else self.none.select(position),
         )
 
     def scaled(self, factor: Tensor | float) -> Tilt:
         """Multiply by a number."""
-        return replace(self, value=self.value * factor, others=self.others * factor)
+        return replace(
+            self,
+            value=self.value * factor,
+            others=self.others * factor,
+            none=None if self.none is None else self.none.scaled(factor),
+        )
+
+    def of_none(self, position: Tensor, window: Tensor) -> Tensor:
+        """Return b of no mention after which a window (..., W) is left, elementwise.
+
+        It is 0 where the window has no node, and else what the last one makes of it.
+        """
+        if self.none is None:
+            return torch.zeros_like(position, dtype=self.others.dtype)
+        place = torch.arange(window.shape[-1], device=window.device)
+        place = (place * (window != NO_ENTITY)).argmax(-1, keepdim=True)
+        last = window.gather(-1, place).squeeze(-1)
+        return self.none.at(position, last).masked_fill(last == NO_ENTITY, 0.0)
 
     def of_continuing(self, position: Tensor, node: Tensor) -> Tensor:
         """Return what the mass of going on with a mention is tilted by, elementwise."""

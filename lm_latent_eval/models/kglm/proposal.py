@@ -57,8 +57,14 @@ class KGLMProposal:
         )
         if not self.looks_ahead:
             return encoded
-        words = partial(self.model._log_words, encoded.text, batch)
-        return replace(encoded, walk=look_ahead(encoded.walk, batch, words))
+        walk = look_ahead(
+            encoded.walk,
+            batch,
+            partial(self.model._log_words, encoded.text, batch),
+            cutoff=self.model.config.cutoff,
+            follows=after is not None,
+        )
+        return replace(encoded, walk=walk)
 
     def weighed(self, encoded: Encoded) -> Encoded:
         """Give what was read its strengths."""

@@ -25,10 +25,11 @@ or keep their share of the mass, as in the original generative model.
 
 A distribution may be tilted towards nodes that the text speaks for:
 
-.. math:: p'(z_t) = p(z_t) \, e^{b_t(e_t)} / Z_t, \qquad b_t(\text{no entity}) = 0
+.. math:: p'(z_t) = p(z_t) \, e^{b_t(e_t)} / Z_t
 
 with every sum of Z_t done exactly: over new entities, over edges, over parents, over
-types. Whether a continuation is tilted or keeps its mass is the tilt's to say.
+types. That nothing is mentioned has b_t = 0, or what the node that was mentioned last
+makes of it, and a continuation is tilted or keeps its mass: both the tilt's to say.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.models.kglm.edges import Edges
@@ -145,7 +147,7 @@ class Walk:
     tilt: Tilt | None = None
     """b_t(node); None is no tilt. Only where ``only_possible``."""
     expected: Tilt | None = None
-    r"""What is still to be paid for the text from t on after a mention of a node, less
+    """What is still to be paid for the text from t on after a mention of a node, less
     what after none: a search compares unfinished walks by it. None is nothing."""
 
     def select(self, position: Tensor) -> Walk:
@@ -174,6 +176,17 @@ class Walk:
     def edges(self) -> Edges:
         """The distribution of the edge from a parent to a DERIVED mention."""
         return Edges(self.scores.relation, self.graph, self.tilt)
+
+    def expected_after(self, position: Tensor, window: Tensor) -> Tensor:
+        """Return what is ``expected`` after the nodes of a window (..., W), nats."""
+        previous = window[..., -1]
+        if self.expected is None:
+            return self.scores.mention.new_zeros(previous.shape)
+        return torch.where(
+            previous == NO_ENTITY,
+            self.expected.of_none(position, window),
+            self.expected.at(position, previous),
+        )
 
     # -- log-probabilities ----------------------------------------------------------
 
@@ -233,7 +246,7 @@ class Walk:
             return log_mention
         lift_new = self.new.lift[rows.position]
         again = self.tilt.of_continuing(rows.position, rows.previous)
-        none = torch.zeros_like(lift_new)
+        none = self.tilt.of_none(rows.position, F.pad(rows.window[:, 1:], (0, 1)))
         return log_mention + torch.stack([none, lift_new, parents.lift, again], -1)
 
     def parents(self, rows: Rows) -> Parents:
@@ -328,8 +341,8 @@ class Walk:
         the tilt, less what was expected and has been paid. Up to a number that the
         walks of a text share,
 
-        .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_t) =
-            \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{i-1})
+        .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_{\le t}) =
+            \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{<i})
 
         What cannot be among the ``width`` best is not listed: a choice below as many
         that are known at once, without any DERIVED, or a NEW one too many. Every walk
@@ -345,8 +358,7 @@ class Walk:
         parents = self.parents(rows)
         tilted = self._log_tilted(rows, parents)
         if self.expected is not None:
-            paid = self.expected.at(rows.position, rows.previous)
-            paid = paid.masked_fill(rows.previous == NO_ENTITY, 0.0)
+            paid = self.expected_after(rows.position, rows.window)
             score = score + tilted.logsumexp(-1) - paid
         scores = score[:, None] + tilted.log_softmax(-1)
         scores[rows.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
