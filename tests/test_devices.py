@@ -201,9 +201,9 @@ def test_float64_is_refused_in_one_line(tmp_path, without_float64):
 
 def test_weights_in_float64_become_float32(tmp_path, without_float64):
     path = written("lrlm", tmp_path)
-    model = checkpoint.load(path, device=SIMULATED).model
+    model = checkpoint.load_checkpoint(path, device=SIMULATED).model
     assert model.dtype is torch.float32
-    assert checkpoint.load(path).model.dtype is torch.float64
+    assert checkpoint.load_checkpoint(path).model.dtype is torch.float64
 
 
 @pytest.mark.parametrize(
