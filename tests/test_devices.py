@@ -24,7 +24,7 @@ from lm_latent_eval.testing import SIMULATED, simulated_device
 from lm_latent_eval.testing.model_laws import PREDICTED, keys, numbers_of
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, UNKNOWN, WordTokenizer
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS
 from tests.tiny_checkpoint import conditional, generation, rolling
@@ -213,7 +213,7 @@ def test_tokens(estimator):
     def found(device):
         network = tiny_causal.network(tiny_causal.letters())
         moved(network.model.float(), device)
-        scorer = Tokens(network).scorer(
+        scorer = SegmentedLM(network).scorer(
             {"estimator": estimator, "num_samples": 10}, quiet=True
         )
         texts = [Query(n, f"text/{n}", t) for n, t in enumerate(["abab", "aabba"])]
