@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.lrlm.encoding import (
     Encoded,
@@ -97,23 +99,31 @@ class Adapted:
     ) -> Draws[Readings]:
         """Draw K readings a text, continuing the K histories if there are any."""
         encoded = planned.encoded
-        return sample_readings(
+        drawn = sample_readings(
             planned.plan, encoded.topics, encoded.state, uniforms, num_samples
         )
+        device = encoded.value.device
+        return Draws(_sent(drawn.latents, device), sent(drawn.log_q, device))
 
     def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        return log_prob_readings(planned.plan, planned.encoded.state, readings)
+        readings, encoded = Readings(*fetched(*readings)), planned.encoded
+        log_q = log_prob_readings(planned.plan, encoded.state, readings)
+        return sent(log_q, encoded.value.device)
 
     def beam(
         self, planned: Planned, width: int, score: Tensor | None = None
     ) -> Beam[Readings]:
         """Find up to ``width`` distinct readings of high p, by what p charges them."""
         encoded = planned.encoded
-        agrees = goes_on(encoded).all(-1)
-        return beam_readings(
+        agrees, device = goes_on(encoded).all(-1), encoded.value.device
+        if score is not None:
+            score = fetched(score)[0].double()
+        found = beam_readings(
             planned.plan, encoded.topics, agrees, encoded.state, width, score
         )
+        score, origin = (sent(x, device) for x in (found.score, found.origin))
+        return Beam(_sent(found.latents, device), score, origin)
 
     def advance(self, planned: Planned, readings: Readings) -> RelationState:
         """Return the state after the encoded piece."""
@@ -148,3 +158,7 @@ class Posterior:
     ) -> Beam[Readings]:
         """Find up to ``width`` distinct readings of high p(z | x)."""
         return self.left_to_right.beam(planned, width, score)
+
+
+def _sent(readings: Readings, device: torch.device) -> Readings:
+    return Readings(*(sent(column, device) for column in readings))

@@ -52,7 +52,8 @@ def test_walks_that_agree_so_far_are_advanced_once(kglm, monkeypatch):
         encoded, Streams([stream_key(0, str(i)) for i in range(2)], K), K
     )
     mention, node = draws.latents
-    behind = windows(encoded.before(draws.latents), node).tolist()
+    before, _ = encoded.on_host(draws.latents)
+    behind = windows(before, node).tolist()
     steps = [
         (t, (b, *behind[b][k][t]), int(mention[b, k, t]), int(node[b, k, t]))
         for b, text in enumerate(TEXTS)
