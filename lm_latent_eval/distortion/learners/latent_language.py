@@ -44,8 +44,7 @@ from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import NO_LATENT, Mass
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.checkpoint import load as load_checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.models.rnng.chart import num_trees
 from lm_latent_eval.models.rnng.modeling import RNNG

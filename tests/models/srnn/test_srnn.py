@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.models.srnn.training import hinges, train_srnn
 from lm_latent_eval.text.batch import TokenBatch
@@ -90,12 +90,12 @@ def trained(folder, epochs=8, margin=None):
 
 def test_training_tells_sentences_from_distorted_ones(tmp_path):
     model = trained(tmp_path)
-    words = load(tmp_path).tokenizer
+    words = load_checkpoint(tmp_path).tokenizer
     good = [words(text).ids for text in TEXTS[:4]]
     bad = [words(text).ids for text in ("a b c b b c a b c", "b c b b c a")]
     assert score(model, good[0]) > score(model, bad[0]) + 0.5
     assert score(model, good[1]) > score(model, bad[1]) + 0.5
-    loaded = load(tmp_path)
+    loaded = load_checkpoint(tmp_path)
     assert loaded.name == "srnn" and loaded.orthography is None
     assert [score(loaded.model, ids) for ids in good] == [
         score(model, ids) for ids in good
