@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.convert.rnng import OriginalError, convert, read
+from lm_latent_eval.convert.originals.refused import OriginalError
+from lm_latent_eval.convert.rnng import convert, read
 from lm_latent_eval.models import MODELS
 from lm_latent_eval.models.checkpoint import load
 from lm_latent_eval.text.words import SPECIAL_WORDS
