@@ -209,15 +209,13 @@ def _backward(
     costs: Costs, length: Tensor, parents: Parents | None = None
 ) -> tuple[Ahead, Ahead]:
     """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
-    psi, beta = (
-        Ahead(torch.empty_like(costs.word), torch.empty_like(costs.word))
-        for _ in range(2)
-    )
+    nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
+    nobody[:, 0] = True
     ahead = [torch.zeros_like(costs.derived) for _ in range(2)]
-    mentioned = F.pad(costs.word[..., 1:], (1, 0), value=-torch.inf)
+    found: list[tuple[Tensor, ...]] = [(costs.word[:, :0],) * 4]
     for t in reversed(range(costs.word.shape[1])):
-        mention, none = mentioned[:, t] + ahead[0], costs.word[:, t, :1] + ahead[1]
-        psi.mention[:, t], psi.none[:, t] = mention, none
+        mention = (costs.word[:, t] + ahead[0]).masked_fill(nobody, -torch.inf)
+        none = costs.word[:, t, :1] + ahead[1]
         new = (costs.new[:, t] + mention).logsumexp(-1, True)
         derived = (costs.derived + mention).logsumexp(-1, True)
         if parents is not None:
@@ -229,8 +227,11 @@ def _backward(
             if n == 0:
                 value = torch.logaddexp(going_on, value)
             ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
-            beta[n][:, t] = ahead[n]
-    return psi, beta
+        found.append((mention[:, None], none[:, None], *[x[:, None] for x in ahead]))
+    mention, none, *ahead = (
+        torch.cat(part, 1) for part in zip(*reversed(found), strict=True)
+    )
+    return Ahead(mention, none), Ahead(*ahead)
 
 
 def _recent(costs: Costs, psi: Ahead, beta: Ahead, cutoff: int) -> Tensor:

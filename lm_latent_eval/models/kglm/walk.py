@@ -352,9 +352,10 @@ class Walk:
             drawn[1], tail = self.edges.sample(
                 rows.position[derived], parent, u[self._sent(derived), 2]
             )
-        entity, edge = fetched(*drawn)
-        node[new] = self.graph.node_of_entity[entity]
-        node[derived] = tail[edge]
+        if len(new) or len(derived):
+            entity, edge = fetched(*drawn)
+            node[new] = self.graph.node_of_entity[entity]
+            node[derived] = tail[edge]
         return mention, node, log_type
 
     # -- enumeration ----------------------------------------------------------------
