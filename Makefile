@@ -13,7 +13,7 @@ results := results/demo
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs crash fuzz mutate oldest newest study lint release-check clean
+.PHONY: help demo test docs crash fuzz mutate oldest newest study worlds lint release-check clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,9 @@ oldest newest:
 
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
 	$(bin)/lm-latent-eval distort study --output results/distortion
+
+worlds: $(stamp) ## Draw the demonstration's texts again, which gives the same files.
+	$(bin)/python -m worlds
 
 lint: $(stamp) ## Lint, check the format and the types.
 	$(bin)/ruff check

@@ -21,9 +21,8 @@ from pathlib import Path
 import torch
 
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.demo.document import raw_text
-from lm_latent_eval.demo.world import generate
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.demo import texts as demo_texts
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
@@ -62,12 +61,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    texts = (
-        read_texts(args.texts)
-        if args.texts
-        else [raw_text(document) for document in generate().documents("test")]
-    )
-    checkpoint = load(args.pretrained)
+    texts = read_texts(args.texts) if args.texts else demo_texts("test")
+    checkpoint = load_checkpoint(args.pretrained)
     options = ScoringOptions.parse(num_samples=args.samples, seed=args.seed)
     scorer = Scorer(checkpoint, options, batch_size=args.batch_size, quiet=True)
     questions = build_questions(texts, args.questions, args.words)

@@ -24,8 +24,7 @@ import torch
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.demo.document import raw_text
-from lm_latent_eval.demo.world import generate
+from lm_latent_eval.demo import texts as demo_texts
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.text.corpora import stream_texts
 
@@ -70,7 +69,7 @@ def main() -> None:
     args = parser.parse_args()
 
     if args.data is None:
-        texts = [raw_text(d) for d in generate().documents("test")][: args.texts]
+        texts = demo_texts("test")[: args.texts]
     else:
         texts = list(itertools.islice(stream_texts(args.data), args.texts))
     unit = "seconds" if args.device.type == "cuda" else "CPU seconds"

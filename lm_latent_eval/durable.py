@@ -1,22 +1,14 @@
-"""Files that a killed process, a full disk or a second run does not spoil.
-
-A file is written whole or not at all (``replacing``), or grows by records of which a
-crash cuts the last one short at most (``appending``). Where results are resumed, one
-run writes at a time (``only_writer``).
-"""
+"""Files that are written whole or not at all, whatever stops the process."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-LOCK_FILE = ".lock"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a quota, and a limit of file sizes."""
 _IN_WORDS = re.compile(r"\(os error (\d+)\)")
@@ -27,44 +19,6 @@ _TORCH = re.compile(r"inline_container.*unexpected pos")
 
 class NoRoomError(OSError):
     """A file that could not be written because its disk is full."""
-
-
-@contextmanager
-def only_writer(
-    output: Path, kept: str | None, *, lock: Path | None = None
-) -> Iterator[None]:
-    """Let no other run write into an output; say what is kept if this one is stopped.
-
-    Args:
-        output: A folder, made if it is not there, or a file.
-        kept: What an interrupted run leaves behind: "the finished epochs", say. None
-            is nothing.
-        lock: The file that is locked; None is one in the folder. It stays, empty:
-            removing it could let two runs in.
-
-    Raises:
-        ValueError: If another run is writing there.
-    """
-    lock = lock or output / LOCK_FILE
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    held = FileLock(lock, timeout=0)
-    try:
-        held.acquire()
-    except Timeout as err:
-        raise ValueError(
-            f"another run is writing into {output}: wait for it, or write to another "
-            "path"
-        ) from err
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        if kept:
-            stop.add_note(
-                f"{kept} are kept in {output}, and the same command goes on from there"
-            )
-        raise
-    finally:
-        held.release()
 
 
 @contextmanager
@@ -108,41 +62,6 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")  # on any system
-
-
-def whole_lines(path: Path) -> tuple[dict[int, bytes], bool]:
-    """Read a file of JSON lines that grew until a crash.
-
-    Returns:
-        Number -> line, from 1 on, of the lines that were written whole; and whether
-        there is more. A crash cuts the last line short, and where the power went out
-        there may be bytes of zero, which no line of JSON has.
-    """
-    lines = path.read_bytes().split(b"\n")
-    whole = {n: line for n, line in enumerate(lines[:-1], 1) if b"\0" not in line}
-    return whole, len(whole) < len(lines) - 1 or bool(lines[-1])
-
-
-@contextmanager
-def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield what puts a record at the end of a file, at once and for other processes.
-
-    Raises:
-        NoRoomError: If the disk is full; the last record may be cut short then.
-    """
-    try:
-        with path.open("ab") as file:
-
-            def append(record: bytes) -> None:
-                file.write(record)
-                file.flush()
-
-            yield append
-            os.fsync(file.fileno())
-    except OSError as err:
-        if full := no_room(err, path):
-            raise full from err
-        raise
 
 
 def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:

@@ -7,21 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from lm_latent_eval.devices import moved
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.latent import LatentLearner
+from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
 from lm_latent_eval.inference import estimator_named
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.scoring.interface import Query
+from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.score_functions import CausalLMScorer
 from lm_latent_eval.testing import SIMULATED, Case, Work, simulated_device
 from lm_latent_eval.testing.model_laws import keys
 from lm_latent_eval.text.words import END
+from lm_latent_eval.training.options import Options
+from lm_latent_eval.training.supervised import Part, Trainer
+from lm_latent_eval.wrappers.mdm import training as mdm_training
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
+from tests.distortion.learners import tiny_rnng
 from tests.test_laws import TINY_MODELS, UNNORMALISED
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
@@ -44,14 +56,15 @@ def runs() -> Iterator[tuple[str, Run]]:
     """List models with their estimators, and how each scores two texts."""
     yield from of_models()
     yield from of_wrappers()
+    yield from of_trainings()
+    yield from of_learners()
 
 
 def of_models() -> Iterator[tuple[str, Run]]:
     """List models of the latent interface."""
     for name, tiny in TINY_MODELS.items():
         with simulated_device():
-            case = tiny.case()
-            case.model.to(SIMULATED)
+            case = tiny.case().on(SIMULATED)
         proposal = case.proposal()
         stepwise = proposal
         if isinstance(proposal, WholeText):
@@ -70,16 +83,16 @@ def of_models() -> Iterator[tuple[str, Run]]:
 @torch.no_grad()
 def _whole_texts(case: Case, method: Any, proposal: Any) -> None:
     text = [*case.some_words(WORDS), END]
-    batch = case.batch([text, text], SIMULATED)
+    batch = case.batch([text, text])
     method.log_weights(case.model, proposal, batch, keys(2)).cpu()
 
 
 @torch.no_grad()
 def _contexts(case: Case, method: Any, proposal: Any) -> None:
     text = case.some_words(WORDS)
-    batch, begin = case.batch([text, text], SIMULATED), Particles.begin(2, SIMULATED)
+    batch, begin = case.batch([text, text]), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
-    read.next_token(case.model, batch.targets[:, -1]).cpu()
+    read.ahead(case.model, batch.targets[:, -1]).next_token(case.model).cpu()
 
 
 def of_wrappers() -> Iterator[tuple[str, Run]]:
@@ -88,13 +101,13 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
         causal = tiny_causal.network(tiny_causal.letters())
         thinking, masked = tiny_cot.network(), tiny_mdm.network()
         for network in (causal, thinking, masked):
-            network.model.to(SIMULATED)
+            moved(network.model, SIMULATED)
     texts = [Query(n, f"text/{n}", "ab" * WORDS) for n in range(2)]
     for estimator in ("canonical", "exact", "beam", "is", "mixed", "smc"):
         options = {"estimator": estimator, "num_samples": SAMPLES}
 
         def tokens(options: dict[str, Any] = options) -> None:
-            list(Tokens(causal).scorer(options, quiet=True).score_texts(texts))
+            list(SegmentedLM(causal).scorer(options, quiet=True).score_texts(texts))
 
         yield f"tokens {estimator}", tokens
 
@@ -119,6 +132,73 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
         "causal LM",
         lambda: CausalLMScorer(causal.model.eval(), causal.tokenizer)(["abab"] * 2),
     )
+
+
+def of_trainings() -> Iterator[tuple[str, Run]]:
+    """List what is trained, for a step each on two texts."""
+    for name, tiny in TINY_MODELS.items():
+        if name in {"lda", "srnn"}:  # fitted by another program; to noise of its own
+            continue
+        with simulated_device():
+            case = tiny.case()
+            model = case.model.to(SIMULATED).requires_grad_(True)
+        yield f"train {name}", partial(_step, model, _loss_of(case))
+    with simulated_device():
+        masked = tiny_mdm.network().model.to(SIMULATED).requires_grad_(True)
+    tokens = [[5, 6, 7, 8], [6, 5, 8, 9]]
+    predict = partial(
+        mdm_training.negative_bound, masked, tokens, tiny_mdm.MASK, tiny_mdm.BEGIN
+    )
+    yield "train mdm", partial(_step, masked, predict)
+
+
+def _loss_of(case: Case) -> Run:
+    """Return -log p(x, z) - log q(z | x) of drawn latents, as of annotated ones."""
+    proposal, text = case.proposal(), [*case.some_words(WORDS), END]
+
+    @torch.no_grad()
+    def annotated() -> Any:
+        batch = case.batch([text, text])
+        streams = Streams(keys(2), 1, device=SIMULATED)
+        return batch, proposal.sample(proposal.encode(batch), streams, 1).latents
+
+    with simulated_device():
+        batch, latents = annotated()
+
+    def loss() -> Any:
+        log_p = case.model.log_joint(case.model.encode(batch), latents)
+        if isinstance(latents, torch.Tensor) and not latents.numel():  # there are none
+            return -log_p.sum()
+        return -(log_p + proposal.log_prob(proposal.encode(batch), latents)).sum()
+
+    return loss
+
+
+def _step(model: Any, loss: Run) -> None:
+    """Train on one batch, as an epoch of one does."""
+    part = Part(model, lambda _: loss())
+    here, size = Path("unwritten"), {"size": lambda _: WORDS}
+    Trainer({"p": part}, options=Options(), directory=here, **size)._train_epoch([0, 1])
+
+
+def of_learners() -> Iterator[tuple[str, Run]]:
+    """List learners of distortion, and how each scores two sequences."""
+    with simulated_device():
+        causal = tiny_causal.network(tiny_causal.letters()).model.to(SIMULATED)
+        tree_lm = tiny_rnng.checkpoint()
+        tree_lm.model.to(SIMULATED)
+    language = CausalLanguage(causal, 1.0, 5, 5)
+    sequences = [[0, 1, 0, 1, 5]] * 2
+    learner = CausalLearner(language)
+    yield "learner causal", lambda: learner.score([0, 1], sequences)
+    yield "language causal", lambda: language.sample(0, [0, 1], WORDS)
+    sentences = [[2, 3, 3, 2, tiny_rnng.END_ID]] * 2
+    options = ScoringOptions(estimator="is", num_samples=SAMPLES)
+    latent = LatentLearner(tree_lm, tiny_rnng.WORDS, tiny_rnng.END_ID, options)
+    yield "learner rnng", lambda: latent.score([0, 1], sentences)
+    with simulated_device():
+        trees = LatentLanguage(tree_lm)
+    yield "language rnng", lambda: trees.sample(0, [0, 1], WORDS)
 
 
 def main() -> None:

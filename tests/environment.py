@@ -19,6 +19,17 @@ from tests.conftest import PROJECT
 OURS = ("lm_latent_eval", "_lm_latent_eval")
 
 
+def of_worker(**more: str) -> dict[str, str]:
+    """The environment of a process that a test launches: this checkout, one thread."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(PROJECT),
+        "CUDA_VISIBLE_DEVICES": "",
+        **more,
+    }
+
+
 class Environment:
     """A virtual environment with every third-party package but ours."""
 

@@ -6,6 +6,7 @@ differed would move a weight by far more.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -29,6 +30,6 @@ def agree(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(
             agree(one[name], other[name]) for name in one
         )
-    if isinstance(one, list | tuple):
+    if isinstance(one, list | tuple | array):
         return len(one) == len(other) and all(map(agree, one, other))
     return bool(one == other)

@@ -1,4 +1,4 @@
-"""Files are whole or not there; the disk may be full and another run may be writing."""
+"""Files are whole or not there; the disk may be full."""
 
 from __future__ import annotations
 
@@ -13,16 +13,8 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.durable import (
-    LOCK_FILE,
-    NoRoomError,
-    appending,
-    no_room,
-    only_writer,
-    replacing,
-    whole_lines,
-    write_text,
-)
+from lm_latent_eval.durable import NoRoomError, no_room, replacing, write_text
+from lm_latent_eval.resuming.one_writer import only_writer
 
 # -- whole or not at all -------------------------------------------------------------
 
@@ -81,57 +73,6 @@ def test_a_link_goes_on_pointing_to_the_file(tmp_path):
 def test_a_device_is_written_as_it_is():
     write_text(Path(os.devnull), "text")
     assert not Path(os.devnull).is_file()
-
-
-# -- records -------------------------------------------------------------------------
-
-
-def test_a_record_is_there_at_once(tmp_path):
-    path = tmp_path / "file"
-    with appending(path) as append:
-        append(b"one\n")
-        assert path.read_bytes() == b"one\n"
-        append(b"two\n")
-    with appending(path) as append:
-        append(b"three\n")
-    assert path.read_bytes() == b"one\ntwo\nthree\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "whole", "torn"),
-    [
-        (b"", {}, False),
-        (b"one\ntwo\n", {1: b"one", 2: b"two"}, False),
-        (b"one\ntw", {1: b"one"}, True),
-        (b"one\n\0\0\0\0", {1: b"one"}, True),
-        (b"one\n\0\0\0\n", {1: b"one"}, True),
-        (b"one\nt\0\0\0ee\nfour\n", {1: b"one", 3: b"four"}, True),
-    ],
-)
-def test_lines_that_a_crash_has_spoiled(tmp_path, content, whole, torn):
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    assert whole_lines(path) == (whole, torn)
-
-
-# -- one writer ----------------------------------------------------------------------
-
-
-def test_two_do_not_write_at_once(tmp_path):
-    message = f"another run is writing into {tmp_path}: wait"
-    with only_writer(tmp_path, "all"):
-        with pytest.raises(ValueError, match=message), only_writer(tmp_path, "all"):
-            pytest.fail("two writers")
-        other = (
-            "import sys\nfrom pathlib import Path\n"
-            "from lm_latent_eval.durable import only_writer\n"
-            "with only_writer(Path(sys.argv[1]), 'all'): pass"
-        )
-        command = [sys.executable, "-c", other, tmp_path]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert message in done.stderr
-    with only_writer(tmp_path, "all"):
-        assert (tmp_path / LOCK_FILE).exists()
 
 
 # -- full disks ----------------------------------------------------------------------

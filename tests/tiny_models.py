@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lm_latent_eval.demo.world import generate
+from lm_latent_eval.demo import documents
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.data import AnnotatedText
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -125,10 +125,12 @@ def batch(texts: Sequence[Sequence[int]], unknown: float = 0.0) -> TokenBatch:
     return TokenBatch.collate(texts, costs, first=START)
 
 
-def annotated(number: int, *, seed: int = 0) -> list[AnnotatedText]:
-    """The first texts of the demonstration world."""
-    documents = generate(seed).documents("dev")[:number]
-    return [AnnotatedText.from_json(dict(document)) for document in documents]
+def annotated(number: int) -> list[AnnotatedText]:
+    """The first texts of the demonstration world, with spaces between all tokens."""
+    return [
+        AnnotatedText.from_json({**document, "text": " ".join(document["tokens"])})
+        for document in documents("dev")[:number]
+    ]
 
 
 def damage(path: Path) -> None:

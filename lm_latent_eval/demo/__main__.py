@@ -5,10 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.demo.document import raw_text
-from lm_latent_eval.demo.graph import forward
-from lm_latent_eval.demo.world import SIZES, generate
+from lm_latent_eval.demo import CHECKPOINT, SPLITS, documents, knowledge
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -23,26 +20,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     what.add_argument(
         "--checkpoint", action="store_true", help="print the folder of the model"
     )
-    parser.add_argument("--seed", type=int, default=0, help="which world (default 0)")
     arguments = parser.parse_args(argv)
     if arguments.checkpoint:
         print(CHECKPOINT)
         return
 
-    world = generate(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for split in SIZES:
-        documents = world.documents(split)
-        records = [{"text": raw_text(d), **d} for d in documents]
-        lines = [json.dumps(x, ensure_ascii=False) + "\n" for x in records]
+    for split in SPLITS:
+        found = documents(split)
         path = arguments.out / f"{split}.jsonl"
+        lines = [json.dumps(document, ensure_ascii=False) + "\n" for document in found]
         path.write_text("".join(lines), encoding="utf-8", newline="\n")
-        print(f"{path}: {len(documents)} documents")
-    facts = sorted({forward(triple) for triple in world.triples})
-    knowledge = {"triples": facts, "aliases": world.aliases}
+        print(f"{path}: {len(found)} documents")
+    graph = knowledge()
     path = arguments.out / "knowledge.json"
-    path.write_text(json.dumps(knowledge, ensure_ascii=False), encoding="utf-8")
-    print(f"{path}: {len(facts)} facts about {len(world.entities)} entities")
+    path.write_text(json.dumps(graph, ensure_ascii=False), encoding="utf-8")
+    facts, entities = len(graph["triples"]), len(graph["aliases"])
+    print(f"{path}: {facts} facts about {entities} entities")
 
 
 if __name__ == "__main__":

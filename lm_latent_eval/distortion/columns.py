@@ -25,8 +25,8 @@ from torch import Tensor
 
 import lm_latent_eval
 from lm_latent_eval.distortion.shards import Shard, Shards
-from lm_latent_eval.durable import only_writer
-from lm_latent_eval.settings import SETTINGS_FILE, Settings, claim, read
+from lm_latent_eval.resuming.folder import SETTINGS_FILE, claim, going_on, read
+from lm_latent_eval.resuming.settings import Settings
 
 KIND = "scores"
 SCHEMA = pa.schema(
@@ -104,7 +104,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoresFolder:
     """A folder of scored sequences."""
 
     directory: Path
@@ -138,8 +138,7 @@ class Scores:
             # What cannot be scored has no folder.
             columns(range(settings["first"], settings["first"] + 1))
         scores = cls(Path(directory), settings)
-        with only_writer(scores.directory, "whole shards"):
-            claim(scores.directory, settings, KIND)
+        with going_on(scores.directory, settings, KIND, "whole shards"):
             scores.shards().fill(
                 lambda some: columns(some).batch(), at_once, quiet=quiet
             )

@@ -19,10 +19,10 @@ from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus, Sequences
 from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH, random_sequence
-from lm_latent_eval.settings import Settings
+from lm_latent_eval.resuming.settings import Settings
 
 
-class Source(Protocol):
+class SequenceSource(Protocol):
     """Numbered sequences, each in ``rows_each`` forms."""
 
     @property

@@ -6,6 +6,7 @@ Source: Logan et al. (2020), section 4, "Beam Marginalization", and table 2.
 
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.importance import checked_weights
 
 
@@ -43,4 +44,4 @@ def log_mass(log_joint: Tensor) -> Tensor:
         Logan et al. (2020), section 4, "Beam Marginalization".
     """
     checked_weights(log_joint)
-    return log_joint.double().logsumexp(-1)
+    return in_float64(log_joint).logsumexp(-1)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.importance import (
     checked_floating,
     checked_weights,
@@ -59,7 +60,7 @@ def checked_log_evidences(log_evidences: Tensor) -> Tensor:
             f"log_evidences[{index}] is {log_evidences[index].item()}; expected "
             "finite: -inf means that no draw of this input had a positive weight"
         )
-    return log_evidences.double()
+    return in_float64(log_evidences)
 
 
 def total_count(counts: int | Tensor, name: str, num_inputs: int) -> int:
@@ -133,7 +134,7 @@ def stacked_weights(log_w: Tensor | Sequence[Tensor]) -> Tensor:
             )
     rows = log_w if isinstance(log_w, Tensor) else torch.stack(list(log_w))
     checked_weights(rows)
-    return rows.double()
+    return in_float64(rows)
 
 
 def instance_perplexity(log_evidences: Tensor, num_tokens: int | Tensor) -> float:

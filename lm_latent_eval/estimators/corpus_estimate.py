@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.certificate import certified_perplexity
 from lm_latent_eval.estimators.corpus import (
     corpus_effective_sample_size,
@@ -144,7 +145,7 @@ def filter_log_weights(log_increments: Tensor) -> Tensor:
         Del Moral (2004), chapter 7, for unbiasedness.
     """
     checked_weights(log_increments)
-    return log_increments.double().sum(-1)
+    return in_float64(log_increments).sum(-1)
 
 
 def _estimate(index: int, log_w: Tensor, num_tokens: int) -> Estimate:

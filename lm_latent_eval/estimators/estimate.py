@@ -11,6 +11,7 @@ from typing import Self
 
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.beam import log_mass
 from lm_latent_eval.estimators.importance import (
     checked_weights,
@@ -237,7 +238,7 @@ class Estimate:
             num_tokens=num_tokens,
             bound=bound,
             estimator=estimator,
-            log_weights=array("d", log_w.detach().double().cpu().numpy().tobytes()),
+            log_weights=array("d", in_float64(log_w.detach()).cpu().numpy().tobytes()),
         )
 
     @classmethod

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
+
 MIN_TAIL_SAMPLES = 6
 """Fewest tail weights to which a generalized Pareto distribution is fitted."""
 
@@ -124,7 +126,7 @@ def log_evidence(log_w: Tensor) -> Tensor:
         Logan et al. (2020), section 2, equations 2 to 4.
     """
     num_samples = checked_weights(log_w)
-    return log_w.double().logsumexp(-1) - math.log(num_samples)
+    return in_float64(log_w).logsumexp(-1) - math.log(num_samples)
 
 
 def relative_variance(log_w: Tensor) -> Tensor:
@@ -271,7 +273,7 @@ def pareto_k(log_w: Tensor) -> Tensor:
         Vehtari et al. (2024), "Pareto smoothed importance sampling".
     """
     num_samples = checked_weights(log_w)
-    rows = log_w.detach().double().cpu().reshape(-1, num_samples)
+    rows = in_float64(log_w.detach()).cpu().reshape(-1, num_samples)
     shapes = torch.tensor([_pareto_k(row) for row in rows], dtype=torch.float64)
     return shapes.reshape(log_w.shape[:-1]).to(log_w.device)
 
@@ -339,13 +341,13 @@ def sample_size_curve(log_w: Tensor, sizes: Sequence[int] | None = None) -> Tens
                 "the number of samples"
             )
     drawn = torch.tensor(sizes, dtype=torch.long, device=log_w.device)
-    total = log_w.double().logcumsumexp(-1)
-    return total[..., drawn - 1] - drawn.double().log()
+    total = in_float64(log_w).logcumsumexp(-1)
+    return total[..., drawn - 1] - in_float64(drawn).log()
 
 
 def _scaled_weights(log_w: Tensor) -> Tensor:
     """Return the weights over their largest, float64; all 0 where all are zero."""
-    log_w = log_w.double()
+    log_w = in_float64(log_w)
     largest = log_w.amax(-1, keepdim=True)
     return (log_w - largest.masked_fill(largest.isneginf(), 0)).exp()
 
@@ -414,7 +416,7 @@ def log_ratio_stderr(log_w: Tensor, log_w_prefix: Tensor) -> Tensor:
             f"log_w has shape {tuple(log_w.shape)} but log_w_prefix "
             f"{tuple(log_w_prefix.shape)}: the same draws have the same shape"
         )
-    share = log_w.double().softmax(-1) - log_w_prefix.double().softmax(-1)
+    share = in_float64(log_w).softmax(-1) - in_float64(log_w_prefix).softmax(-1)
     error = share.square().sum(-1).sqrt()
     unknown = (log_w == -torch.inf).all(-1) | (log_w_prefix == -torch.inf).all(-1)
     if num_samples == 1:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.importance import checked_floating
 
 
@@ -65,7 +66,7 @@ def ratio_stderr(numerator: Tensor, denominator: Tensor) -> Tensor:
     checked_finite(denominator, "denominator")
     if numerator.ndim == 0:
         raise ValueError("numerator must have shape (..., M); got a single number")
-    a, b = torch.broadcast_tensors(numerator.double(), denominator.double())
+    a, b = torch.broadcast_tensors(in_float64(numerator), in_float64(denominator))
     num_pairs = a.shape[-1]
     total: Tensor = b.sum(-1)
     if (total == 0).any():

@@ -27,7 +27,7 @@ class PairedDifference:
     value: float
     """Of A's rate and B's: negative where A takes fewer nats."""
     draws_stderr: float
-    """From the draws of both models' latents."""
+    """From the draws of both models' latents, and what they may have missed."""
     texts_stderr: float
     """From which texts these are; ``inf`` of a single one."""
     runs_stderr: float
@@ -47,6 +47,7 @@ class PairedDifference:
         num_units: Tensor,
         *,
         draws_stderr: Tensor,
+        too_high: float = 0.0,
         runs_stderr: float = 0.0,
         seed: int = 0,
     ) -> "PairedDifference":
@@ -57,11 +58,14 @@ class PairedDifference:
 
         is the error over texts, in which that of the draws is: a text's difference
         varies by both. What the draws explain is taken out of it to tell them apart.
+        What they missed does not vary so, and is added to either.
 
         Args:
             differences: Nats that A takes more than B, shape ``(N,)``.
             num_units: U, shape ``(N,)``, of positive total.
-            draws_stderr: Monte Carlo errors of ``differences``, shape ``(N,)``.
+            draws_stderr: Errors of ``differences`` by the draws, shape ``(N,)``.
+            too_high: Nats by which a side is likely to be too high on all texts
+                together, the root sum of squares of both.
             runs_stderr: Error of the rates' difference from the runs of the sides.
             seed: Of the bootstrap.
 
@@ -94,15 +98,16 @@ class PairedDifference:
             )
         rate = d.sum() / units.sum()
         count = len(d)
-        draws = math.sqrt((errors**2).sum()) / units.sum()
+        drawn = math.sqrt((errors**2).sum()) / units.sum()
+        missed = too_high / units.sum()
         spread = math.sqrt(((d - rate * units) ** 2).sum()) / units.sum()
         texts = spread * math.sqrt(count / (count - 1)) if count > 1 else math.inf
         return cls(
             value=float(rate),
-            draws_stderr=float(draws),
-            texts_stderr=math.sqrt(max(texts**2 - draws**2, 0.0)),
+            draws_stderr=math.hypot(drawn, missed),
+            texts_stderr=math.sqrt(max(texts**2 - drawn**2, 0.0)),
             runs_stderr=runs_stderr,
-            stderr=math.hypot(max(texts, draws), runs_stderr),
+            stderr=math.hypot(max(texts, drawn), missed, runs_stderr),
             interval=_interval(d, units, seed),
             share_won=float(np.mean((d < 0) + 0.5 * (d == 0))),
             num_texts=count,

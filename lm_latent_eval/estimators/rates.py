@@ -17,6 +17,7 @@ from typing import Self
 
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.importance import checked_floating
 
 
@@ -222,7 +223,7 @@ def branching_factor(probabilities: Tensor) -> Tensor:
         >>> branching_factor(loaded)  # still six faces
         tensor(3.8566, dtype=torch.float64)
     """
-    p = checked_floating(probabilities, "probabilities").double()
+    p = in_float64(checked_floating(probabilities, "probabilities"))
     if not ((p >= 0) & p.isfinite()).all():
         raise ValueError("probabilities must be finite and at least 0")
     total = p.sum(-1)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.importance import checked_weights
 
 
@@ -60,7 +61,7 @@ def unseen_share(
     if not found.any():
         return 1.0
     order = log_w[found].argsort(descending=True, stable=True)
-    log_p, log_w = log_p[found][order].double(), log_w[found][order].double()
+    log_p, log_w = in_float64(log_p[found][order]), in_float64(log_w[found][order])
     share = log_p.softmax(0).cumsum(0)
     log_found = min(log_p.logsumexp(0).item() - log_evidence, 0.0)
     like = (log_p - log_w - log_found).logcumsumexp(0).exp()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 # Before anything else of lm-eval: importing a backend first must not leave the registry
@@ -25,7 +24,8 @@ from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.records import Keep, Recorder
+from lm_latent_eval.harness.records import Recorder
+from lm_latent_eval.harness.shares import Request, Score, shared
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.decoding import GenerationOptions
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 KEPT = "requests were answered; with --use_cache, the same command goes on from there"
 """What an interrupted run has."""
 
+UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"}
+"""What records of an interrupted run are called, by the kind of requests."""
+
 LM_EVAL_DEVICE = "cuda:0"
 """What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
 
@@ -47,6 +50,8 @@ class Backend(LM):
 
     model_name: ClassVar[str | None] = None
     """The only model that it takes; None: any."""
+    shares_requests: ClassVar[bool] = True
+    """Whether processes share requests out anew, by length."""
 
     def __init__(
         self,
@@ -96,18 +101,8 @@ class Backend(LM):
         if self._scorer.mass is Mass.UNNORMALISED:
             for instance in requests:
                 self._refuse_unnormalised(instance)
-        queries = [
-            Query(number, name, *instance.args)
-            for number, name, instance in _identified(requests)
-        ]
-        answers: dict[int, ScoredFloat] = {}
-        with noting_progress(answers, requests, KEPT), self._keeping("texts") as keep:
-            for answer in self._scorer.score_texts(queries):
-                arguments = requests[answer.index].args
-                scored = ScoredFloat(answer.about(*arguments))
-                answers[answer.index] = scored
-                keep(requests[answer.index], scored)
-                self.cache_hook.add_partial("loglikelihood_rolling", arguments, scored)
+        score = self._scorer.score_texts
+        answers = self._answers(requests, "loglikelihood_rolling", score)
         self._warn_of_bytes(answers)
         return self._finished(requests, answers)
 
@@ -116,22 +111,8 @@ class Backend(LM):
 
         Greedy are those that are the argmax of the estimated next-token marginals.
         """
-        queries = []
-        for number, name, instance in _identified(requests):
-            context, continuation = instance.args
-            queries.append(Query(number, name, continuation, context))
-        answers: dict[int, ScoredFloat] = {}
-        with (
-            noting_progress(answers, requests, KEPT),
-            self._keeping("continuations") as keep,
-        ):
-            for answer in self._scorer.score_continuations(queries):
-                context, continuation = arguments = requests[answer.index].args
-                scored = ScoredFloat(answer.about(continuation, context))
-                answers[answer.index] = scored
-                keep(requests[answer.index], scored)
-                pair = scored, bool(answer.is_greedy)
-                self.cache_hook.add_partial("loglikelihood", arguments, pair)
+        score = self._scorer.score_continuations
+        answers = self._answers(requests, "loglikelihood", score)
         finished = self._finished(requests, answers)
         return [(scored, bool(scored.answer.is_greedy)) for scored in finished]
 
@@ -149,6 +130,43 @@ class Backend(LM):
                 texts[i] = text
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)
         return [texts[i] for i in range(len(requests))]
+
+    def _answers(
+        self, requests: list[Instance], kind: str, score: Score
+    ) -> dict[int, ScoredFloat]:
+        """Answer requests of a kind; in several processes all of them together.
+
+        A cache is a process's own and knows the answers to its share of lm-eval's, so
+        with one each process keeps to that: those whose cache knows all never call.
+        """
+        asked = [
+            Request(
+                Query(number, name, instance.args[-1], "".join(instance.args[:-1])),
+                instance.args,
+                instance.task_name,
+                instance.doc_id,
+                instance.idx,
+            )
+            for number, name, instance in _identified(requests)
+        ]
+        own = self.cache_hook.dbdict is not None or not self.shares_requests
+        processes = Processes() if own else self._processes
+        needed = [r for r, once in zip(asked, _asked(requests), strict=True) if once]
+        answers: dict[int, ScoredFloat] = {}
+        with (
+            noting_progress(answers, requests, KEPT),
+            self._recorder.following(self.fingerprint, UNFINISHED[kind]) as keep,
+        ):
+            for request, scored in shared(needed, processes, score, keep):
+                answers[request.query.index] = scored
+                greedy = scored.answer.is_greedy
+                result = scored if greedy is None else (scored, greedy)
+                self.cache_hook.add_partial(kind, request.arguments, result)
+        # What pads a process's share has the name of a request, and so its answer.
+        same = {(r.query.name, r.arguments): r.query.index for r in needed}
+        return {
+            n: answers[same[r.query.name, r.arguments]] for n, r in enumerate(asked)
+        }
 
     def _refuse_unnormalised(self, request: Instance) -> None:
         if DISTORTION not in (request.doc or {}):
@@ -184,9 +202,6 @@ class Backend(LM):
                 unspelled,
                 respaced,
             )
-
-    def _keeping(self, kind: str) -> AbstractContextManager[Keep]:
-        return self._recorder.following(self.fingerprint, kind)
 
     def _report(self) -> None:
         self.summary.add(self._processes.gather(self._unreported))

@@ -50,8 +50,8 @@ class Latent(Backend):
         batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
             no number but by rounding. Default: auto.
         max_batch_size: The most that ``auto`` takes. None: 64.
-        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
-            if there is one.
+        device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
+            which has no float64. None: a GPU if there is one.
         dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
             ``auto``, ``float32``, ``float64``. Default: auto.
         log_weights: Whether records beside the results keep log-weights. Default:

@@ -16,6 +16,8 @@ from typing import Any
 
 from lm_eval.api.model import CacheHook
 
+from lm_latent_eval.resuming.settings import differences
+
 FINGERPRINT = "lm_latent_eval fingerprint"
 
 
@@ -86,12 +88,8 @@ def _guard(answers: Any, fingerprint: dict[str, Any]) -> None:
         answers[FINGERPRINT] = mine
         answers.commit()
         return
-    different = [k for k in sorted(mine | theirs) if mine.get(k) != theirs.get(k)]
-    if different:
-        changes = ", ".join(
-            f"{k}={theirs.get(k)} there and {mine.get(k)} here" for k in different
-        )
+    if different := differences(theirs, mine):
         raise CacheMismatchError(
-            f"{where} was made with other settings ({changes}): give --use_cache "
+            f"{where} was made with other settings ({different}): give --use_cache "
             "another path, or repeat the settings"
         )

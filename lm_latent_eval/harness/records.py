@@ -16,19 +16,41 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, write
 from lm_latent_eval.text.digests import digest
 
 Settings = dict[str, Any]
-Keep = Callable[[Instance, ScoredFloat], None]
+
+
+class Placed(Protocol):
+    """A request, or all of one that says where its answer belongs."""
+
+    @property
+    def task_name(self) -> str | None:
+        """The task's."""
+        ...
+
+    @property
+    def doc_id(self) -> int | None:
+        """The document's number."""
+        ...
+
+    @property
+    def idx(self) -> int:
+        """Which of the document's requests it is."""
+        ...
+
+
+Keep = Callable[[Placed, ScoredFloat], None]
 
 
 @dataclass(frozen=True)
@@ -111,7 +133,7 @@ class Recorder:
         )
         with journal(where.folder / name, settings) as add:
 
-            def keep(request: Instance, scored: ScoredFloat) -> None:
+            def keep(request: Placed, scored: ScoredFloat) -> None:
                 if request.doc_id is not None:
                     add(request.task_name or "", _placed(request, scored))
 
@@ -149,10 +171,7 @@ class Recorder:
             files[task] = f"record_{name}_{stamp}.parquet"
             path, ordered = where.folder / files[task], sorted(rows)
             write(path, task, settings, [rows[place] for place in ordered])
-        for unfinished in where.folder.glob(
-            f"record_{run_digest(settings)}_*{UNFINISHED}"
-        ):
-            unfinished.unlink()
+        remove(where.folder.glob(f"record_{run_digest(settings)}_*{UNFINISHED}"))
         return files
 
 
@@ -179,7 +198,7 @@ def _answers(task: Any) -> Iterator[Answer]:
             yield _counted(_placed(instance, score), said)
 
 
-def _placed(request: Instance, scored: ScoredFloat) -> Answer:
+def _placed(request: Placed, scored: ScoredFloat) -> Answer:
     return replace(scored.answer, index=request.doc_id or 0, option=request.idx)
 
 

@@ -30,6 +30,7 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.inference.few import Chains
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
@@ -95,7 +96,7 @@ class AnnealedImportanceSampling(Chains):
         streams = Streams(keys, self.chains, device=batch.inputs.device)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         draws = proposal.sample(q, streams, self.chains)
-        log_p = model.log_joint(p, draws.latents).double()
+        log_p = widened(model.log_joint(p, draws.latents))
         at = Scored(draws.latents, log_p, draws.log_q)
         log_w = at.log_ratio / self.length
         for step in range(1, self.length):
@@ -130,7 +131,7 @@ class AnnealedImportanceSampling(Chains):
         p, q = model.encode(batch), proposal.encode(batch)
         streams = Streams(keys, self.chains, device=batch.inputs.device)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
-        log_p = model.log_joint(p, latents).double()
+        log_p = widened(model.log_joint(p, latents))
         at = Scored(latents, log_p, proposal.log_prob(q, latents))
         log_w = at.log_ratio / self.length
         for step in reversed(range(1, self.length)):
@@ -221,7 +222,7 @@ class Sweeps(Generic[P, Q]):
             of_p.decide(t, choice)
             of_q.decide(t, choice)
         moved = of_p.latents
-        log_p = self.model.log_joint(self.p, moved).double()
+        log_p = widened(self.model.log_joint(self.p, moved))
         return Scored(moved, log_p, self.proposal.log_prob(self.q, moved))
 
 
@@ -242,7 +243,7 @@ class Metropolis(Generic[P, Q]):
             return self.streams(step * SWEEP + n)
 
         latents, log_ratio = self.proposal.moved(self.q, at.latents, uniforms)
-        log_p = self.model.log_joint(self.p, latents).double()
+        log_p = widened(self.model.log_joint(self.p, latents))
         tried = Scored(latents, log_p, self.proposal.log_prob(self.q, latents))
         log_f = (1 - b) * at.log_q + b * at.log_p
         new_f = (1 - b) * tried.log_q + b * tried.log_p

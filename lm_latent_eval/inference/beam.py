@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
@@ -15,6 +16,7 @@ from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
     encode,
+    encode_again,
     fingerprint,
     pieces,
 )
@@ -62,7 +64,7 @@ class BeamMarginalization:
             The latents as particles, and as they are.
         """
         beam = proposal.beam(q, self.num_samples)
-        log_p = model.log_joint(p, beam.latents).double()
+        log_p = widened(model.log_joint(p, beam.latents))
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents)
         return Particles(None, None, log_p, beam.score, path), beam.latents
@@ -84,9 +86,10 @@ class BeamMarginalization:
             beam = proposal.beam(q, self.num_samples, particles.log_q)
             if p_state is not None and q_state is not None:
                 p_state = p_state.resample(beam.origin)
-                q = proposal.encode(piece, q_state.resample(beam.origin))
-            p = model.encode(piece, p_state)
-            log_p = model.log_joint(p, beam.latents).double()
+                q_state = q_state.resample(beam.origin)
+                q = encode_again(proposal, q, piece, q_state)
+            p = particles.encoded(model, piece, p_state)
+            log_p = widened(model.log_joint(p, beam.latents))
             log_p = log_p + particles.log_w.gather(1, beam.origin)
             particles = Particles(
                 model.advance(p, beam.latents),

@@ -23,6 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.inference.few import Chains
 from lm_latent_eval.inference.left_to_right import redrawable
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
@@ -73,7 +74,7 @@ class ChibStyle(Chains):
             redraws, encoded, numbers, place, best, choices, num_tokens
         )
         mean = log_t.logsumexp(-1) - math.log(self.length)
-        return model.log_joint(encoded, best).double() - mean
+        return widened(model.log_joint(encoded, best)) - mean
 
     @staticmethod
     def _search(

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
@@ -79,7 +80,7 @@ class ImportanceSampling:
             else:
                 p, q = encoded
                 draws = proposal.sample(q, streams, number)
-                weights = model.log_joint(p, draws.latents).double() - draws.log_q
+                weights = widened(model.log_joint(p, draws.latents)) - draws.log_q
                 latents = fingerprint(draws.latents)
             log_w[:, k : k + number], path[:, k : k + number] = weights, latents
         return log_w, path
@@ -129,7 +130,7 @@ class ImportanceSampling:
         starts = streams.starts or [0] * len(streams.keys)
         for offset, piece in pieces(batch):
             here = replace(streams, starts=[start + offset for start in starts])
-            p = model.encode(piece, particles.model_state)
+            p = particles.encoded(model, piece, particles.model_state)
             q = proposal.encode(piece, particles.proposal_state)
             particles = drawn_on(model, proposal, p, q, here, particles)
         return particles
@@ -183,7 +184,7 @@ def drawn_on(
         before: The texts so far.
     """
     draws = proposal.sample(q, streams, streams.num_samples)
-    log_w = model.log_joint(p, draws.latents).double() - draws.log_q
+    log_w = widened(model.log_joint(p, draws.latents)) - draws.log_q
     return Particles(
         model.advance(p, draws.latents),
         proposal.advance(q, draws.latents),

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent_uniforms
 from lm_latent_eval.uniforms import LANES, stream_key, uniforms
 
 __all__ = ["LANES", "Streams", "stream_key"]
@@ -42,4 +42,4 @@ class Streams:
             uniforms(key, (self.first, start + step), self.num_samples)
             for key, start in zip(self.keys, starts, strict=True)
         ]
-        return sent(torch.from_numpy(np.stack(drawn)), self.device)
+        return sent_uniforms(torch.from_numpy(np.stack(drawn)), self.device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.latent import Conditionals, Latents
 
@@ -63,7 +64,7 @@ def log_transition(
     Returns:
         Nats, (B, K) float64.
     """
-    total = torch.zeros((), dtype=torch.float64, device=to.device)
+    total = wide_zeros((), to.device)
     for t in range(num_tokens):
         log_p = latents.log_p(t).log_softmax(-1)
         choice = to[..., t].expand(log_p.shape[:2])

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lm_latent_eval import manifest
+from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of, tuning
 from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
@@ -93,7 +94,7 @@ class Checkpoint:
         )
 
 
-def load(
+def load_checkpoint(
     path: str | Path,
     *,
     expected: str | None = None,
@@ -108,16 +109,18 @@ def load(
         expected: The model's name or ``package.module:Class``, if only that one will
             do.
         revision: Of the repository: a commit, tag or branch.
-        dtype: Floating type to compute in; None is that of the file.
+        dtype: Floating type to compute in; None is that of the file, or the widest of
+            the device.
         device: Where the weights go.
 
     Raises:
         CheckpointError: If anything is missing, damaged, not a number or not what the
             manifest says, or the directory holds another model.
-        ValueError: If the type is none to compute in.
+        ValueError: If the type is none to compute in, or none of the device's.
     """
     if dtype is not None and dtype not in FLOATS.values():
         raise ValueError(f"dtype={dtype}: expected one of {', '.join(FLOATS)}")
+    check_width(dtype, device)
     directory = directory_of(path, revision)
     digest = _verify(directory)
     loaded = _load(directory, expected=expected, dtype=dtype, device=device)
@@ -174,11 +177,11 @@ def _load(
                 )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
-        model.tuned = tuning.load(directory, model)
+        model.tuned = tuning.load_tuned(directory, model)
         orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
-    model = model.to(device).eval().requires_grad_(False)
+    model = moved(model, device).eval().requires_grad_(False)
     return Checkpoint(name, model, words, directory, orthography)
 
 
@@ -224,7 +227,7 @@ def save(
         tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
-    tuning.save(model.tuned, directory)
+    tuning.save_tuned(model.tuned, directory)
     if orthography is None:
         Orthography.remove(directory)
     else:

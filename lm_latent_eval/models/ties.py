@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+LEAST = -(2.0**40)
+"""What ranks behind all that is possible."""
 GRID = 2.0**-10
 """Nats: a hundred times what float32 scores of a text differ by in another batch."""
 
@@ -20,8 +23,26 @@ def ranks(score: Tensor) -> Tensor:
         score: Nats, ``-inf`` for what is impossible.
 
     Example:
-        >>> import torch
-        >>> ranks(torch.tensor([-3.00001, -3.0, -3.1])).tolist()
+            >>> ranks(torch.tensor([-3.00001, -3.0, -3.1])).tolist()
         [-3072.0, -3072.0, -3174.0]
     """
     return (score / GRID).round()
+
+
+def best_of(score: Tensor, number: int) -> Tensor:
+    """Return the places of the best scores of each row, the best one first.
+
+    Of those that tie the first ones come first.
+
+    Args:
+        score: Nats, (R, N).
+        number: How many, at most N.
+
+    Example:
+        >>> best_of(torch.tensor([[-3.00001, -3.1, -3.0, -2.0]]), 3)
+        tensor([[3, 0, 2]])
+    """
+    size = score.shape[-1]
+    place = torch.arange(size, device=score.device)
+    rank = ranks(score).clamp_min(LEAST).long()
+    return (rank * size - place).topk(number).indices

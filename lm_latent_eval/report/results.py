@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.resuming.folder import SETTINGS_FILE
 from lm_latent_eval.scoring import records, workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.scoring.records import UNFINISHED, Record
-from lm_latent_eval.settings import SETTINGS_FILE
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"
@@ -61,11 +61,11 @@ def _folder(folder: Path) -> list[Record]:
     if results := newest(folder):
         return _results(results)
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
-    if not unfinished:
-        raise FileNotFoundError(
-            f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
-        )
-    return [record for path in unfinished for record in records.read(path)]
+    if found := records.read_unfinished(unfinished):
+        return found
+    raise FileNotFoundError(
+        f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
+    )
 
 
 def _results(path: Path) -> list[Record]:

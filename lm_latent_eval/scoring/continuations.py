@@ -21,7 +21,7 @@ from lm_latent_eval.text.batch import TokenBatch
 logger = logging.getLogger(__name__)
 
 
-def read_contexts(setting: Setting, texts: list[Text]) -> Weighted:
+def read_contexts(setting: Setting, texts: Sequence[Text]) -> Weighted:
     """Return the weighted latents of the contexts of a batch of texts."""
     return setting.method.extend(
         setting.model,
@@ -43,7 +43,7 @@ class Read:
     likely: Tensor
     """The most probable word after each, (B,)."""
 
-    def of(self, texts: list[Text]) -> tuple[Weighted, Tensor]:
+    def of(self, texts: Sequence[Text]) -> tuple[Weighted, Tensor]:
         """Return particles and most probable word of each text's context."""
         places = [self.place[text.given] for text in texts]
         index = torch.tensor(places, device=self.likely.device)
@@ -85,14 +85,14 @@ class Continuations:
                             yield from answers
                             bar.update(len(answers))
 
-    def _read(self, contexts: list[Text]) -> Read:
+    def _read(self, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
         particles = read_contexts(self.setting, contexts)
         last = [self.setting.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
         return Read(place, particles, self._most_probable(last, particles))
 
-    def _continue(self, read: Read, texts: list[Text]) -> list[tuple[Text, Answer]]:
+    def _continue(self, read: Read, texts: Sequence[Text]) -> list[tuple[Text, Answer]]:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
         batch = self.setting.collate(texts)
@@ -116,7 +116,11 @@ class Continuations:
         return answers
 
     def _are_greedy(
-        self, texts: list[Text], batch: TokenBatch, particles: Weighted, likely: Tensor
+        self,
+        texts: Sequence[Text],
+        batch: TokenBatch,
+        particles: Weighted,
+        likely: Tensor,
     ) -> Tensor:
         """Compare continuations with the estimated marginals, token by token.
 
@@ -152,4 +156,5 @@ class Continuations:
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is given."""
         inputs = torch.as_tensor(last, device=self.setting.model.device)
-        return particles.next_token(self.setting.model, inputs).argmax(-1)
+        model = self.setting.model
+        return particles.ahead(model, inputs).next_token(model).argmax(-1)

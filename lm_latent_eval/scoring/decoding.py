@@ -110,7 +110,7 @@ class Utterance:
                 "so far has a positive weight, so no next word can be predicted. Draw "
                 "more samples, or use a proposal that covers the model's latents"
             )
-        log_p = log_p.double().cpu().clone()
+        log_p = log_p.cpu().double().clone()
         if self.encoder.unknown is not None:
             log_p[self.encoder.unknown] = -torch.inf  # it has no spelling to write
         if self.options.temperature == 0:

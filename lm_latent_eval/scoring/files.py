@@ -14,19 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import lm_latent_eval
-from lm_latent_eval.durable import appending, only_writer, whole_lines, write_text
+from lm_latent_eval.resuming.journal import Journal, Row
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.interface import TextScorer
-from lm_latent_eval.scoring.records import (
-    FORMAT,
-    Record,
-    answer_of,
-    check_format,
-    line_of,
-    row_of,
-)
+from lm_latent_eval.scoring.records import FORMAT, Record, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.settings import differences
 
 TASK = "estimate"
 
@@ -55,13 +47,13 @@ def score_file(
         found = {answer.index: answer for answer in scored(scorer, every)}
     else:
         settings = settings_of(scorer, texts)
-        with only_writer(output, "the estimates so far", lock=_lock(output)):
-            found |= _resume(output, settings)
+        journal = _journal(output)
+        with journal.going_on(settings, "the estimates so far") as (rows, append):
+            found |= _answers(journal, rows, len(texts))
             left = {n: text for n, text in enumerate(texts) if n not in found}
-            with appending(output) as append:
-                for answer in scored(scorer, left):
-                    found[answer.index] = answer
-                    append(line_of(row_of(answer)))
+            for answer in scored(scorer, left):
+                found[answer.index] = answer
+                append(row_of(answer))
     return [found[n] for n in range(len(texts))]
 
 
@@ -76,11 +68,9 @@ def read_record(path: Path) -> Record:
     Raises:
         ValueError: If it is none, or another version's.
     """
-    lines, _ = whole_lines(path)
-    if 1 not in lines:
-        raise _stranger(path, "its first line says no settings")
-    settings = _settings_in(path, lines[1])
-    found = _answers(path, lines, settings["num_texts"])
+    journal = _journal(path)
+    settings, rows = journal.read()
+    found = _answers(journal, rows, settings["num_texts"])
     finished = len(found) == settings["num_texts"]
     return Record(TASK, settings, [found[n] for n in sorted(found)], finished)
 
@@ -92,11 +82,10 @@ def scored(scorer: TextScorer, texts: Mapping[int, str]) -> Iterator[Answer]:
         yield answer.about(texts[answer.index])
 
 
-def _lock(output: Path) -> Path:
-    if output.exists() and not output.is_file():
-        raise ValueError(f"--output {output}: estimates are kept in a regular file")
-    file = output.resolve()
-    return file.with_name(f".{file.name}.lock")
+def _journal(path: Path) -> Journal:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--output {path}: estimates are kept in a regular file")
+    return Journal(path, "file of estimates", FORMAT)
 
 
 def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
@@ -114,65 +103,22 @@ def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def _resume(path: Path, settings: dict[str, Any]) -> dict[int, Answer]:
-    """Read what an interrupted run has left, and make the file fit to go on with."""
-    head = json.dumps(settings)
-    lines, torn = whole_lines(path) if path.exists() else ({}, False)
-    if 1 not in lines:
-        # Nothing, or our first line cut short; anything else is not ours.
-        if torn and not head.encode().startswith(path.read_bytes().rstrip(b"\0")):
-            raise _stranger(path, "its first line says no settings")
-        write_text(path, f"{head}\n")
-        return {}
-    if different := differences(_settings_in(path, lines[1]), settings):
-        raise ValueError(
-            f"{path} is of another run ({different}): repeat its settings to go on "
-            "with it, or give --output another path to start anew"
-        )
-    found = _answers(path, lines, settings["num_texts"])
-    if torn:
-        write_text(path, "".join(f"{line.decode()}\n" for line in lines.values()))
-    return found
-
-
-def _settings_in(path: Path, line: bytes) -> dict[str, Any]:
-    try:
-        settings = json.loads(line)
-        if not isinstance(settings, dict) or "checkpoint" not in settings:
-            raise ValueError("its first line says no settings")
-    except (ValueError, RecursionError) as err:
-        raise _stranger(path, str(err)) from err
-    check_format(path, settings)
-    return settings
-
-
-def _answers(path: Path, lines: dict[int, bytes], num_texts: int) -> dict[int, Answer]:
-    """Read every line but the first, by the place of its text."""
+def _answers(
+    journal: Journal, rows: Mapping[int, Row], num_texts: int
+) -> dict[int, Answer]:
+    """Return the answers of lines, by the place of their texts."""
     places: dict[int, int] = {}
     found: dict[int, Answer] = {}
-    for place, line in list(lines.items())[1:]:
+    for place, row in rows.items():
         try:
-            answer = answer_of(json.loads(line))
-        except (ValueError, TypeError, KeyError, RecursionError) as err:
+            answer = answer_of(row)
+        except (ValueError, TypeError, KeyError) as err:
             what = f"no {err}" if isinstance(err, KeyError) else str(err)
-            raise _edited(path, place, what) from err
+            raise journal.edited(place, what) from err
         if not 0 <= answer.index < num_texts:
-            raise _edited(path, place, f"there is no text {answer.index}")
+            raise journal.edited(place, f"there is no text {answer.index}")
         if answer.index in places:
             twice = f"text {answer.index} is in line {places[answer.index]} too"
-            raise _edited(path, place, twice)
+            raise journal.edited(place, twice)
         places[answer.index], found[answer.index] = place, answer
     return found
-
-
-def _stranger(path: Path, why: str) -> ValueError:
-    return ValueError(
-        f"{path} is not a file of estimates ({why}): give --output another path"
-    )
-
-
-def _edited(path: Path, place: int, what: str) -> ValueError:
-    return ValueError(
-        f"{path}, line {place} is not as it was written ({what}): remove the line, and "
-        "its text is scored again"
-    )

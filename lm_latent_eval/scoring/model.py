@@ -88,7 +88,8 @@ class LatentModel:
         Args:
             texts: N strings.
             contexts: N strings that they follow; then no end is counted, and the
-                estimates are differences, which bound nothing.
+                estimates are differences, which bound nothing. Texts after equal
+                contexts share those contexts' draws, so they are compared fairly.
             num_samples: K, the samples a text or the width of a beam; with
                 ``target_stderr`` the size of the pilot. Default: 100.
             estimator: How the sum over the latents is estimated. One of ``auto``,
@@ -144,9 +145,11 @@ class LatentModel:
             queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
             answers = scorer.score_texts(queries)
         else:
-            pairs = enumerate(zip(contexts, texts, strict=True))
+            # A context is read once, under the name of the first text after it.
+            first = {context: n for n, context in reversed([*enumerate(contexts)])}
             queries = [
-                Query(n, f"text/{n}", text, context) for n, (context, text) in pairs
+                Query(n, f"text/{first[context]}", text, context)
+                for n, (context, text) in enumerate(zip(contexts, texts, strict=True))
             ]
             answers = scorer.score_continuations(queries)
         found: dict[int, Estimate] = {}
@@ -240,8 +243,8 @@ def load(
         model: Its name, with or without ``latent_``, or ``package.module:Class``. None:
             what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
-        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``. None: a GPU
-            if there is one.
+        device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
+            which has no float64. None: a GPU if there is one.
         dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
             ``auto``, ``float32``, ``float64``. Default: auto.
 

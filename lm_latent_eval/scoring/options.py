@@ -129,7 +129,8 @@ class OpeningOptions:
         batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
             no number but by rounding.
         max_batch_size: The most that ``auto`` takes.
-        device: Where to compute, such as ``cpu``, ``cuda`` or ``cuda:1``.
+        device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
+            which has no float64.
         dtype: Floating type to compute in; ``auto`` is that of the checkpoint.
         log_weights: Whether records beside the results keep log-weights.
     """
@@ -140,7 +141,7 @@ class OpeningOptions:
     batch_size: int | str | None = option("auto", _batch, choices=lambda: ("auto",))
     max_batch_size: int | str | None = option(None, _batch, unset="64")
     device: str | None = option(
-        None, choices=lambda: ("cpu", "cuda"), unset="a GPU if there is one"
+        None, choices=lambda: ("cpu", "cuda", "mps"), unset="a GPU if there is one"
     )
     dtype: str | None = option("auto", choices=lambda: ("auto", *DTYPES))
     log_weights: bool = option(False)
@@ -166,19 +167,25 @@ def parse_device(value: Any) -> torch.device:
         device = torch.device(value)
     except (RuntimeError, TypeError) as err:
         raise ValueError(
-            f"device={value!r}: not the name of a device; expected cpu, cuda or cuda:1"
+            f"device={value!r}: not the name of a device; expected cpu, cuda, cuda:1 "
+            "or mps"
         ) from err
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if not _is_there(device):
         logger.warning("device=%s is not there; using the CPU", value)
         return torch.device("cpu")
-    if device.type not in ("cpu", "cuda"):
-        logger.warning(
-            "device=%s is not supported, and may have no float64, in which "
-            "log-probabilities are summed; using the CPU",
-            value,
-        )
-        return torch.device("cpu")
     return device
+
+
+def _is_there(device: torch.device) -> bool:
+    import torch
+
+    if device.type == "cuda":  # without waking it: processes may be forked yet
+        return (device.index or 0) < torch.cuda.device_count()
+    try:
+        torch.empty(0, device=device).cpu()
+    except (AssertionError, ImportError, RuntimeError):
+        return False
+    return True
 
 
 def parse_batch_size(value: Any) -> int | None:

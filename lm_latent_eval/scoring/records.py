@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -21,8 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm_latent_eval.durable import appending, replacing, whole_lines
+from lm_latent_eval.durable import replacing
 from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.resuming.journal import Journal, Row, read_run
+from lm_latent_eval.resuming.settings import FormatError, check_format
 from lm_latent_eval.scoring.answer import Answer
 
 METADATA = b"lm_latent_eval"
@@ -82,9 +82,6 @@ _MAY_BE_EMPTY = (
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
 _INFINITE = ("inf", "-inf", "nan")
 """How ``plain`` writes what JSON has no number for."""
-
-Row = dict[str, Any]
-"""Column -> value, of one answer."""
 
 
 def row_of(answer: Answer) -> Row:
@@ -198,12 +195,12 @@ def read(path: Path) -> list[Record]:
     Raises:
         ValueError: If the file is none, or another version's.
     """
+    if path.name.endswith(UNFINISHED):
+        return read_unfinished([path])
     try:
-        if path.name.endswith(UNFINISHED):
-            return _unfinished(path)
         table = pq.read_table(path)
         settings = json.loads((table.schema.metadata or {})[METADATA])
-        check_format(path, settings)
+        check_format(path, settings, FORMAT)
         rows = table.to_pylist()
         answers = [answer_of({"log_weights": [], **row}) for row in rows]
         return [Record(settings.pop("task"), settings, answers)]
@@ -213,34 +210,24 @@ def read(path: Path) -> list[Record]:
         raise ValueError(f"{path} is no record of a run ({err!r:.200})") from err
 
 
-class FormatError(ValueError):
-    """A record in the format of another version."""
-
-
-def check_format(path: Path, settings: dict[str, Any]) -> None:
-    """Refuse the record of another version.
+def read_unfinished(paths: Sequence[Path]) -> list[Record]:
+    """Read what a killed run has found, every process of it, a task each.
 
     Raises:
-        FormatError: If it is one.
+        ValueError: If a file is none, or they are of several runs.
     """
-    if (there := settings.get("format", 1)) != FORMAT:
-        raise FormatError(
-            f"{path} has records in format {there}, written by another version of "
-            f"lm-latent-eval; this one reads format {FORMAT}: run the command again, "
-            "with another path for its output"
-        )
 
+    def placed(row: Row) -> tuple[str, Answer]:
+        return row["task"], answer_of(row)
 
-def _unfinished(path: Path) -> list[Record]:
-    lines, _ = whole_lines(path)
-    settings, *rows = [json.loads(line) for line in lines.values()]
-    check_format(path, settings)
-    tasks: dict[str, list[Answer]] = {}
-    for row in rows:
-        tasks.setdefault(row["task"], []).append(answer_of(row))
-    for answers in tasks.values():  # as they were found, which is by length
-        answers.sort(key=lambda answer: (answer.index, answer.option))
-    return [Record(task, settings, answers, False) for task, answers in tasks.items()]
+    settings, rows = read_run([_journal(path) for path in paths], placed)
+    tasks: dict[str, dict[tuple[int, int], Answer]] = {}
+    for task, answer in rows:  # of what was asked twice, the last
+        tasks.setdefault(task, {})[answer.index, answer.option] = answer
+    return [
+        Record(task, settings, [found[place] for place in sorted(found)], False)
+        for task, found in tasks.items()
+    ]
 
 
 @contextmanager
@@ -250,46 +237,31 @@ def journal(
     """Yield what keeps an answer of a task at once, without its log-weights.
 
     Args:
-        path: A file that a crash does not spoil; one that an earlier run left goes.
+        path: The file; what an earlier run with the same settings left there stays.
         settings: What the numbers depend on.
+
+    Raises:
+        BusyError: If another run is writing it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    with appending(path) as append:
-        append(line_of({"format": FORMAT, **settings}))
-
-        def add(task: str, answer: Answer) -> None:
-            append(line_of({"task": task, **row_of(answer), "log_weights": []}))
-
-        yield add
+    with _journal(path).going_on(settings, None) as (_, append):
+        yield lambda task, answer: append(
+            {"task": task, **row_of(answer), "log_weights": []}
+        )
 
 
-def line_of(values: dict[str, Any]) -> bytes:
-    """Write a row, or settings, as a line of JSON."""
-    return json.dumps({k: plain(v) for k, v in values.items()}).encode() + b"\n"
-
-
-def plain(value: Any) -> Any:
-    """Write infinities as strings: JSON has no number for them."""
-    if isinstance(value, tuple | array):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+def _journal(path: Path) -> Journal:
+    return Journal(path, "record of a run", FORMAT)
 
 
 __all__ = [
     "FORMAT",
     "UNFINISHED",
-    "FormatError",
     "Record",
     "Row",
     "answer_of",
-    "check_format",
     "journal",
-    "line_of",
-    "plain",
     "read",
+    "read_unfinished",
     "row_of",
     "table_of",
     "write",

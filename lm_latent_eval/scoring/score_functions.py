@@ -6,8 +6,8 @@ Face causal LM; or one of our latent LMs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +21,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.memory import Room
 from lm_latent_eval.models import name_of
 from lm_latent_eval.scoring.model import LatentModel, load
 
@@ -81,13 +83,14 @@ class CausalLMScorer:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     batch_size: int = 16
+    room: Room = field(default_factory=Room, init=False, repr=False, compare=False)
 
     def __call__(self, texts: list[str]) -> list[float]:
         """Return the log-likelihood of each text, nats.
 
         Raises:
-            ValueError: If dropout is on, the tokenizer has no start, or a text is
-                longer than the model's window.
+            ValueError: If dropout is on, the tokenizer has no start, a text is longer
+                than the model's window, or it does not fit into memory.
         """
         if self.model.training:
             raise ValueError("the model is in training mode: call its eval() first")
@@ -99,12 +102,26 @@ class CausalLMScorer:
                     f"texts[{index}] has {len(each) - 1} tokens and a start; the "
                     f"model's window is {window}"
                 )
-        step = self.batch_size
-        return [
-            log_p
-            for first in range(0, len(ids), step)
-            for log_p in self._log_likelihood(ids[first : first + step])
-        ]
+        return list(self._log_likelihoods(ids))
+
+    def _log_likelihoods(self, ids: list[list[int]]) -> Iterator[float]:
+        def size(place: int) -> int:
+            return len(ids[place])
+
+        def refusal(place: int) -> ValueError:
+            return ValueError(
+                f"texts[{place}] has {size(place)} tokens, which do not fit into the "
+                f"memory of {self.model.device}: take another device"
+            )
+
+        def work(places: Sequence[int]) -> list[float]:
+            return self._log_likelihood([ids[place] for place in places])
+
+        places = range(len(ids))
+        for _, found in self.room.in_batches(
+            places, self.batch_size, work, size, refusal
+        ):
+            yield from found
 
     @property
     def _start(self) -> int:
@@ -132,7 +149,7 @@ class CausalLMScorer:
         nats = cross_entropy(
             logits[:, :-1].mT.float(), target, ignore_index=-100, reduction="none"
         )
-        found: list[float] = (-nats.double().sum(-1)).tolist()
+        found: list[float] = (-widened(nats).sum(-1)).tolist()
         return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -18,29 +16,20 @@ from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Latents, Mass, UnfoldingLM, WholeTextsOnly
+from lm_latent_eval.memory import Room
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.texts import Text, naming
+from lm_latent_eval.scoring.texts import Text, named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder
 from lm_latent_eval.text.unknown_words import UnknownWords
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
-
 TABLE = 1 << 25
 """Scores (texts x tokens x words) held at a time."""
-
-
-@dataclass
-class Room:
-    """What the memory of the device was found to hold."""
-
-    words: float = math.inf
-    """Texts x words of the longest."""
 
 
 class Sizes(Protocol):
@@ -135,7 +124,7 @@ class Setting:
                 max(1, DECISIONS // (longest * num_samples)),
                 max(1, TABLE // (longest * self.model.config.vocab_size)),
             )
-            size = int(min(size, max(1, self.room.words / longest)))
+            size = int(min(size, self.room.holds(longest)))
             # Padding at most doubles the pieces: a long text goes with long ones.
             # One of several pieces is read otherwise than one of a single piece.
             pieces = -(-order[0].num_words // PIECE)
@@ -145,8 +134,8 @@ class Setting:
             order = order[len(batch) :]
 
     def fitting(
-        self, texts: list[Text], work: Callable[[list[Text]], T]
-    ) -> Iterator[tuple[list[Text], T]]:
+        self, texts: list[Text], work: Callable[[Sequence[Text]], T]
+    ) -> Iterator[tuple[Sequence[Text], T]]:
         """Do a batch's work; where memory runs out, that of its halves.
 
         Later batches are as small from the beginning.
@@ -154,27 +143,21 @@ class Setting:
         Raises:
             ValueError: If a single text does not fit; the error names the query.
         """
-        try:
-            found = work(texts)
-        except torch.OutOfMemoryError as err:
-            if len(texts) == 1:
-                with naming(texts[0].query):
-                    raise ValueError(
-                        f"{texts[0].num_words} words with "
-                        f"num_samples={self.options.num_samples} do not fit into the "
-                        f"memory of {self.model.device}: give fewer samples or "
-                        "another device"
-                    ) from err
-        else:
-            yield texts, found
-            return
-        # Out of the handler, which would keep what the batch had taken.
-        half = len(texts) // 2
-        longest = max(1, min(PIECE, max(text.num_words for text in texts)))
-        self.room.words = min(self.room.words, half * longest)
-        logger.info("out of memory: %d texts are halved", len(texts))
-        for some in (texts[:half], texts[half:]):
-            yield from self.fitting(some, work)
+
+        def refusal(text: Text) -> ValueError:
+            return named(
+                text.query,
+                ValueError(
+                    f"{text.num_words} words with num_samples="
+                    f"{self.options.num_samples} do not fit into the memory of "
+                    f"{self.model.device}: give fewer samples or another device"
+                ),
+            )
+
+        def size(text: Text) -> int:
+            return min(text.num_words, PIECE)
+
+        return self.room.in_batches(texts, len(texts), work, size, refusal)
 
     def collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
         """Return the words to be predicted, or those of the contexts, as a batch."""

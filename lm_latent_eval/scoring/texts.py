@@ -183,6 +183,11 @@ def naming(query: Query) -> Iterator[None]:
     try:
         yield
     except ValueError as err:
-        text = " | ".join(filter(None, (query.context, query.text)))
-        shown = text if len(text) <= 80 else f"{text[:80]}..."
-        raise type(err)(f"{query.name} ({shown!r}): {err}") from err
+        raise named(query, err) from err
+
+
+def named(query: Query, err: ValueError) -> ValueError:
+    """Return an error that begins with the name and text of the query it is about."""
+    text = " | ".join(filter(None, (query.context, query.text)))
+    shown = text if len(text) <= 80 else f"{text[:80]}..."
+    return type(err)(f"{query.name} ({shown!r}): {err}")

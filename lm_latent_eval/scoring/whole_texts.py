@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -114,11 +114,11 @@ class WholeTexts:
                     yield text, row + text.log_spacing
 
     def _log_weights(
-        self, method: Estimator, purpose: str, texts: list[Text]
+        self, method: Estimator, purpose: str, texts: Sequence[Text]
     ) -> Tensor:
         """Weigh the latents of whole texts, (B, K), on the CPU."""
 
-        def weigh(some: list[Text]) -> Tensor:
+        def weigh(some: Sequence[Text]) -> Tensor:
             return method.log_weights(
                 self.setting.model,
                 self.setting.proposal,

@@ -13,25 +13,25 @@ import logging
 import os
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_latent_eval import settings
 from lm_latent_eval.arguments import whole
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.extras import require
+from lm_latent_eval.resuming import folder
+from lm_latent_eval.resuming.settings import check_format
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import TASK, scored, settings_of
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.records import (
+    FORMAT,
     SCHEMA,
     Record,
     answer_of,
-    check_format,
     row_of,
     table_of,
 )
@@ -120,9 +120,8 @@ def score_corpus(
     whole("--workers", workers, 1)
     require("ray", extra="ray")
     claimed = settings_of(opening.scorer(), stream_texts(data))
-    with only_writer(output, "the estimates so far"):
-        _refuse_other_files(output)
-        settings.claim(output, claimed, KIND)
+    _refuse_other_files(output)
+    with folder.going_on(output, claimed, KIND, "the estimates so far"):
         found = _found(output, claimed["num_texts"])
         if words is None:
             total = sum(len(text.split()) for text in stream_texts(data))
@@ -212,7 +211,7 @@ def _run(
 
 def _refuse_other_files(output: Path) -> None:
     """Leave a folder alone whose files are not ours."""
-    ours = (output / settings.SETTINGS_FILE).exists()
+    ours = (output / folder.SETTINGS_FILE).exists()
     if not ours and any(output.glob("*.parquet")):
         raise ValueError(
             f"{output} has Parquet files of something else: give --output a new folder"
@@ -246,16 +245,19 @@ def _found(output: Path, num_texts: int) -> set[int]:
 def read(output: Path) -> Record:
     """Read the rows of a folder, whole or of an interrupted run, as a record.
 
+    Workers may go on for a while when the process that started them has died, and then
+    score texts that the next run scores as well: both find the same, and one counts.
+
     Raises:
-        ValueError: If it is no such folder, or has a text twice.
+        ValueError: If it is no such folder.
     """
-    claimed = settings.read(output, KIND, having="num_texts")
-    check_format(output, claimed)
-    tables = [pq.read_table(path, schema=SCHEMA) for path in output.glob("*.parquet")]
-    answers = [answer_of(row) for table in tables for row in table.to_pylist()]
-    answers.sort(key=lambda answer: answer.index)
-    for one, other in pairwise(answers):
-        if one.index == other.index:
-            raise ValueError(f"{output} has text {one.index} twice: remove a file")
-    found = [answer.index for answer in answers]
-    return Record(TASK, claimed, answers, found == [*range(claimed["num_texts"])])
+    claimed = folder.read(output, KIND, having="num_texts")
+    check_format(output, claimed, FORMAT)
+    rows: dict[int, Answer] = {}
+    for path in sorted(output.glob("*.parquet")):
+        for row in pq.read_table(path, schema=SCHEMA).to_pylist():
+            answer = answer_of(row)
+            rows.setdefault(answer.index, answer)
+    answers = [rows[n] for n in sorted(rows)]
+    finished = sorted(rows) == [*range(claimed["num_texts"])]
+    return Record(TASK, claimed, answers, finished)

@@ -13,15 +13,15 @@ from typing import Any
 from tqdm import tqdm
 
 import lm_latent_eval
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.resuming.folder import going_on, read
+from lm_latent_eval.resuming.settings import Settings
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
-from lm_latent_eval.settings import Settings, claim, read
 from lm_latent_eval.study import rows
 from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Setting, StudyPlan
+from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.totals import Totals
 from lm_latent_eval.text.corpora import stream_texts
 
@@ -61,11 +61,12 @@ class Study:
         settings = self.plan.settings()
         # What cannot be scored is an error now, not after hours of drawing.
         digest, num_texts = self._fingerprint(self._scorer(settings[0]))
-        with only_writer(self.output, "all draws so far"):
-            self._claim(digest)
+        asked = self._asked(digest)
+        with going_on(self.output, asked, KIND, "all draws so far"):
             return self._run(settings, num_texts)
 
-    def _run(self, settings: list[Setting], num_texts: int) -> list[rows.Row]:
+    def _run(self, settings: list[StudySetting], num_texts: int) -> list[rows.Row]:
+        (self.output / "draws").mkdir(exist_ok=True)
         found: list[rows.Row] = []
         for number, setting in enumerate(settings, start=1):
             file = self._file(setting)
@@ -78,7 +79,7 @@ class Study:
             rows.write(self.output / ROWS_FILE, found)
         return found
 
-    def _draw(self, setting: Setting, file: DrawsFile, bar: Any) -> None:
+    def _draw(self, setting: StudySetting, file: DrawsFile, bar: Any) -> None:
         """Weigh the texts that the file lacks."""
         scorer, done = self._scorer(setting), file.keys()
         texts = self._texts()
@@ -97,7 +98,7 @@ class Study:
             for text in file.append(weighed):
                 bar.update(text.sentence == last[text.query.index])
 
-    def _scorer(self, setting: Setting) -> Scorer:
+    def _scorer(self, setting: StudySetting) -> Scorer:
         options = ScoringOptions(
             estimator=setting.estimator,
             num_samples=setting.num_samples,
@@ -108,7 +109,7 @@ class Study:
         )
         return Scorer(self.checkpoint, options, batch_size=self.batch_size, quiet=True)
 
-    def _rows(self, setting: Setting, file: DrawsFile) -> list[rows.Row]:
+    def _rows(self, setting: StudySetting, file: DrawsFile) -> list[rows.Row]:
         if setting.estimator == "beam":
             totals = Totals(1, (1,), self.plan.seed)
         else:
@@ -122,7 +123,7 @@ class Study:
         drawn = sum(s.estimator == "is" for s in self.plan.settings())
         return list(rows.drawn_rows(setting, totals, self.plan.replicate, drawn))
 
-    def _file(self, setting: Setting) -> DrawsFile:
+    def _file(self, setting: StudySetting) -> DrawsFile:
         number = 1 if setting.estimator == "beam" else setting.num_samples
         return DrawsFile(self.output / "draws" / f"{setting.name}.f64", number)
 
@@ -143,9 +144,9 @@ class Study:
             number += 1
         return digest.hexdigest()[:16], number
 
-    def _claim(self, digest: str) -> None:
-        """Make the folder, or see that it is of the same study."""
-        settings = {
+    def _asked(self, digest: str) -> Settings:
+        """Return what tells this study from others."""
+        return {
             "lm_latent_eval": lm_latent_eval.__version__,
             "model": self.checkpoint.name,
             "checkpoint": self.checkpoint.digest,
@@ -153,8 +154,6 @@ class Study:
             "texts": digest,
             **asdict(self.plan),
         }
-        claim(self.output, settings, KIND)
-        (self.output / "draws").mkdir(exist_ok=True)
 
 
 def read_settings(directory: Path) -> Settings:

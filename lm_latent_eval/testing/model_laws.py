@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import moved, wide_zeros, widened, widest_float
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference import (
     BeamMarginalization,
@@ -39,7 +40,8 @@ from lm_latent_eval.text.words import END, START
 EXACT = 1e-10
 """How far sums in float64 may be apart."""
 PREDICTED = 1e-5
-"""How far next-token distributions may be, which are float32."""
+"""How far next-token distributions may be, which are float32, and what is added up
+where there is no float64: a hundred roundings of it."""
 PRECISE = 0.05
 """Relative standard error below which a bias of five of them is noticed."""
 DRAWS = 1 << 18
@@ -101,20 +103,49 @@ class Case:
         """Return a text without an end."""
         return [self.words[(1 + n % 2) % len(self.words)] for n in range(length)]
 
-    def batch(self, texts: list[list[int]], device: str = "cpu") -> TokenBatch:
+    def on(self, device: str) -> Case:
+        """Return the case with a copy of its model on a device.
+
+        There it keeps the laws but the one that compares the device with the CPU.
+        """
+        return replace(self, model=moved(copy.deepcopy(self.model), device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self.model.device
+        return device
+
+    def exact(self, temperature: float = 1.0) -> float:
+        """How far sums may be apart that are equal but for rounding, nats.
+
+        Roundings of float32 are divided by a temperature as the scores are.
+        """
+        if widest_float(self.device) is torch.float64:
+            return EXACT
+        return PREDICTED / min(temperature, 1.0)
+
+    def batch(self, texts: list[list[int]]) -> TokenBatch:
         """Put texts together."""
         costs = [[-math.inf if i == self.copied else 0.0 for i in t] for t in texts]
-        return TokenBatch.collate(texts, costs, first=START, device=device)
+        return TokenBatch.collate(texts, costs, first=START, device=self.device)
+
+    def every_latent(self, text: list[int]) -> Any:
+        """Return every latent of one text where the model is."""
+        latents = self.latents(text)
+        if isinstance(latents, Tensor):
+            return latents.to(self.device)
+        return type(latents)(*(part.to(self.device) for part in latents))
 
     def log_joint(self, text: list[int]) -> Tensor:
         """Return log p of one text under every latent, (K,)."""
         encoded = self.model.encode(self.batch([text]))
-        log_p: Tensor = self.model.log_joint(encoded, self.latents(text))[0]
+        log_p: Tensor = self.model.log_joint(encoded, self.every_latent(text))[0]
         return log_p
 
     def log_p(self, text: list[int]) -> Tensor:
-        """Return log p of one text, exactly."""
-        return self.log_joint(text).logsumexp(-1)
+        """Return log p of one text, exactly, on the host."""
+        return self.log_joint(text).logsumexp(-1).cpu()
 
     def total(self) -> float:
         """Return the probability of everything that can happen."""
@@ -125,11 +156,11 @@ class Case:
         return proposal_named(self.model, name, temperature)
 
     def log_weights(self, method: Any, proposal: Any, texts: list[list[int]]) -> Tensor:
-        """Weigh texts as they are weighed together, (B, K)."""
+        """Weigh texts as they are weighed together, (B, K), on the host."""
         log_w: Tensor = method.log_weights(
             self.model, proposal, self.batch(texts), keys(len(texts))
         )
-        return log_w
+        return log_w.cpu()
 
 
 @dataclass(frozen=True)
@@ -151,9 +182,11 @@ class Law:
 def laws(case: Case) -> list[Law]:
     """List the laws that a model and each of its proposals owe."""
     found = [Law(partial(law, case), law.__name__) for law in OF_MODELS]
+    on_cpu = case.device.type == "cpu"
     for name in case.proposals:
         stepwise = isinstance(case.proposal(name), LeftToRight)
         owed = [*OF_PROPOSALS]
+        owed += [law for law in OF_DEVICES if on_cpu]
         owed += [law for law in OF_LEFT_TO_RIGHT if stepwise]
         owed += [law for law in OF_PIECES if stepwise and name not in case.reads_on]
         found += [
@@ -174,9 +207,9 @@ def total_is_that_of_its_mass(case: Case) -> None:
     """Probabilities of all that can happen add up to one, or less if it says so."""
     mass, total = case.model.mass, case.total()
     if mass is Mass.ONE:
-        _hold(abs(total - 1) < EXACT, f"a model that is {mass} totals {total}")
+        _hold(abs(total - 1) < case.exact(), f"a model that is {mass} totals {total}")
     if mass is Mass.LESS:
-        _hold(total <= 1 + EXACT, f"a model that is {mass} totals {total}")
+        _hold(total <= 1 + case.exact(), f"a model that is {mass} totals {total}")
 
 
 def predictions_are_ratios_of_prefixes(case: Case) -> None:
@@ -195,13 +228,17 @@ def predictions_are_ratios_of_prefixes(case: Case) -> None:
 
 
 def _predicted(case: Case, text: list[int]) -> Tensor:
-    state, log_w = None, torch.zeros(1, 1, dtype=torch.float64)
+    state, log_w = None, wide_zeros((1, 1), case.device)
     if text:
-        latents, encoded = case.latents(text), case.model.encode(case.batch([text]))
+        latents, encoded = (
+            case.every_latent(text),
+            case.model.encode(case.batch([text])),
+        )
         log_w = case.model.log_joint(encoded, latents)
         state = case.model.advance(encoded, latents)
     here = Particles(state, state, log_w, log_w, log_w.long())
-    return here.next_token(case.model, torch.tensor([[START, *text][-1]]))[0]
+    last = torch.tensor([[START, *text][-1]], device=case.device)
+    return here.ahead(case.model, last).next_token(case.model)[0]
 
 
 # -- of proposals --------------------------------------------------------------------
@@ -214,13 +251,12 @@ def total_is_one_and_covers_the_model(case: Case, name: str) -> None:
         if proposal is case.model:
             return  # there are no latents
         for text in case.readable(proposal)[::7]:
-            latents, log_p = case.latents(text), case.log_joint(text)
+            latents, log_p = case.every_latent(text), case.log_joint(text)
             encoded = proposal.encode(case.batch([text]))
             log_q = proposal.log_prob(encoded, latents)[0]
             what = f"{name} at temperature {temperature:g}, of {text}"
-            _equal(
-                log_q.logsumexp(-1).item(), 0.0, EXACT, f"log of the total of {what}"
-            )
+            within, total = case.exact(temperature), log_q.logsumexp(-1).item()
+            _equal(total, 0.0, within, f"log of the total of {what}")
             missed = (log_p > -torch.inf) & log_q.isneginf()
             _hold(not missed.any(), f"{what}: a latent that p has is never drawn")
 
@@ -234,7 +270,7 @@ def importance_sampling_is_unbiased(case: Case, name: str) -> None:
         log_w = case.log_weights(ImportanceSampling(100), proposal, [text] * copies)
         return (log_w - case.log_p(text)).exp().flatten()
 
-    _mean_is_one(ratios, f"weights of {name}")
+    _mean_is_one(ratios, case.exact(), f"weights of {name}")
 
 
 def filters_are_unbiased(case: Case, name: str) -> None:
@@ -245,10 +281,10 @@ def filters_are_unbiased(case: Case, name: str) -> None:
         log_w = case.log_weights(ParticleFilter(4), proposal, [text] * copies)
         return (log_evidence(log_w) - case.log_p(text)).exp()
 
-    _mean_is_one(ratios, f"filters of {name}")
+    _mean_is_one(ratios, case.exact(), f"filters of {name}")
 
 
-def _mean_is_one(ratios: Callable[[int], Tensor], what: str) -> None:
+def _mean_is_one(ratios: Callable[[int], Tensor], rounding: float, what: str) -> None:
     copies = 50
     while True:
         ratio = ratios(copies)
@@ -262,7 +298,7 @@ def _mean_is_one(ratios: Callable[[int], Tensor], what: str) -> None:
         )
         copies *= 4
     mean = ratio.mean().item()
-    _equal(mean, 1.0, 5 * error + EXACT, f"mean of {what}, relative to p(x)")
+    _equal(mean, 1.0, 5 * error + rounding, f"mean of {what}, relative to p(x)")
 
 
 def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
@@ -275,8 +311,8 @@ def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
             found = case.log_weights(BeamMarginalization(width), proposal, [text])
             sum_of_beam = found.logsumexp(-1).item()
             what = f"a beam of {width} by {name}, of {text}"
-            _hold(sum_of_beam <= exact + EXACT, f"{what} exceeds log p(x)")
-        _equal(sum_of_beam, exact, EXACT, what)
+            _hold(sum_of_beam <= exact + case.exact(), f"{what} exceeds log p(x)")
+        _equal(sum_of_beam, exact, case.exact(), what)
 
 
 def latents_are_told_apart(case: Case, name: str) -> None:
@@ -292,9 +328,9 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     texts = _of_several_lengths(case, (whole or [name])[0])
     batch, ids = case.batch(texts), keys(len(texts))
     p, q = case.model.encode(batch), proposal.encode(batch)
-    draws = proposal.sample(q, Streams(ids, 50, device="cpu"), 50)
+    draws = proposal.sample(q, Streams(ids, 50, device=case.device), 50)
     drawn = particles.fingerprint(draws.latents)
-    log_w = case.model.log_joint(p, draws.latents).double() - draws.log_q
+    log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
     every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
     for other in case.proposals:
         searcher = case.proposal(other)
@@ -314,7 +350,8 @@ def latents_are_told_apart(case: Case, name: str) -> None:
             of_found = dict(zip(paths, log_q[b, known].tolist(), strict=True))
             for path, of_drawn in zip(drawn[b], draws.log_q[b], strict=True):
                 if (path := int(path)) in possible:
-                    _equal(of_found[path], of_drawn.item(), EXACT, f"{what}: its log q")
+                    log_q_of_both = of_found[path], of_drawn.item()
+                    _equal(*log_q_of_both, case.exact(), f"{what}: its log q")
 
 
 def company_moves_no_weight(case: Case, name: str) -> None:
@@ -351,33 +388,34 @@ def first_samples_are_those_of_fewer(case: Case, name: str) -> None:
 
 def device_moves_no_number(case: Case, name: str) -> None:
     """Whole texts, contexts and predictions on ``sim:0`` are the CPU's."""
-    on_cpu = _numbers_on(case, name, "cpu")
+    on_cpu = numbers_of(case, name)
     with simulated_device():
-        there = replace(case, model=copy.deepcopy(case.model).to(SIMULATED))
-        on_device = [tensor.cpu() for tensor in _numbers_on(there, name, SIMULATED)]
+        on_device = numbers_of(case.on(SIMULATED), name)
     for ours, theirs, what in zip(
         on_device, on_cpu, ("weights", "beams", "prefixes", "predictions"), strict=False
     ):
         _close(ours, theirs, f"{name}: {what} on {SIMULATED} and on the CPU")
 
 
-def _numbers_on(case: Case, name: str, device: str) -> list[Tensor]:
+def numbers_of(case: Case, name: str) -> list[Tensor]:
+    """Return weights, beams, prefixes and predictions of some texts, on the host."""
     model, proposal = case.model, case.proposal(name)
     texts, stops = case.readable(proposal)[1:4], isinstance(proposal, LeftToRight)
-    batch, ids = case.batch(texts, device), keys(len(texts))
+    batch, ids = case.batch(texts), keys(len(texts))
     draw = ImportanceSampling(4)
     found = [
         draw.log_weights(model, proposal, batch, ids),
         BeamMarginalization(3).log_weights(model, proposal, batch, ids),
     ]
     if stops:
-        begin = Particles.begin(len(texts), device)
+        begin = Particles.begin(len(texts), case.device)
         piece = batch.piece(0, case.length - 1)
         read = draw.extend(model, proposal, piece, ids, [0] * len(texts), begin)
         found.append(read.log_w)
         if model.mass is not Mass.UNNORMALISED:
-            found.append(read.next_token(model, piece.targets[:, -1]))
-    return found
+            ahead = read.ahead(model, piece.targets[:, -1])
+            found.append(ahead.next_token(model))
+    return [tensor.cpu() for tensor in found]
 
 
 # -- of proposals that go from left to right ------------------------------------------
@@ -413,7 +451,7 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
         at_once = method.log_weights(case.model, proposal, whole, ids)
         at_once = at_once.sort(descending=True).values
         for at in range(1, case.length):
-            begun = Particles.begin(len(texts), "cpu")
+            begun = Particles.begin(len(texts), case.device)
             for start, end in pairwise((0, at, case.length)):
                 begun = method.extend(
                     case.model,
@@ -442,8 +480,8 @@ OF_PROPOSALS = (
     latents_are_told_apart,
     company_moves_no_weight,
     first_samples_are_those_of_fewer,
-    device_moves_no_number,
 )
+OF_DEVICES = (device_moves_no_number,)
 OF_LEFT_TO_RIGHT = (filters_are_unbiased,)
 OF_PIECES = (pieces_are_scored_as_the_whole, beams_go_on_where_they_were_cut)
 
@@ -464,6 +502,6 @@ def _equal(found: float, expected: float, within: float, what: str) -> None:
 def _close(found: Tensor, expected: Tensor, what: str) -> None:
     within = EXACT if found.dtype == torch.float64 else PREDICTED
     try:
-        torch.testing.assert_close(found, expected, rtol=0, atol=within)
+        torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=0, atol=within)
     except AssertionError as err:
         raise LawError(f"{what} differ: {err}") from err

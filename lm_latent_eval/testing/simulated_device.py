@@ -30,7 +30,8 @@ from unittest import SkipTest
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+
+from lm_latent_eval.devices import WITHOUT_FLOAT64
 
 SIMULATED = "sim:0"
 
@@ -84,11 +85,18 @@ def _line() -> str:
     """Return the innermost line of the package that is being run."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        path = Path(frame.f_code.co_filename)
-        if _PACKAGE in path.parents and path != Path(__file__):
-            return f"{path.relative_to(_PACKAGE)}:{frame.f_lineno}"
+        if name := _in_package(frame.f_code.co_filename):
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "a caller"
+
+
+@cache
+def _in_package(file: str) -> str | None:
+    path = Path(file)
+    if _PACKAGE in path.parents and path != Path(__file__):
+        return str(path.relative_to(_PACKAGE))
+    return None
 
 
 _work = Work()
@@ -120,14 +128,26 @@ def simulated_device(*, float64: bool = True) -> Iterator[Work]:
         torch.is_grad_enabled() and not on
     )
     before, _Tensor.float64 = _Tensor.float64, float64
+    _say(float64)
     try:
-        with _Simulation():  # type: ignore[no-untyped-call]
+        # A thread of the device's own would compute gradients outside of this.
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            _Simulation(),  # type: ignore[no-untyped-call]
+        ):
             yield _work
     finally:
         _Tensor.float64 = before
+        _say(before)
         for name, make in makers.items():
             setattr(torch, name, make)
         vars(torch._C)["_InferenceMode"] = inference_mode
+
+
+def _say(float64: bool) -> None:
+    """Say whether the device has that type."""
+    kind = torch.device(SIMULATED).type
+    (WITHOUT_FLOAT64.discard if float64 else WITHOUT_FLOAT64.add)(kind)
 
 
 @cache
@@ -229,8 +249,9 @@ class _Simulation(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = any(isinstance(leaf, _Tensor) for leaf in tree_leaves((args, kwargs)))
-        if given or _is_simulated(kwargs.get("device")):
+        if any(isinstance(t, _Tensor) for t in _tensors(args, kwargs)) or (
+            _is_simulated(kwargs.get("device"))
+        ):
             return _run(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -238,12 +259,11 @@ class _Simulation(TorchDispatchMode):
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do one operation on the CPU, if a device would have done it."""
     name = func._schema.name
-    leaves = tree_leaves((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = list(_tensors(args, kwargs))
     ours = [tensor for tensor in tensors if isinstance(tensor, _Tensor)]
     target = kwargs.get("device")
     there = bool(ours) if target is None else _is_simulated(target)
-    on_cpu, options = tree_map(_numbers, args), tree_map(_numbers, kwargs)
+    on_cpu, options = _mapped(_numbers, args), _mapped(_numbers, kwargs)
 
     if not func.is_view:
         _work.launches[name] += 1
@@ -279,12 +299,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return found
     known = {id(tensor.numbers): tensor for tensor in ours}  # of in-place operations
 
-    def placed(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def placed(value: torch.Tensor) -> torch.Tensor:
         return known[id(value)] if id(value) in known else _Tensor(value)
 
-    return tree_map(placed, found)
+    return _mapped(placed, found)
 
 
 def _copied(goes_on: bool) -> None:
@@ -298,8 +316,30 @@ def _is_sized(indices: Any) -> bool:
     return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value: torch.Tensor) -> torch.Tensor:
     return value.numbers if isinstance(value, _Tensor) else value
+
+
+def _tensors(*values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of what an operation takes, where nothing is nested deeply."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(*value)
+        elif isinstance(value, dict):
+            yield from _tensors(*value.values())
+
+
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Replace the tensors of what an operation takes or gives."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(function, one) for one in value)
+    if isinstance(value, dict):
+        return {name: _mapped(function, one) for name, one in value.items()}
+    return value
 
 
 def _refuse_mixture(name: str, tensors: list[torch.Tensor]) -> None:
@@ -340,8 +380,36 @@ def _gru_cell(
     return _Tensor(going_on), _Tensor(torch.cat([ours, theirs], -1))
 
 
+def _lstm_cell_backward(
+    of_hidden: torch.Tensor | None,
+    of_cell: torch.Tensor | None,
+    before: torch.Tensor,
+    cell: torch.Tensor,
+    gates: torch.Tensor,
+    has_bias: bool,
+) -> tuple[_Tensor | None, ...]:
+    enter, forget, candidate, leave = gates.chunk(4, -1)
+    enter, forget, leave = enter.sigmoid(), forget.sigmoid(), leave.sigmoid()
+    candidate, out = candidate.tanh(), cell.tanh()
+    hidden = torch.zeros_like(cell) if of_hidden is None else of_hidden
+    of_cell = torch.zeros_like(cell) if of_cell is None else of_cell
+    of_cell = of_cell + hidden * leave * (1 - out**2)
+    found = torch.cat(
+        [
+            of_cell * candidate * enter * (1 - enter),
+            of_cell * before * forget * (1 - forget),
+            of_cell * enter * (1 - candidate**2),
+            hidden * out * leave * (1 - leave),
+        ],
+        -1,
+    )
+    of_bias = _Tensor(found.sum(0)) if has_bias else None
+    return _Tensor(found), _Tensor(of_cell * forget), of_bias
+
+
 _CELLS: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
 }
 """Operations that devices have and the CPU does not."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from lm_latent_eval.durable import only_writer, replacing
-from lm_latent_eval.settings import differences
+from lm_latent_eval.resuming.one_writer import only_writer
+from lm_latent_eval.resuming.settings import Settings, differences
+from lm_latent_eval.resuming.state import StateFile
 from lm_latent_eval.training.options import Options
 
 ItemT = TypeVar("ItemT")
@@ -80,7 +80,7 @@ class Trainer(Generic[ItemT]):
         """
         self.parts, self.size, self.options = parts, size, options
         self.about, self.unit = dict(about or {}), unit
-        self.directory, self.path = directory, state_file(directory)
+        self.directory, self.state = directory, StateFile(state_file(directory))
         self.optimizers = {
             name: torch.optim.Adam(part.module.parameters(), lr=options.learning_rate)
             for name, part in parts.items()
@@ -106,8 +106,8 @@ class Trainer(Generic[ItemT]):
         """
         texts = hashlib.sha256(repr((train, dev)).encode()).hexdigest()[:16]
         settings = {**asdict(self.options), **self.about, "digest of the texts": texts}
-        if self.path.exists():
-            self._resume(settings)
+        if before := self.state.read():
+            self._resume(settings, *before)
         elif (self.directory / "config.json").exists():
             _say(f"{self.directory} holds a checkpoint: it is replaced at the end")
         _say(
@@ -210,9 +210,8 @@ class Trainer(Generic[ItemT]):
     def _active(self) -> list[str]:
         return [n for n in self.parts if self.waited[n] < self.options.patience]
 
-    def _save(self, settings: Mapping[str, Any]) -> None:
+    def _save(self, settings: Settings) -> None:
         state = {
-            "settings": json.dumps(settings),
             "epoch": self.epoch,
             "modules": {n: p.module.state_dict() for n, p in self.parts.items()},
             "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
@@ -221,17 +220,14 @@ class Trainer(Generic[ItemT]):
             "waited": self.waited,
             "history": json.dumps(self.history),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # torch hides what the system says of its own files.
-        with replacing(self.path) as partial, partial.open("wb") as file:
-            torch.save(state, file)
+        self.state.write(settings, state)
 
-    def _resume(self, settings: dict[str, Any]) -> None:
+    def _resume(
+        self, settings: Settings, theirs: Settings, state: dict[str, Any]
+    ) -> None:
         """Go on with the run before, or set it aside if it was another."""
-        state = self._read()
-        if different := self._differences(state, settings):
-            aside = self.path.with_name(f"{self.path.name}.before")
-            self.path.replace(aside)
+        if different := self._differences(theirs, state, settings):
+            aside = self.state.set_aside()
             _say(
                 f"starting anew: the run before into {self.directory} was another "
                 f"({different}). Its state is now {aside}: give it back its name and "
@@ -244,28 +240,12 @@ class Trainer(Generic[ItemT]):
         self.epoch, self.best = state["epoch"], state["best"]
         self.best_loss, self.waited = state["best_loss"], state["waited"]
         self.history = json.loads(state["history"])
-        _say(f"resuming after epoch {self.epoch} ({self.path})")
+        _say(f"resuming after epoch {self.epoch} ({self.state.path})")
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            state: dict[str, Any] = torch.load(self.path, weights_only=True)
-            json.loads(state["settings"])
-        except (
-            OSError,
-            RuntimeError,
-            EOFError,
-            KeyError,
-            pickle.UnpicklingError,
-        ) as err:
-            raise ValueError(
-                f"{self.path} is damaged ({type(err).__name__}): remove the file to "
-                "start anew"
-            ) from None  # torch advises to run what is in the file
-        return state
-
-    def _differences(self, state: dict[str, Any], settings: dict[str, Any]) -> str:
+    def _differences(
+        self, theirs: Settings, state: dict[str, Any], settings: Settings
+    ) -> str:
         """Say in what another run differs; "" if it is this one."""
-        theirs = json.loads(state["settings"])
         # More epochs may be asked for; anything else would be another run.
         found = differences({**theirs, "epochs": 0}, {**settings, "epochs": 0})
         modules = {name: part.module.state_dict() for name, part in self.parts.items()}

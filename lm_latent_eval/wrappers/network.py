@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from lm_latent_eval.devices import check_width, moved
+from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
@@ -120,15 +122,17 @@ class Network:
             device: Where to compute.
 
         Raises:
-            ValueError: If there is no such network or tokenizer.
+            ValueError: If there is no such network or tokenizer, or the device has no
+                such type.
         """
+        check_width(dtype, device)
         try:
             model = auto_class.from_pretrained(directory, dtype=dtype or "auto")
             tokenizer = AutoTokenizer.from_pretrained(directory)
         except (OSError, ValueError) as err:
             kind = getattr(auto_class, "__name__", str(auto_class))
             raise ValueError(f"{directory}: no network for {kind} ({err})") from err
-        return cls.of(model.to(device), tokenizer)
+        return cls.of(moved(model, device), tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -177,6 +181,18 @@ def check_causal(network: Network) -> None:
             f"{kind} reads ahead: its scores of a token depend on the tokens after it. "
             "Give a causal language model, not one that fills masks"
         )
+
+
+def no_probability(where: str) -> MissedSupportError:
+    """Return the error that a network rules a text out.
+
+    Args:
+        where: It was looked at: "under some of the masks", say.
+    """
+    return MissedSupportError(
+        "the network gives some token of the text a probability of zero (a score of "
+        f"-inf) {where}, and log p has no number for that"
+    )
 
 
 def _length_in(model: PreTrainedModel) -> int | None:

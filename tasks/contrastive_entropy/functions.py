@@ -4,8 +4,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from lm_latent_eval.demo.document import raw_text
-from lm_latent_eval.demo.world import generate
+from lm_latent_eval import demo
 from lm_latent_eval.harness.contrastive import ContrastiveEntropyTask
 from lm_latent_eval.text.corpora import read_texts
 
@@ -24,11 +23,7 @@ def load_text(text_file=None, **_):
 
 def demo_world(**_):
     """Texts of the demonstration world: substitutes come from its training texts."""
-    world = generate()
-    return {
-        split: _dataset(map(raw_text, world.documents(split)))
-        for split in ("train", "test")
-    }
+    return {split: _dataset(demo.texts(split)) for split in ("train", "test")}
 
 
 def _dataset(texts):

@@ -1,18 +1,15 @@
-"""Documents of the demonstration world, generated anew: no file is read."""
+"""Documents of the demonstration world, which lie in the package."""
 
 from datasets import Dataset
 
-from lm_latent_eval.demo.document import raw_text
-from lm_latent_eval.demo.facts import facts
-from lm_latent_eval.demo.world import generate
+from lm_latent_eval import demo
 
 
 def texts(**_):
     """Texts of the test split."""
-    documents = generate().documents("test")
-    return {"test": Dataset.from_list([{"text": raw_text(d)} for d in documents])}
+    return {"test": Dataset.from_list([{"text": text} for text in demo.texts("test")])}
 
 
 def questions(**_):
     """Multiple-choice questions about withheld facts."""
-    return {"test": Dataset.from_list(facts(generate()))}
+    return {"test": Dataset.from_list(demo.questions())}

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import lm_latent_eval
+from lm_latent_eval import demo
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.demo.document import raw_text
-from lm_latent_eval.demo.world import generate
 from lm_latent_eval.estimators import CorpusRate
 
 MISSED, FOUND = [10, 35, 70, 140], [5, 50]
@@ -28,8 +27,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def texts():
-    documents = generate().documents("test")
-    return [raw_text(documents[n]) for n in (*MISSED, *FOUND)]
+    every = demo.texts("test")
+    return [every[n] for n in (*MISSED, *FOUND)]
 
 
 @pytest.fixture(scope="module")

@@ -168,9 +168,10 @@ def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):
     assert lm.device == torch.device("cpu")
     assert f"device={absent} is not there; using the CPU" in caplog.text
     assert lm.loglikelihood_rolling(rolling("the fox"))[0] < 0
-    with caplog.at_level(logging.WARNING):
-        assert parse_device("mps") == torch.device("cpu")
-    assert "device=mps is not supported" in caplog.text
+    for other in ("meta", "xla"):
+        with caplog.at_level(logging.WARNING):
+            assert parse_device(other) == torch.device("cpu")
+        assert f"device={other} is not there; using the CPU" in caplog.text
 
 
 def test_nobody_is_told_of_a_device_that_nobody_asked_for(tiny, caplog):

@@ -102,7 +102,7 @@ def test_another_setting_is_refused(backend, caching, name):
     with pytest.raises(CacheMismatchError) as caught:
         caching(other)
     there, here = first.fingerprint[name], other.fingerprint[name]
-    assert f"{name}={there} there and {here} here" in str(caught.value)
+    assert f"{name} is {there} there and {here} here" in str(caught.value)
     assert "cache.db" in str(caught.value)
     assert "--use_cache another path" in str(caught.value)
 
@@ -118,7 +118,7 @@ def test_another_checkpoint_is_refused(backend, caching, tmp_path):
     folder = tiny_checkpoint.write(tmp_path / "other", tiny_checkpoint.kglm(seed=3))
     other = LatentKGLM(pretrained=str(folder), num_samples=10)
     digest = first.checkpoint.digest
-    with pytest.raises(CacheMismatchError, match=f"checkpoint={digest} there"):
+    with pytest.raises(CacheMismatchError, match=f"checkpoint is {digest} there"):
         caching(other)
 
 
@@ -177,7 +177,7 @@ def test_a_task_gives_the_same_table_from_the_cache(evaluate, tmp_path):
     filled = evaluate(use_cache=str(tmp_path / "answers"))
     cached = evaluate(use_cache=str(tmp_path / "answers"))
     assert plain == filled == cached
-    with pytest.raises(CacheMismatchError, match="num_samples=12 there and 13 here"):
+    with pytest.raises(CacheMismatchError, match="num_samples is 12 there and 13 here"):
         evaluate(num_samples=13, use_cache=str(tmp_path / "answers"))
 
 

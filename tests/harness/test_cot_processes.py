@@ -19,7 +19,7 @@ from lm_latent_eval.harness.thoughts import UNFINISHED
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thinking import Thinker
-from tests.conftest import PROJECT
+from tests.environment import of_worker
 from tests.harness.test_processes import ACCELERATE, TASK
 from tests.wrappers.cot import tiny
 
@@ -116,12 +116,7 @@ def work(directory, tasks, tmp_path):
         return subprocess.run(
             [sys.executable, *launch, *map(str, arguments)],
             cwd=tmp_path,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": str(PROJECT),
-                "CUDA_VISIBLE_DEVICES": "",
-            },
+            env=of_worker(),
             capture_output=True,
             text=True,
             timeout=240,

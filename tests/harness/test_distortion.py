@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +36,7 @@ from tests.distortion_tasks import (
     load,
     save,
 )
+from tests.environment import of_worker
 from tests.models.rnng.space import every_prefix
 from tests.tiny_models import randomised
 
@@ -274,7 +274,7 @@ def test_the_command(corpus, tmp_path):
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env=of_worker(),
         capture_output=True,
         text=True,
         timeout=240,

@@ -44,7 +44,7 @@ def test_wheel_holds_what_it_should(wheel):
     source = {
         str(path.relative_to(PROJECT))
         for path in (PROJECT / "lm_latent_eval").rglob("*")
-        if path.suffix in {".py", ".json", ".safetensors"}
+        if path.suffix in {".py", ".json", ".safetensors", ".bz2"}
     } - {"lm_latent_eval/harness/bridge.py"}  # beside the package
     assert source <= names, "package data is missing"
     for folder, least in (("metrics", 4 * 5), ("tasks", 12)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from tests.conftest import PROJECT
+from tests.environment import of_worker
 from tests.tiny_checkpoint import conditional, rolling
 from tests.wrappers.mdm import tiny as mdm
 
@@ -25,6 +25,11 @@ checkpoint, text, tasks, cache, out = sys.argv[1:]
 runs = []
 for use_cache in (None, cache, cache):
     lm = LatentKGLM(pretrained=checkpoint, num_samples=15, device="cpu")
+    scored, score_texts = [], lm._scorer.score_texts
+    def scoring(queries):
+        scored.extend(len(query.text) for query in queries)
+        return score_texts(queries)
+    lm._scorer.score_texts = scoring
     manager = TaskManager(
         include_path=tasks.split(":"),
         include_defaults=False,
@@ -37,9 +42,10 @@ for use_cache in (None, cache, cache):
         bootstrap_iters=0,
         use_cache=use_cache,
     )
+    work = lm.gather_object(sum(scored), 0)
     if lm.rank == 0:
         said = results["config"]["latent_eval"]
-        runs.append([results["results"], said, lm.world_size])
+        runs.append([results["results"], said, lm.world_size, work])
 if runs:
     with open(out, "w") as file:
         json.dump(runs, file)
@@ -73,6 +79,9 @@ def questions(**_):
     ])}
 """
 
+TEXTS = ["Ada saw the fox " * 5 + ".", "Bo.", "the fox saw Bo . " * 5 + "a", "a zebra"]
+"""lm-eval would give both long ones to the first of two processes."""
+
 ACCELERATE = (
     # "multi_gpu" starts processes; where there is no GPU they take the CPU. With
     # --cpu, accelerate starts one process, whatever --num_processes says.
@@ -90,12 +99,7 @@ def launch(folder, worker, arguments, how):
     done = subprocess.run(
         [sys.executable, *how, *map(str, [script, *arguments, out])],
         cwd=folder,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(PROJECT),
-            "CUDA_VISIBLE_DEVICES": "",
-        },
+        env=of_worker(),
         capture_output=True,
         text=True,
         timeout=240,
@@ -112,7 +116,7 @@ def folder(tmp_path_factory):
     (folder / "tasks").mkdir()
     (folder / "tasks" / "questions.yaml").write_text(TASK)
     (folder / "tasks" / "functions.py").write_text(FUNCTIONS)
-    (folder / "text.txt").write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
+    (folder / "text.txt").write_text("\n".join(TEXTS))
     return folder
 
 
@@ -145,11 +149,14 @@ def test_two_processes_give_the_numbers_of_one(run, alone, launch):
     assert [r[2] for r in alone] == [1, 1, 1]
     assert [r[2] for r in two] == [2, 2, 2]
     assert_close(two[0][0], alone[0][0])
-    # 3 texts and 5 questions of 3 options; no copy that pads a process's share.
+    # Both processes have about as much to do, and no text is scored twice.
+    assert sum(two[0][3]) == alone[0][3][0] == sum(map(len, TEXTS))
+    assert max(two[0][3]) < 0.6 * sum(two[0][3])
+    # 4 texts and 5 questions of 3 options; no copy that pads a process's share.
     for runs in (alone, two):
-        assert runs[0][1]["requests"] == runs[1][1]["requests"] == 3 + 15
+        assert runs[0][1]["requests"] == runs[1][1]["requests"] == 4 + 15
         assert runs[0][1]["bound_of_log_likelihood"] == {
-            "stochastic lower": 3,
+            "stochastic lower": 4,
             "none": 15,
         }
         # Nothing was estimated where the cache knew every answer.
@@ -201,7 +208,7 @@ def test_two_processes_unmask_as_one(folder, tmp_path):
     assert_close(two[0], alone[0])
     for name, value in alone[1].items():
         assert two[1][name] == close_to(value), name
-    assert two[1]["questions"] == 5 and two[1]["requests"] == 3 + 15
+    assert two[1]["questions"] == 5 and two[1]["requests"] == 4 + 15
     for one, other in zip(alone[3], two[3], strict=True):
         assert other == pytest.approx(one, rel=1e-9)
 

@@ -125,7 +125,7 @@ def test_use_cache_answers_the_same_and_refuses_other_settings(
         cached = evaluate_stock(use_cache=cache)
     assert plain["results"] == filled["results"] == cached["results"]
     assert log_likelihoods(plain) == log_likelihoods(cached)
-    with pytest.raises(CacheMismatchError, match="num_samples=12 there and 13 here"):
+    with pytest.raises(CacheMismatchError, match="num_samples is 12 there and 13 here"):
         evaluate_stock(num_samples=13, use_cache=cache)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.particles import fingerprint
+from lm_latent_eval.models import ties
 from lm_latent_eval.models.entitynlm import unfolding as chains
 from lm_latent_eval.models.kglm import unfolding as walks
 from lm_latent_eval.models.kglm import walk as steps
@@ -17,7 +18,7 @@ from tests.test_laws import TINY_MODELS
 
 NOISE = 1e-6
 """Nats, as much as float32 leaves in another batch."""
-RANKED = {"entitynlm": (chains,), "kglm": (walks, steps), "rnng": (trees,)}
+RANKED = {"entitynlm": (ties,), "kglm": (walks, steps), "rnng": (trees,)}
 
 
 def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
@@ -75,6 +76,6 @@ def test_rounding_does_not_decide_between_ties(name, monkeypatch):
             disturb(patch, seed)
             assert beams() == plain
             for module in RANKED[name]:
-                patch.setattr(module, "ranks", lambda score: score)
+                patch.setattr(module, "ranks", lambda score: score * 2.0**32)
             decided.append(beams() != plain)
     assert any(decided), "premise: there are ties"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.estimators.corpus_rate import CorpusRate
 from lm_latent_eval.report.compare import as_text, compare
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import records
@@ -106,6 +109,21 @@ def test_known_errors_make_a_number_of_an_estimate():
     a, b = record(3.0), record(0.0, "estimate of a lower bound", seed=1)
     assert not verdict(a, known(b)).decided, "an error of the bound, not of log p"
     assert verdict(known(record(3.0, "estimate of a lower bound")), record(0.0)).decided
+
+
+def test_errors_over_draws_are_those_of_each_model():
+    """What draws have missed adds over texts as it is, as in a number."""
+    known = partial(estimated, stderr=0.5)
+    a, b = known(record(3.0, "stochastic lower")), record(seed=1)
+    found = verdict(a, b).units["bytes"][2]
+    units = torch.tensor([answer.bytes for answer in a.answers])
+    alone = CorpusRate.nats([answer.estimate for answer in a.answers], units)
+    assert alone.monte_carlo_stderr > 2 * alone.draws_stderr, "premise"
+    assert found.draws_stderr == pytest.approx(alone.monte_carlo_stderr)
+    both = verdict(a, known(record(0.0, "stochastic lower", seed=1)))
+    of_both = both.units["bytes"][2].draws_stderr
+    assert of_both == pytest.approx(math.sqrt(2) * alone.monte_carlo_stderr)
+    assert both.units["bytes"][2].stderr >= of_both
 
 
 def test_a_difference_within_its_error_decides_nothing():

@@ -100,7 +100,7 @@ def test_another_run_is_refused(checkpoint, tmp_path, change, message):
     output = tmp_path / "out.jsonl"
     scored(checkpoint, output, num_samples=20)
     before = output.read_text()
-    with pytest.raises(ValueError, match=f"{message}.*--output another path"):
+    with pytest.raises(ValueError, match=f"{message}.*another path to start anew"):
         scored(checkpoint, output, **({"num_samples": 20} | change))
     assert output.read_text() == before
 

@@ -8,6 +8,7 @@ import pytest
 
 import lm_latent_eval
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.scoring import continuations
 from lm_latent_eval.text.words import UNKNOWN
 from tests import tiny_checkpoint
 
@@ -62,6 +63,24 @@ def test_a_continuation_after_a_context(model, truth):
     prefix = exact(truth, "Ada", "saw", "the")
     assert estimate.log_evidence == pytest.approx(whole - prefix, abs=1e-10)
     assert estimate.bound is Bound.NONE
+
+
+def test_equal_contexts_are_read_once(model, monkeypatch):
+    """Their draws are those of the first, whatever follows."""
+    read, read_contexts = [], continuations.read_contexts
+
+    def reading(setting, texts):
+        read.extend(tuple(text.context) for text in texts)
+        return read_contexts(setting, texts)
+
+    monkeypatch.setattr(continuations, "read_contexts", reading)
+    contexts = ["Ada saw the", "Ada", "Ada saw the", "Ada saw the"]
+    texts, how = [" fox .", " saw", " fox", " fox ."], {"num_samples": 20}
+    together = model.log_likelihood(texts, contexts=contexts, **how)
+    assert len(read) == len({*read}) == 2
+    assert together[0] == together[3] != together[2]
+    [alone] = model.log_likelihood(texts[:1], contexts=contexts[:1], **how)
+    assert together[0].log_evidence == pytest.approx(alone.log_evidence, rel=1e-12)
 
 
 def test_estimates_come_in_the_order_of_the_texts(model):

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lm_latent_eval import settings
 from lm_latent_eval.cli import main
 from lm_latent_eval.report.results import read
+from lm_latent_eval.resuming import folder
 from lm_latent_eval.scoring import workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of, table_of
 from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
 from tests.conftest import PROJECT
+from tests.environment import of_worker
 from tests.rounding import agree
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada", "the fox"] * 4
@@ -70,7 +71,7 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     [alone] = read(tmp_path / "alone.jsonl")
 
     output, killed = tmp_path / "scores", tmp_path / "killed"
-    settings.claim(output, alone.settings, workers.KIND)
+    folder.claim(output, alone.settings, workers.KIND)
     kept, cut = output / "kept.parquet", output / "cut.parquet"
     # Rows that no model would give show whether they are found again.
     known = [replace(answer, unspelled=99) for answer in alone.answers[3:7]]
@@ -107,8 +108,10 @@ def test_a_text_that_kills_every_worker_ends_the_run(spelled_directory, data, tm
 def run(*arguments):
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
-        | {"PYTHONPATH": os.pathsep.join([str(PROJECT), *sys.path])},
+        env=of_worker(
+            RAY_AUTH_MODE="disabled",
+            PYTHONPATH=os.pathsep.join([str(PROJECT), *sys.path]),
+        ),
         capture_output=True,
         text=True,
         timeout=550,
@@ -136,6 +139,22 @@ def test_files_of_something_else_are_left_alone(spelled_directory, data, tmp_pat
     with pytest.raises(ValueError, match=r"corpus\.parquet has no answers in it"):
         score_corpus(opening, data, tmp_path, workers=2)
     assert corpus.exists()
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_texts_that_orphans_scored_as_well_count_once(
+    spelled_directory, data, tmp_path
+):
+    """Workers whose run was killed went on writing beside those of the next one."""
+    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
+    score_corpus(opening, data, tmp_path, workers=2)
+    answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
+    for name, some in {"a": answers[:12], "b": answers[9:]}.items():
+        table = table_of([row_of(answer) for answer in some])
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    found = score_corpus(opening, data, tmp_path, workers=2)
+    assert found.finished
+    assert agree([a.estimate for a in found.answers], [a.estimate for a in answers])
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -70,3 +72,22 @@ def test_modules_compute_what_the_cpu_does():
                 found = first.cpu()
         wanted = here[0] if isinstance(here, tuple) else here
         torch.testing.assert_close(found, wanted)
+
+
+def test_gradients_are_those_of_the_cpu():
+    torch.manual_seed(0)
+    for module in (nn.Linear(3, 2), nn.LSTM(3, 2, batch_first=True, num_layers=2)):
+        given = torch.randn(2, 4, 3)
+
+        def gradients(module, given):
+            found = module(given)
+            out = found[0] if isinstance(found, tuple) else found
+            (out**2).sum().backward()
+            return [parameter.grad for parameter in module.parameters()]
+
+        here = gradients(copy.deepcopy(module), given)
+        with simulated_device() as work:
+            there = gradients(module.to(SIMULATED), given.to(SIMULATED))
+            found = [gradient.cpu() for gradient in there]
+        assert work.num_launches > len(found), "premise: they were computed there"
+        torch.testing.assert_close(found, here)

@@ -119,7 +119,7 @@ def _train(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.learners.data import open_data
     from lm_latent_eval.distortion.learners.options import TrainingOptions
     from lm_latent_eval.distortion.learners.training import train_learner
-    from lm_latent_eval.settings import SETTINGS_FILE
+    from lm_latent_eval.resuming.folder import SETTINGS_FILE
 
     start, learning_rate = _start(args)
     options = TrainingOptions(
@@ -156,7 +156,7 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
     """Return where to start, and the learning rate."""
     from lm_latent_eval.distortion.learners.architectures import (
         Configuration,
-        Pretrained,
+        PretrainedStart,
         named_size,
     )
 
@@ -168,7 +168,7 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
         raise ValueError("--learning-rate: only a named --architecture has one")
     if args.config:
         return Configuration.read(args.config), rate
-    return Pretrained(args.init), rate
+    return PretrainedStart(args.init), rate
 
 
 def _data(args: argparse.Namespace) -> TrainingData:

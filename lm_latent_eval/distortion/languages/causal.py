@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from lm_latent_eval.devices import sent_uniforms, wide_zeros, widened
 from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
@@ -136,7 +137,7 @@ class CausalLanguage:
         log_p = []
         for start in range(0, len(keys), self.batch_size):
             some = step_uniforms(keys[start : start + self.batch_size], max_length)
-            ids, each = self._draw(some.to(self.model.device))
+            ids, each = self._draw(sent_uniforms(some, self.model.device))
             sequences += ids
             log_p.append(each)
         return Sample(sequences, torch.cat([torch.zeros(0).double(), *log_p]))
@@ -177,7 +178,7 @@ class CausalLanguage:
         num, max_length = uniforms.shape
         device = uniforms.device
         drawn = torch.full((num, max_length), self.end_id, device=device)
-        log_p = torch.zeros(num, dtype=torch.float64, device=device)
+        log_p = wide_zeros((num,), device)
         going = torch.arange(num, device=device)
         last = torch.full((num, 1), self.begin_id, device=device)
         cache = None
@@ -194,7 +195,9 @@ class CausalLanguage:
             if len(on) < len(going):
                 cache.batch_select_indices(on)
             going, last = going[on], chosen[on, None]
-        return [_until_end(ids, self.end_id) for ids in drawn.tolist()], log_p.cpu()
+        return [
+            _until_end(ids, self.end_id) for ids in drawn.tolist()
+        ], log_p.cpu().double()
 
     def _score(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
         """Score sequences of similar lengths; what follows the shorter is not seen."""
@@ -210,11 +213,11 @@ class CausalLanguage:
         rows = max(1, _LOGITS // logits.shape[1])
         parts = zip(logits.split(rows), targets.split(rows), strict=True)
         each = [self._log_softmax(some).gather(1, token) for some, token in parts]
-        log_p = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
-        return log_p.masked_scatter(inside, torch.cat(each)).sum(1).cpu()
+        log_p = wide_zeros(ids.shape, ids.device)
+        return log_p.masked_scatter(inside, torch.cat(each)).sum(1).cpu().double()
 
     def _log_softmax(self, logits: Tensor) -> Tensor:
-        log_probs = (logits.double() / self.temperature).log_softmax(-1)
+        log_probs = (widened(logits) / self.temperature).log_softmax(-1)
         if log_probs.isnan().any():
             raise ValueError(f"{self.name} predicts NaN: the model is damaged")
         return log_probs
@@ -239,7 +242,7 @@ def check_causal(model: Any, name: str) -> None:
     model.eval()
     other = min(1, model.config.vocab_size - 1)
     ids = torch.tensor([[0, 0, 0], [0, 0, other]], device=model.device)
-    one, changed = model(input_ids=ids, use_cache=False).logits[:, 0].double()
+    one, changed = widened(model(input_ids=ids, use_cache=False).logits[:, 0])
     # Rows of a batch may be rounded differently.
     if not torch.allclose(one, changed, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise ValueError(

@@ -30,8 +30,8 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 from lm_latent_eval.distortion.shards import SHARDS, Shards
-from lm_latent_eval.durable import only_writer
-from lm_latent_eval.settings import SETTINGS_FILE, Settings, claim, read
+from lm_latent_eval.resuming.folder import SETTINGS_FILE, going_on, read
+from lm_latent_eval.resuming.settings import Settings
 
 KIND = "corpus"
 SCHEMA = pa.schema(
@@ -114,8 +114,7 @@ class Corpus:
         def rows(indices: range) -> pa.RecordBatch:
             return _rows(language, seed, indices, max_length)
 
-        with only_writer(corpus.directory, "whole shards"):
-            claim(corpus.directory, settings, KIND)
+        with going_on(corpus.directory, settings, KIND, "whole shards"):
             if not (corpus.directory / SHARDS).exists():
                 language.save(corpus.directory)
             corpus.shards().fill(rows, _ROWS_AT_ONCE, quiet=quiet)

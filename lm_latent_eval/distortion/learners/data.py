@@ -13,7 +13,7 @@ from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.learners.sequences import TokenSequences
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
-from lm_latent_eval.settings import SETTINGS_FILE
+from lm_latent_eval.resuming.folder import SETTINGS_FILE
 
 
 class TrainingData(Protocol):

@@ -47,9 +47,9 @@ from lm_latent_eval.distortion.learners.sequences import Batches
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
-from lm_latent_eval.durable import only_writer
 from lm_latent_eval.extras import require
-from lm_latent_eval.settings import Settings, claim
+from lm_latent_eval.resuming.folder import going_on
+from lm_latent_eval.resuming.settings import Settings
 
 CHECKPOINTS = "checkpoints"
 TRAJECTORIES = "trajectories"
@@ -114,8 +114,7 @@ def train_learner(
         lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
         with _quiet_transformers():
             model = start.build(data.vocabulary, max(lengths), options.seed)
-    with only_writer(output, "the finished epochs"):
-        claim(output, settings, "training")
+    with going_on(output, settings, "training", "the finished epochs"):
         shutil.rmtree(output / _COMPLETE, ignore_errors=True)  # of a killed run
         if not _is_complete(output):  # nor by another run meanwhile
             if data.repeated is not None:

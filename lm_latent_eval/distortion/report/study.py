@@ -39,7 +39,7 @@ from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import KIND
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.report.tabular import Cell, Table, rendered, together, write
-from lm_latent_eval.settings import read
+from lm_latent_eval.resuming.folder import read
 from lm_latent_eval.text.corpora import stream_texts
 
 TABLES_FILE = "tables.md"
@@ -48,7 +48,7 @@ SAMPLES = 5
 TITLE = "# Claims and tables of distributional distortion"
 
 
-def report(study: Path, output: Path, kind: str = "text") -> str:
+def write_report(study: Path, output: Path, kind: str = "text") -> str:
     """Write figures, their numbers, and ``tables.md``; return the tables.
 
     Figures are written as PNG, SVG and PDF; each table of ``tables.md`` is also beside

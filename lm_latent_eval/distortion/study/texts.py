@@ -13,27 +13,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from lm_latent_eval.demo.document import raw_text
-from lm_latent_eval.demo.world import generate
+from lm_latent_eval.demo import SPLITS, other_texts
+from lm_latent_eval.demo import texts as texts_of
 from lm_latent_eval.distortion.study.layout import LANGUAGE_TEXT, OTHER_TEXT
 from lm_latent_eval.text.corpora import stream_texts
 
 HELD_OUT = 20
 """One text in so many is held out: half of them for validation."""
 _SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z])")
-
-
-def demonstration_sentences(seed: int) -> list[str]:
-    """Return the sentences of a made-up world's corpus, about twelve thousand."""
-    world = generate(seed)
-    documents = [
-        d for split in ("train", "dev", "test") for d in world.documents(split)
-    ]
-    return [
-        sentence
-        for document in documents
-        for sentence in _SENTENCE.split(raw_text(document))
-    ]
 
 
 def write_texts(texts: Iterator[str], directory: Path) -> None:
@@ -73,11 +60,15 @@ def natural_texts(path: Path | None, part: str) -> Iterator[str]:
     number = [LANGUAGE_TEXT, OTHER_TEXT].index(part)
     if path is not None:
         return islice(_distinct(stream_texts(path)), number, None, 2)
-    first, second = (demonstration_sentences(seed) for seed in (0, 1))
+    first = [text for split in SPLITS for text in texts_of(split)]
     if part == LANGUAGE_TEXT:
-        return _distinct(first)
-    known = set(first)
-    return _distinct(text for text in second if text not in known)
+        return _distinct(_sentences(first))
+    known = {*_sentences(first)}
+    return _distinct(s for s in _sentences(other_texts()) if s not in known)
+
+
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    return (sentence for text in texts for sentence in _SENTENCE.split(text))
 
 
 def _distinct(texts: Iterable[str]) -> Iterator[str]:

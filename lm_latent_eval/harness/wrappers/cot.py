@@ -28,6 +28,8 @@ class LatentCoT(Wrapper):
 
     model_name = "cot"
     mixes_precision = True
+    # Thoughts are kept beside the process that asks, and all questions have as many.
+    shares_requests = False
 
     def __init__(
         self,

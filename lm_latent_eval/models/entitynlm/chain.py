@@ -39,6 +39,8 @@ from torch.nn import functional as F
 
 NOBODY = 0
 """The entity of a token that mentions none."""
+SHORTEST = 1e-12
+"""A slot that was shorter is divided by this instead of by its length."""
 
 
 class Chains(NamedTuple):
@@ -55,6 +57,7 @@ class Steps:
     """All that a step needs to know of a text, at P = B * T flat places.
 
     A row is one decision: its place, and the slots of the chain that it belongs to.
+    Rows of one place lie together, as many of each, so that places are told once.
     """
 
     mention: Tensor
@@ -105,7 +108,7 @@ class Steps:
         The sum of both stands for p(x_t | z_<t, x_<t).
 
         Args:
-            place: Of R decisions, (R,).
+            place: Of R decisions or of each R / N of them, (N,).
             context: g, by which a token outside mentions is worded, (R, D).
             slots: Their slots, (R, S, D).
             last: When each slot moved last, (R, S).
@@ -118,7 +121,12 @@ class Steps:
         tilted = score + self._log_psi(place, slots)
         none = self.log_psi(place, context)
         some = tilted.logsumexp(-1) - score.logsumexp(-1)
-        return self.mention[place] + torch.stack([none, some], -1), tilted
+        mention = self.log_mention(place, len(slots))
+        return mention + torch.stack([none, some], -1), tilted
+
+    def log_mention(self, place: Tensor, num_rows: int) -> Tensor:
+        """Return log p(r_t) without a tilt, (N,) -> (R, 2) nats."""
+        return _each(self.mention[place], num_rows)
 
     def log_slot(
         self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
@@ -126,7 +134,7 @@ class Steps:
         """Return log p(e_t) over slots, 0 being a new entity; tilted by psi(s_e).
 
         Args:
-            place: Of R decisions, (R,).
+            place: Of R decisions or of each R / N of them, (N,).
             slots: Their slots, (R, S, D).
             last: When each slot moved last, (R, S).
             count: Entities so far, (R,); slots beyond are excluded.
@@ -140,28 +148,49 @@ class Steps:
     def _slot_score(
         self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> Tensor:
-        score = torch.einsum("rd,rsd->rs", self.query[place], slots)
-        score = score + self.distance * (self.time[place, None] - last)
+        score = (_by_place(slots, place) @ self.query[place][..., None]).view(
+            last.shape
+        )
+        time = _each(self.time[place], len(last))[:, None]
+        score = score + self.distance * (time - last)
         beyond = torch.arange(slots.shape[1], device=place.device) > count[:, None]
         return score.masked_fill(beyond, -torch.inf)
 
     def log_psi(self, place: Tensor, context: Tensor) -> Tensor:
-        """Return log psi of one context a decision, (R, D) -> (R,)."""
+        """Return log psi of one context a decision, (N,), (R, D) -> (R,)."""
         return self._log_psi(place, context[:, None])[:, 0]
 
     def _log_psi(self, place: Tensor, contexts: Tensor) -> Tensor:
-        """Return log psi of contexts, (R, N, D) -> (R, N); 0 without a tilt."""
+        """Return log psi of contexts, (N,), (R, C, D) -> (R, C); 0 without a tilt."""
         if self.tilt is None:
             return contexts.new_zeros(())
-        return self.tilt(place, contexts)
+        return self.tilt(place, _by_place(contexts, place)).view(contexts.shape[:2])
 
     def log_length(self, place: Tensor, slot: Tensor) -> Tensor:
-        """Return log p(l_t) given the entity's slot, (R, .., D) -> (R, .., M)."""
-        text = self.length[place]
+        """Return log p(l_t) given the entity's slot, (N,), (R, .., D) -> (R, .., M)."""
+        text = _each(self.length[place], len(slot))
         text = text.view(len(text), *[1] * (slot.ndim - 2), text.shape[-1])
         return (text + F.linear(slot, self.length_weight)).log_softmax(-1)
 
-    def moved(self, place: Tensor, slot: Tensor) -> Tensor:
-        """Return the slot of the entity mentioned before the place, (R, D)."""
+    def moved(self, place: Tensor, slot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Move the slots of entities that were mentioned before the place.
+
+        Returns:
+            The new slots, (R, D), and what they are sums of, (R, 1) each:
+            :math:`\text{kept} \cdot s_e + \text{added} \cdot u`.
+        """
         d = (self.update_query[place] * slot).sum(-1, keepdim=True).sigmoid()
-        return F.normalize(d * slot + (1 - d) * self.update[place], dim=-1)
+        moved = d * slot + (1 - d) * self.update[place]
+        norm = moved.norm(dim=-1, keepdim=True).clamp_min(SHORTEST)
+        return moved / norm, d / norm, (1 - d) / norm
+
+
+def _each(value: Tensor, num_rows: int) -> Tensor:
+    """Repeat the values of N places for the rows of each, (N, ..) -> (R, ..)."""
+    return value.repeat_interleave(num_rows // max(1, len(value)), 0)
+
+
+def _by_place(vectors: Tensor, place: Tensor) -> Tensor:
+    """Put the vectors of all rows of a place side by side, (R, S, D) -> (N, ., D)."""
+    rows, some, size = vectors.shape
+    return vectors.reshape(len(place), rows * some // max(1, len(place)), size)

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
+from lm_latent_eval.models.entitynlm.versions import Versions
 from lm_latent_eval.models.recurrent import Carry
 
 NUMBERS = 1 << 24
@@ -30,7 +32,10 @@ class Factors(NamedTuple):
 
 
 class Following:
-    """B * K given chains, as R rows of T tokens."""
+    """B * K given chains, as R rows of T tokens.
+
+    What is moved when is told on the host, before anything is scored.
+    """
 
     def __init__(
         self, steps: Steps, state: EntityState, chains: Chains, length: Tensor
@@ -46,17 +51,17 @@ class Following:
         self.shape = chains.entity.shape
         self.steps, self.state, self.length = steps, state, length
         batch, samples, num_tokens = self.shape
-        lead, device = (batch, samples), length.device
-        inside = torch.arange(num_tokens, device=device) < length[:, None]
+        known = (state.entity, state.remaining, state.memory.count, length)
+        entity, remaining, *before, self.end = fetched(*chains, *known)
+        inside = torch.arange(num_tokens) < self.end[:, None]
         inside = inside[:, None].expand(self.shape).flatten(0, 1)
-        self.entity = chains.entity.flatten(0, 1)
-        self.remaining = chains.remaining.flatten(0, 1)
-        before = state.entity.expand(lead).reshape(-1, 1)
-        self.before = torch.cat([before, self.entity], 1)[:, :-1]
-        left = state.remaining.expand(lead).reshape(-1, 1)
+        self.entity, self.remaining = entity.flatten(0, 1), remaining.flatten(0, 1)
+        self.started = [x.expand(batch, samples).reshape(-1, 1) for x in before]
+        """Entity, tokens left of its mention and entities before the text, (R, 1)."""
+        who, left, count = self.started
+        self.before = torch.cat([who, self.entity], 1)[:, :-1]
         self.left = torch.cat([left, self.remaining], 1)[:, :-1]
         """Tokens left of a mention before each token."""
-        count = state.memory.count.expand(lead).reshape(-1, 1)
         seen = torch.maximum(self.before.cummax(1).values, count)
         self.count = seen
         """Entities so far."""
@@ -64,6 +69,9 @@ class Following:
         """Slots of mentions; an entity to come has that of a new one."""
         self.inside = inside
         self.free = (self.left == 0) & inside
+
+    def _sent(self, index: Tensor) -> Tensor:
+        return sent(index, self.length.device)
 
     # -- every version of every slot ------------------------------------------------
 
@@ -82,70 +90,74 @@ class Following:
         return row[order], t[order], group[order]
 
     @cached_property
-    def versions(self) -> Tensor:
-        """Slots before the text, (R * S', D), and then each slot after each move."""
+    def versions(self) -> Versions:
+        """Contexts before the text, a row each, slots before it, and all moves."""
         row, t, group = self._moves
-        begin = self.state.memory.slots
-        begin = begin.expand(*self.shape[:2], *begin.shape[2:]).reshape(
-            -1, begin.shape[-1]
+        lead = self.shape[:2]
+        slots, context = self.state.memory.slots, self.state.context
+        begin = torch.cat(
+            [
+                context.expand(*lead, -1).flatten(0, 1),
+                slots.expand(*lead, *slots.shape[2:]).flatten(0, 2),
+            ]
         )
-        if not len(row):
-            return begin
-        rank = torch.arange(len(row), device=row.device)
-        rank = rank - torch.searchsorted(group, group)
+        rank = torch.arange(len(row)) - torch.searchsorted(group, group)
+        place, origin = self._place(row, t), self._begin(row, group % self.num_slots)
         # All first moves, all second ones, ...: each needs the one before it alone.
-        order = rank.argsort(stable=True)
-        counts = rank.bincount()
-        index_within = torch.empty_like(order)
-        first = (counts.cumsum(0) - counts)[rank[order]]
-        index_within[order] = torch.arange(len(row), device=row.device) - first
-        place = self._place(row, t)
-        moved: list[Tensor] = []
-        for block in order.split(counts.tolist()):
-            if moved:
-                slot = moved[-1][index_within[block - 1]]
-            else:
-                entity = group[block] % self.num_slots
-                slot = begin[self._begin(row[block], entity)]
-            moved.append(self.steps.moved(place[block], slot))
-        return torch.cat([begin, torch.cat(moved)[order.argsort()]])
+        order, counts = rank.argsort(stable=True), rank.bincount().tolist()
+        within = torch.cat([torch.arange(count) for count in counts] or [rank])
+        source = torch.where(rank == 0, origin, within[order.argsort()].roll(1))
+        vectors, log_kept = [begin], [begin.new_zeros(len(begin))]
+        log_added = [begin.new_zeros(0)]
+        for at, one in zip(
+            self._sent(place[order]).split(counts),
+            self._sent(source[order]).split(counts),
+            strict=True,
+        ):
+            vector, kept, added = self.steps.moved(at, vectors[-1][one])
+            vectors.append(vector)
+            log_kept.append(log_kept[-1][one] + _log(kept[:, 0]))
+            log_added.append(_log(added[:, 0]))
+        back = self._sent(order.argsort())
+        last = self.state.memory.last.expand(*lead, -1).flatten()
+        moved_at = self.steps.time[self._sent(place)] - self.steps.lag
+        return Versions(
+            begin,
+            torch.cat([begin[:0], *vectors[1:]])[back],
+            torch.cat([last.new_zeros(len(self.entity)), last, moved_at]),
+            origin,
+            rank,
+            place,
+            torch.cat([begin[:0, 0], *log_kept[1:]])[back],
+            torch.cat(log_added)[back],
+            self.steps.update,
+        )
 
-    def _find(self, row: Tensor, entity: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Find slots when token t is decided.
+    def _find(self, row: Tensor, entity: Tensor, t: Tensor) -> Tensor:
+        """Find slots when token t is decided, as indices into ``versions``.
 
         Args:
             row: (N,) or what broadcasts with the rest.
             entity: Slots.
             t: Tokens.
-
-        Returns:
-            Indices into ``versions``, and when the slots moved last.
         """
         moved_row, moved_t, moved_group = self._moves
         num_tokens = self.shape[2]
         group = row * self.num_slots + entity
         begin = self._begin(row, entity)
-        last = self._last_before(row, entity)
         if not len(moved_row):
-            return begin, last
+            return begin.expand(torch.broadcast_shapes(begin.shape, t.shape))
         key = moved_group * num_tokens + moved_t
         found = torch.searchsorted(key, group * num_tokens + t, right=True) - 1
         move = found.clamp_min(0)
         has = (found >= 0) & (moved_group[move] == group)
-        first = self.shape[0] * self.shape[1] * self.state.memory.slots.shape[2]
-        time = self.steps.time[self._place(moved_row, moved_t)] - self.steps.lag
-        return torch.where(has, first + move, begin), torch.where(has, time[move], last)
+        return torch.where(has, len(self.versions.begin) + move, begin)
 
     def _begin(self, row: Tensor, entity: Tensor) -> Tensor:
-        """Index into ``versions`` of slots before the text; new ones are as slot 0."""
+        """Find slots before the text; those of entities to come are as slot 0."""
         width = self.state.memory.slots.shape[2]
-        return row * width + entity.masked_fill(entity >= width, 0)
-
-    def _last_before(self, row: Tensor, entity: Tensor) -> Tensor:
-        last = self.state.memory.last
-        width = last.shape[2]
-        last = last.expand(*self.shape[:2], width).reshape(-1, width)
-        return last[row, entity.masked_fill(entity >= width, 0)]
+        num_rows = self.shape[0] * self.shape[1]
+        return num_rows + row * width + entity.masked_fill(entity >= width, 0)
 
     def _place(self, row: Tensor, t: Tensor) -> Tensor:
         return row // self.shape[1] * self.shape[2] + t
@@ -156,55 +168,56 @@ class Following:
         """Score every decision; a step that cannot happen has ``-inf``."""
         mentions = self.entity != NOBODY
         row, t = self.free.nonzero(as_tuple=True)
-        at_once = max(1, NUMBERS // (self.num_slots * self.versions.shape[1]))
-        log_mention = torch.cat(
-            [
-                self._log_mention(r, s).gather(1, mentions[r, s, None].long())[:, 0]
-                for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
-            ]
-        )
-        zeros = log_mention.new_zeros(self.entity.shape)
-        mention = zeros.index_put((row, t), log_mention)
+        at_once = max(1, NUMBERS // (self.num_slots * self.steps.query.shape[1]))
+        zeros = self.steps.mention.new_zeros(self.entity.shape)
+        parts = [
+            self._log_mention(r, s).gather(1, self._sent(mentions[r, s, None].long()))
+            for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
+        ]
+        index = self._sent(row), self._sent(t)
+        mention = zeros.index_put(index, torch.cat(parts)[:, 0])
 
         row, t = (self.free & mentions).nonzero(as_tuple=True)
-        parts = [
+        begun = [
             self._begin_mention(r, s)
             for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
         ]
-        log_slot, log_length = (torch.cat(part) for part in zip(*parts, strict=True))
+        log_slot, log_length = (torch.cat(part) for part in zip(*begun, strict=True))
+        index = self._sent(row), self._sent(t)
         # Strengths that are fitted are float64, whatever the weights are.
-        slot = zeros.index_put((row, t), log_slot.to(zeros))
-        length = zeros.index_put((row, t), log_length.to(zeros))
-        mention = mention.masked_fill(self._impossible(), -torch.inf)
+        slot = zeros.index_put(index, log_slot.to(zeros))
+        length = zeros.index_put(index, log_length.to(zeros))
+        mention = mention.masked_fill(self._sent(self._impossible()), -torch.inf)
         return Factors(*(x.view(self.shape) for x in (mention, slot, length)))
 
     def _log_mention(self, row: Tensor, t: Tensor) -> Tensor:
         """Return log p(r_t) of tokens that stand between mentions, (N, 2)."""
-        place = self._place(row, t)
+        place = self._sent(self._place(row, t))
         if self.steps.tilt is None:
             return self.steps.mention[place]
-        vectors, which = self._contexts
-        before = torch.where(t > 0, which[row, t - 1], row)
-        mention, _ = self.steps.tilted(place, vectors[before], *self._memory(row, t))
+        before = torch.where(t > 0, self._which[row, t - 1], row)
+        context = self.versions.vectors[self._sent(before)]
+        mention, _ = self.steps.tilted(place, context, *self._memory(row, t))
         return mention.log_softmax(-1)
 
     def _memory(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return every slot when token t is decided, when it moved, and how many."""
-        every = torch.arange(self.num_slots, device=row.device)
-        index, last = self._find(row[:, None], every[None], t[:, None])
-        return self.versions[index], last, self.count[row, t]
+        every = torch.arange(self.num_slots)
+        index = self._sent(self._find(row[:, None], every[None], t[:, None]))
+        count = self._sent(self.count[row, t])
+        return self.versions.vectors[index], self.versions.time[index], count
 
     def _begin_mention(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p(e_t) and log p(l_t) of mentions that begin, (N,) each."""
-        place, slot = self._place(row, t), self.slot[row, t]
+        place, slot = self._sent(self._place(row, t)), self.slot[row, t]
         log_slot = self.steps.log_slot(place, *self._memory(row, t))
-        index, _ = self._find(row, slot, t)
-        log_length = self.steps.log_length(place, self.versions[index])
+        vector = self.versions.vectors[self._sent(self._find(row, slot, t))]
+        log_length = self.steps.log_length(place, vector)
         longest = log_length.shape[1] - 1
         remaining = self.remaining[row, t].clamp(0, longest)
         return (
-            log_slot.gather(1, slot[:, None])[:, 0],
-            log_length.gather(1, remaining[:, None])[:, 0],
+            log_slot.gather(1, self._sent(slot[:, None]))[:, 0],
+            log_length.gather(1, self._sent(remaining[:, None]))[:, 0],
         )
 
     def _impossible(self) -> Tensor:
@@ -223,29 +236,24 @@ class Following:
     def log_prob(self) -> Tensor:
         """Return log p(z_t | z_<t) in nats, (B, K, T) float64; 0 past the end."""
         mention, slot, length = self.factors()
-        return mention.double() + slot + length
+        return widened(mention) + slot + length
 
-    def contexts(self) -> tuple[Tensor, Tensor]:
+    def contexts(self) -> tuple[Versions, Tensor]:
         """Return the slots that words are chosen by.
 
         Returns:
-            Vectors (N, D), and which of them each token has, (B, K, T).
+            Versions, and which of them each token has, -1 past the end, (B, K, T), on
+            the host.
         """
-        vectors, which = self._contexts
-        return vectors, which.view(self.shape)
+        return self.versions, self._which.view(self.shape)
 
     @cached_property
-    def _contexts(self) -> tuple[Tensor, Tensor]:
-        """Contexts before the text, a row each, then ``versions``; of each (R, T)."""
-        rows = torch.arange(len(self.entity), device=self.entity.device)
-        t = torch.arange(self.shape[2], device=rows.device)
+    def _which(self) -> Tensor:
+        rows, t = torch.arange(len(self.entity))[:, None], torch.arange(self.shape[2])
         latest = torch.where(self.entity != NOBODY, t, -1).cummax(1).values
         then = latest.clamp_min(0)
-        index, _ = self._find(rows[:, None], self.slot.gather(1, then), then)
-        before = self.state.context
-        before = before.expand(*self.shape[:2], -1).flatten(0, 1)
-        which = torch.where(latest >= 0, len(before) + index, rows[:, None])
-        return torch.cat([before, self.versions]), which
+        index = self._find(rows, self.slot.gather(1, then), then)
+        return torch.where(latest >= 0, index, rows).masked_fill(~self.inside, -1)
 
     def state_after(self, carry: Carry) -> EntityState:
         """Return where the chains stand after the text.
@@ -253,28 +261,30 @@ class Following:
         Args:
             carry: Where the recurrent layers stand.
         """
-        batch, samples, _ = self.shape
-        end = self.length.repeat_interleave(samples)[:, None]
-        row = torch.arange(batch * samples, device=end.device)[:, None]
-        slot = torch.arange(self.num_slots, device=end.device)[None]
-        index, last = self._find(row, slot, end - 1)
+        lead = self.shape[:2]
+        end = self.end.repeat_interleave(lead[1])[:, None]
+        row = torch.arange(len(end))[:, None]
+        index = self._sent(self._find(row, torch.arange(self.num_slots), end - 1))
 
-        def at_end(values: Tensor, before: Tensor) -> Tensor:
-            before = before.expand(batch, samples).reshape(-1, 1)
-            return torch.cat([before, values], 1).gather(1, end).view(batch, samples)
+        def at_end(before: Tensor, values: Tensor) -> Tensor:
+            last = torch.cat([before, values], 1).gather(1, end)
+            return self._sent(last.view(lead))
 
-        vectors, which = self.contexts()
-        none = torch.arange(len(row), device=end.device).view(batch, samples)
-        context = vectors[at_end(which.flatten(0, 1), none)]
+        vectors, (who, left, count) = self.versions.vectors, self.started
         return EntityState(
             carry,
             self.state.position + self.length,
             Memory(
-                self.versions[index].view(batch, samples, self.num_slots, -1),
-                last.view(batch, samples, -1),
-                at_end(self.count, self.state.memory.count),
+                vectors[index].view(*lead, self.num_slots, -1),
+                self.versions.time[index].view(*lead, -1),
+                at_end(count, self.count),
             ),
-            at_end(self.entity, self.state.entity),
-            at_end(self.remaining, self.state.remaining),
-            context,
+            at_end(who, self.entity),
+            at_end(left, self.remaining),
+            vectors[at_end(row, self._which)],
         )
+
+
+def _log(value: Tensor) -> Tensor:
+    """Return the logarithm of what may have become too small for its type."""
+    return value.clamp_min(torch.finfo(value.dtype).tiny).log()

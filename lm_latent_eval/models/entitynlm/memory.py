@@ -63,15 +63,11 @@ class Memory:
             self.count,
         )
 
-    def write(self, row: Tensor, entity: Tensor, slot: Tensor, time: Tensor) -> Memory:
-        """Move one slot of some rows of a flat copy *in place*; return it, wider."""
-        wide = self
-        if len(row):
-            wide = self.widened(int(entity.max()) + 1)
-        wide.slots[row, entity] = slot
-        wide.last[row, entity] = time
-        wide.count[row] = torch.maximum(wide.count[row], entity)
-        return wide
+    def write(self, row: Tensor, entity: Tensor, slot: Tensor, time: Tensor) -> None:
+        """Move one slot of some rows of a flat copy, which has it, *in place*."""
+        self.slots[row, entity] = slot
+        self.last[row, entity] = time
+        self.count[row] = torch.maximum(self.count[row], entity)
 
 
 @dataclass(frozen=True)

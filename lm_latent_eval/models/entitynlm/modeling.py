@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.entitynlm.chain import Chains, Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
@@ -125,6 +126,12 @@ class EntityNLM(Pretrained):
         """Read the tokens before each target and score every step of a chain."""
         return self._encode_as_p(batch, after)
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
+    ) -> Encoded:
+        """Return what was read, with the targets and the chains that it now has."""
+        return replace(encoded, batch=batch, state=after or encoded.state)
+
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
         following = encoded.follow(chains)
@@ -139,7 +146,7 @@ class EntityNLM(Pretrained):
         self, encoded: Encoded, chains: Chains, following: Following
     ) -> Tensor:
         return self.generative.words.log_prob(
-            encoded.hidden, encoded.batch, following.contexts()
+            encoded.hidden, encoded.batch, *following.contexts()
         )
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
@@ -271,6 +278,12 @@ class EntityNLMProposal:
         """Read the text and score every step of a chain."""
         return self.weighed(self.read(batch, after))
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
+    ) -> Encoded:
+        """Return what was read, after other chains."""
+        return self.model.encode_again(encoded, batch, after)
+
     def weighed(self, encoded: Encoded) -> Encoded:
         """Give what was read its strengths."""
         by = factors(self.strengths, self.temperature)
@@ -345,7 +358,8 @@ class EntityNLMProposal:
         strengths and its temperature.
         """
         if score is None:
-            score = torch.zeros_like(encoded.state.entity, dtype=torch.float64)
+            entity = encoded.state.entity
+            score = wide_zeros(entity.shape, entity.device)
         steps, length = encoded.search or encoded.steps, encoded.batch.length
         return Beam(*beam_chains(steps, encoded.state, score, length, width))
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.inference.sweeps import invert_cdf
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains
@@ -50,7 +51,7 @@ def moved(
 
     # What there is instead: tokens of a mention halve in probability.
     log_more = torch.arange(longest, device=entity.device) * -math.log(2)
-    log_more = log_more.double().log_softmax(-1)
+    log_more = widened(log_more).log_softmax(-1)
     some = what[..., 0] < 0.5
     drawn = (what[..., 1] * (count + 1)).long() + 1
     more = invert_cdf(log_more.expand(*count.shape, -1), what[..., 2])
@@ -63,8 +64,8 @@ def moved(
     countdown = more[..., None] + t - places
     remaining = torch.where(going_on > 0, countdown, left)
 
-    log_some = log_more[more] - (count + 1).double().log()
-    log_old = log_more[old_more] - (count + 1).double().log()
+    log_some = log_more[more] - widened(count + 1).log()
+    log_old = log_more[old_more] - widened(count + 1).log()
     log_ratio = log_old.masked_fill(old == NOBODY, 0.0) - log_some.masked_fill(
         ~some, 0.0
     )

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.entitynlm.chain import Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState
-from lm_latent_eval.models.entitynlm.unfolding import Unfolding
+from lm_latent_eval.models.entitynlm.unfolding import Unfolding, mentions
 
 NEGLIGIBLE = 1e-6
 """Probability of contexts that a next-token distribution may leave out."""
@@ -32,16 +33,19 @@ def weighted_contexts(
         Probabilities (N,) and contexts (N, D) of one text.
     """
     batch, histories = log_w.shape
-    row = torch.arange(batch * histories, device=log_w.device)
-    place = row // histories * steps.num_tokens
-    walk = Unfolding.after(state, histories).settled(steps, row >= 0, place)
+    place = torch.arange(batch, device=log_w.device) * steps.num_tokens
+    walk = Unfolding.after(state, histories)
+    mentioned, most = mentions(walk.entity)
+    walk = walk.roomy(most)
+    walk.settle(steps, sent(mentioned, place.device), place)
     memory = walk.memory
     log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
-    log_mention = steps.mention[place]
+    log_mention = steps.log_mention(place, batch * histories)
     log_prob = torch.cat([log_mention[:, :1], log_mention[:, 1:] + log_slot], 1)
-    (inside,) = (walk.remaining > 0).nonzero(as_tuple=True)
-    log_prob[inside] = -torch.inf
-    log_prob[inside, 1 + walk.entity[inside]] = 0.0
+    inside = (walk.remaining > 0)[:, None]
+    same = torch.full_like(log_prob, -torch.inf)
+    same = same.scatter(1, 1 + walk.entity[:, None], 0.0)
+    log_prob = torch.where(inside, same, log_prob)
     old = state.context.expand(batch, histories, -1).flatten(0, 1)[:, None]
     contexts = torch.cat([old, memory.slots], 1)
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
-from lm_latent_eval.models.ties import ranks
+from lm_latent_eval.models.ties import best_of
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,26 @@ class Unfolding:
             self.context[index],
         )
 
-    def settled(self, steps: Steps, going_on: Tensor, place: Tensor) -> Unfolding:
-        """Move the slots of the last tokens' entities *in place*; return the rows.
+    def settle(self, steps: Steps, row: Tensor, place: Tensor) -> None:
+        """Move the slots of the last tokens' entities *in place*.
 
         A mention that goes on is worded by the slot that it has moved so far.
 
         Args:
             steps: Of the text.
-            going_on: Which rows go on, (R,).
-            place: The places of their next tokens, (R,).
+            row: Rows whose last token mentions somebody.
+            place: The places of the next token of each text, (B,).
         """
-        (row,) = ((self.entity != NOBODY) & going_on).nonzero(as_tuple=True)
-        place = place[row]
+        place = place[row // (len(self.entity) // len(place))]
         entity = self.entity[row]
-        memory = self.memory.widened(int(entity.max()) + 1 if len(row) else 0)
-        slot = steps.moved(place, memory.slots[row, entity])
-        memory = memory.write(row, entity, slot, steps.time[place] - steps.lag)
-        inside = self.remaining[row] > 0
-        self.context[row[inside]] = slot[inside]
-        return replace(self, memory=memory)
+        slot, _, _ = steps.moved(place, self.memory.slots[row, entity])
+        self.memory.write(row, entity, slot, steps.time[place] - steps.lag)
+        inside = (self.remaining[row] > 0)[:, None]
+        self.context[row] = torch.where(inside, slot, self.context[row])
+
+    def roomy(self, most: int) -> Unfolding:
+        """Return room for entities up to a number."""
+        return replace(self, memory=self.memory.widened(most + 1))
 
 
 def sample_chains(
@@ -77,23 +79,27 @@ def sample_chains(
     """Draw chains from left to right; return them with log q, (B, K) float64.
 
     Every decision is drawn: whether there is a mention by the first random number of
-    its token, of whom by the second, how long by the third.
+    its token, of whom by the second, how long by the third. A device is waited for once
+    a token: then it is known which chains mention somebody.
     """
     batch, device = len(length), length.device
     walk = Unfolding.after(state, num_samples)
-    text = torch.arange(batch, device=device).repeat_interleave(num_samples)
-    found = length.new_zeros(2, len(text), steps.num_tokens)
-    log_q = torch.zeros(len(text), dtype=torch.float64, device=device)
+    first = torch.arange(batch, device=device) * steps.num_tokens
+    end = length.repeat_interleave(num_samples)
+    found = length.new_zeros(2, len(end), steps.num_tokens)
+    log_q = wide_zeros((len(end),), device)
+    mentioned, most = mentions(walk.entity)
+    walk = walk.roomy(most)
     for t in range(steps.num_tokens):
-        going_on, place = length[text] > t, text * steps.num_tokens + t
-        walk = walk.settled(steps, going_on, place)
-        memory, u = walk.memory, uniforms(t).flatten(0, 1)
+        place, u = first + t, uniforms(t).flatten(0, 1)
+        walk.settle(steps, sent(mentioned, device), place)
+        memory, going_on = walk.memory, end > t
         # Inside a mention there is nothing to decide.
         inside = going_on & (walk.remaining > 0)
         walk.entity.masked_fill_(~inside, NOBODY)
         walk.remaining.sub_(1).masked_fill_(~inside, 0)
         if steps.tilt is None:
-            log_mention, tilted = steps.mention[place], None
+            log_mention, tilted = steps.log_mention(place, len(end)), None
         else:
             slots = memory.slots, memory.last, memory.count
             log_mention, tilted = steps.tilted(place, walk.context, *slots)
@@ -101,8 +107,11 @@ def sample_chains(
         mention = invert_cdf(log_mention.exp(), u[:, 0])
         free = going_on & ~inside
         log_q += _chosen(log_mention, mention).masked_fill(~free, 0.0)
-        (row,) = (free & (mention == 1)).nonzero(as_tuple=True)
-        place, count = place[row], memory.count[row]
+        begins = mention * free
+        begun, going, count = fetched(begins, inside.long(), memory.count)
+        mentioned, most = (begun + going).nonzero()[:, 0], int((begun + count).max())
+        row = sent(begun.nonzero()[:, 0], device)
+        place, count = place[row // num_samples], memory.count[row]
         if tilted is None:
             log_slot = steps.log_slot(place, memory.slots[row], memory.last[row], count)
         else:
@@ -116,8 +125,15 @@ def sample_chains(
         walk.remaining[row] = remaining
         walk.context[row] = vector
         found[0, :, t], found[1, :, t] = walk.entity, walk.remaining
+        walk = walk.roomy(most)
     found = found.view(2, batch, num_samples, -1)
     return Chains(found[0], found[1]), log_q.view(batch, num_samples)
+
+
+def mentions(entity: Tensor) -> tuple[Tensor, int]:
+    """Return which rows mention somebody, on the host, and the largest entity."""
+    (entity,) = fetched(entity)
+    return (entity != NOBODY).nonzero()[:, 0], int(entity.max()) if len(entity) else 0
 
 
 def beam_chains(
@@ -142,37 +158,30 @@ def beam_chains(
     """
     batch, num_tokens, device = len(length), steps.num_tokens, length.device
     texts = torch.arange(batch, device=device)[:, None]
+    every = torch.arange(width, device=device)
     more = max(width - state.num_chains, 0)
-    start = torch.arange(width, device=device).clamp_max(state.num_chains - 1)
-    start = start.repeat(batch, 1)
+    start = every.clamp_max(state.num_chains - 1).repeat(batch, 1)
     walk = Unfolding.after(state.resample(start), width)
     score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
     came_from = start.new_zeros(num_tokens, batch, width)
     found = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
-        going_on = length > t
-        there = ((score > -torch.inf) & going_on[:, None]).flatten()
-        place = (texts * num_tokens + t).expand(-1, width).flatten()
-        walk = walk.settled(steps, there, place)
-        (row,) = there.nonzero(as_tuple=True)
-        option = log_options(steps, walk[row], place[row]).double()
-        option = option + score.flatten()[row, None]
-        total = option.new_full((batch * width, option.shape[1]), -torch.inf)
-        total[row] = option
-        owner, chosen, which, best = _best(total.view(batch, width, -1), width)
-        rank = torch.arange(len(owner), device=device)
-        rank = rank - torch.searchsorted(owner, owner)
-
-        came_from[t] = torch.arange(width, device=device)
-        came_from[t, owner, rank] = chosen
+        going_on, place = (length > t)[:, None], texts[:, 0] * num_tokens + t
+        mentioned, most = mentions(walk.entity)
+        walk = walk.roomy(most)
+        walk.settle(steps, sent(mentioned, device), place)
+        option = widened(log_options(steps, walk, place))
+        total = (option + score.view(-1, 1)).view(batch, -1)
+        best = best_of(total, width)
+        chosen, which = best // option.shape[1], best % option.shape[1]
+        came_from[t] = torch.where(going_on, chosen, every)
         walk = walk[(texts * width + came_from[t]).flatten()]
-        _choose(walk, owner * width + rank, which, steps.length.shape[-1])
+        _choose(walk, which.flatten(), steps.length.shape[-1])
         found[0, t] = walk.entity.view(batch, width)
         found[1, t] = walk.remaining.view(batch, width)
-        score = score.masked_fill(going_on[:, None], -torch.inf)
-        score[owner, rank] = best
+        score = torch.where(going_on, total.gather(1, best), score)
     # Walk back along the links.
-    origin = torch.arange(width, device=device).repeat(batch, 1)
+    origin = every.repeat(batch, 1)
     result = start.new_zeros(2, batch, width, num_tokens)
     for t in reversed(range(num_tokens)):
         result[..., t] = found[:, t, texts, origin]
@@ -184,6 +193,8 @@ def beam_chains(
 def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
     """Return what a choice of z_t adds to the rank of a chain, (R, 1 + S * M) nats.
 
+    ``place`` is that of each text, (B,).
+
     Without a tilt it is log q(z_t), else log p(z_t) + log psi, which stands for that of
     the token; inside a mention nothing is decided, and only psi is left.
 
@@ -193,7 +204,8 @@ def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
     memory = walk.memory
     slots = memory.slots, memory.last, memory.count
     if steps.tilt is None:
-        log_mention, log_slot = steps.mention[place], steps.log_slot(place, *slots)
+        log_mention = steps.log_mention(place, len(walk.entity))
+        log_slot = steps.log_slot(place, *slots)
         going_on = torch.zeros_like(log_slot[:, 0])
     else:
         log_mention, tilted = steps.tilted(place, walk.context, *slots)
@@ -207,36 +219,19 @@ def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
     return option
 
 
-def _choose(walk: Unfolding, row: Tensor, which: Tensor, num_lengths: int) -> None:
-    """Apply choices of ``log_options`` to rows, *in place*."""
-    inside = walk.remaining[row] > 0
-    walk.remaining[row] -= inside.long()
-    free, which = row[~inside], which[~inside]
-    slot, remaining = (which - 1) // num_lengths, (which - 1) % num_lengths
-    new = walk.memory.count[free] + 1
-    begins = which > 0
-    walk.entity[free] = torch.where(begins, torch.where(slot == 0, new, slot), NOBODY)
-    walk.remaining[free] = torch.where(begins, remaining, 0)
-    walk.context[free[begins]] = walk.memory.slots[free[begins], slot[begins]]
-
-
-def _best(total: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return text, chain, choice and log q of the best, (N,), best first in a text.
-
-    Ties go by the order of chains and choices, so they do not depend on the batch.
-    """
-    flat = total.flatten(1)
-    rank = ranks(flat)
-    least = rank.topk(min(width, flat.shape[1])).values[:, -1:]
-    owner, option = ((rank >= least) & (flat > -torch.inf)).nonzero(as_tuple=True)
-    order = rank[owner, option].argsort(descending=True, stable=True)
-    order = order[owner[order].argsort(stable=True)]
-    owner, option = owner[order], option[order]
-    place = torch.arange(len(owner), device=owner.device)
-    keep = place - torch.searchsorted(owner, owner) < width
-    owner, option = owner[keep], option[keep]
-    num_options = total.shape[-1]
-    return owner, option // num_options, option % num_options, flat[owner, option]
+def _choose(walk: Unfolding, which: Tensor, num_lengths: int) -> None:
+    """Apply a choice of ``log_options`` to each row, *in place*."""
+    memory, row = walk.memory, torch.arange(len(which), device=which.device)
+    slot = ((which - 1) // num_lengths).clamp_min(0)
+    new = torch.where(slot == 0, memory.count + 1, slot)
+    inside = walk.remaining > 0
+    begins = ~inside & (which > 0)
+    walk.entity.masked_fill_(~inside, NOBODY)
+    walk.entity.copy_(torch.where(begins, new, walk.entity))
+    left = (walk.remaining - 1).clamp_min(0)
+    walk.remaining.copy_(torch.where(begins, (which - 1) % num_lengths, left))
+    vector = torch.where(begins[:, None], memory.slots[row, slot], walk.context)
+    walk.context.copy_(vector)
 
 
 def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
@@ -254,7 +249,7 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
         >>> invert_cdf(prob, torch.tensor([0.2, 0.999], dtype=torch.float64))
         tensor([0, 1])
     """
-    mass = prob.double().cumsum(-1)
+    mass = widened(prob).cumsum(-1)
     # Below the total despite rounding, so that no column after the last is drawn.
     below = torch.nextafter(mass[:, -1], mass.new_zeros(()))
     target = torch.minimum(u * mass[:, -1], below)
@@ -262,7 +257,7 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
 
 
 def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
-    return log_prob.gather(1, column[:, None])[:, 0].double()
+    return widened(log_prob.gather(1, column[:, None])[:, 0])
 
 
 def _places(num_tokens: int, length: Tensor) -> Tensor:

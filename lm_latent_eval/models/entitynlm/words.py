@@ -8,15 +8,18 @@ that the caller puts on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.factored import log_softmax_at
+from lm_latent_eval.models.entitynlm.versions import Versions
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import UNKNOWN
 
@@ -43,9 +46,9 @@ class Tangents:
     """(P, A, D)."""
 
     def __call__(self, place: Tensor, contexts: Tensor) -> Tensor:
-        """Bound log p under N contexts a place: (R,), (R, N, D) -> (R, N) nats."""
-        rise = torch.einsum("rad,rnd->rna", self.slope[place], contexts)
-        return (self.value[place, None] + rise).amin(-1)
+        """Bound log p under C contexts a place: (N,), (N, C, D) -> (N, C) nats."""
+        rise = self.slope[place] @ contexts.transpose(1, 2)
+        return (self.value[place][..., None] + rise).amin(1)
 
 
 class Words(nn.Module):
@@ -124,7 +127,7 @@ class Words(nn.Module):
         )
 
     def log_prob(
-        self, hidden: Tensor, batch: TokenBatch, contexts: tuple[Tensor, Tensor]
+        self, hidden: Tensor, batch: TokenBatch, versions: Versions, which: Tensor
     ) -> Tensor:
         """Return log p(x_t | z_t, ..) in nats, (B, K, T) float64; 0 past the end.
 
@@ -133,67 +136,138 @@ class Words(nn.Module):
         Args:
             hidden: h, (B, T, D).
             batch: The tokens.
-            contexts: Vectors (N, D), and which of them each token has, (B, K, T).
+            versions: Contexts.
+            which: Which of them each token has, -1 past the end, (B, K, T), on the
+                host.
         """
-        vectors, which = contexts
-        shape = which.shape
+        num_tokens, device = which.shape[2], hidden.device
+        b, k, t = (which >= 0).nonzero(as_tuple=True)
+        shape, which = which.shape, which[b, k, t]
+        mark = fingerprints(versions.vectors).cpu()
+        _, mark = mark[which].unique(return_inverse=True)
+        # Of equal vectors one stands for all.
+        many = len(versions.vectors)
+        one = which.new_full((many,), many).scatter_reduce(0, mark, which, "amin")
+        pairs, pair = ((b * num_tokens + t) * many + one[mark]).unique(
+            return_inverse=True
+        )
+        place, vector = pairs // many, pairs % many
         target = self._uttered(batch)
         cost = batch.unknown_log_prob.masked_fill(target != UNKNOWN, 0.0)
-        b, k, t = batch.inside[:, None].expand(which.shape).nonzero(as_tuple=True)
-        place, which = b * batch.targets.shape[1] + t, which[b, k, t]
-        _, mark = fingerprints(vectors)[which].unique(return_inverse=True)
-        # Of equal vectors one stands for all.
-        one = which.new_full((len(vectors),), len(vectors))
-        one = one.scatter_reduce(0, mark, which, "amin")
-        pairs, pair = (place * len(vectors) + one[mark]).unique(return_inverse=True)
-        place, vector = pairs // len(vectors), pairs % len(vectors)
-        hidden, target, cost = hidden.flatten(0, 1), target.flatten(), cost.flatten()
-        log_p = self._log_prob(hidden, target, vectors, place, vector)
-        log_p = log_p.double() + cost[place]
+        log_p = widened(self._log_pairs(hidden, target, versions, place, vector))
+        log_p = log_p + cost.flatten()[sent(place, device)]
         zeros = log_p.new_zeros(shape)
-        return zeros.index_put((b, k, t), log_p[pair])
+        index = [sent(x, device) for x in (b, k, t)]
+        return zeros.index_put(tuple(index), log_p[sent(pair, device)])
 
-    def _log_prob(
+    def _log_pairs(
         self,
         hidden: Tensor,
         target: Tensor,
-        vectors: Tensor,
+        versions: Versions,
         place: Tensor,
         vector: Tensor,
     ) -> Tensor:
         """Return log p(x_t | h, g) of distinct pairs of a place and a context, (N,).
 
+        Args:
+            hidden: h, (B, T, D).
+            target: x, (B, T).
+            versions: Contexts.
+            place: Of each pair, ascending, on the host, (N,).
+            vector: Of each pair, on the host, (N,).
+        """
+        num_tokens, device = hidden.shape[1], hidden.device
+        counts = (place // num_tokens).bincount(minlength=len(hidden)).tolist()
+        parts = [
+            self._log_shared(h, x, versions, places % num_tokens, vectors)
+            for h, x, places, vectors in zip(
+                hidden, target, place.split(counts), vector.split(counts), strict=True
+            )
+        ]
+        log_p = torch.cat(parts)
+        rest = log_p.isnan().cpu().nonzero()[:, 0]
+        hidden, target = hidden.flatten(0, 1), target.flatten()
+        parts = []
+        for some in rest.split(max(1, NUMBERS // self.config.vocab_size)):
+            p, v = sent(place[some], device), sent(vector[some], device)
+            log_words = self.log_words(hidden[p], versions.vectors[v])
+            parts.append(log_words.gather(1, target[p, None])[:, 0])
+        return log_p.index_copy(0, sent(rest, device), torch.cat(parts))
+
+    def _log_shared(
+        self,
+        hidden: Tensor,
+        target: Tensor,
+        versions: Versions,
+        place: Tensor,
+        vector: Tensor,
+    ) -> Tensor:
+        """Score pairs of a text where places and contexts share them; NaN elsewhere.
+
         Places that lie together share their contexts. Where they and their contexts
         are fewer than the pairs of them, each is scored over all words once.
 
         Args:
-            hidden: h, (P, D).
-            target: x, (P,).
-            vectors: Contexts, (M, D).
-            place: Of each pair, ascending, (N,).
-            vector: Of each pair, (N,).
+            hidden: h of a text, (T, D).
+            target: x, (T,).
+            versions: Contexts.
+            place: Of each pair, ascending, on the host, (N,).
+            vector: Of each pair, on the host, (N,).
         """
         weight, at_once = self.output_weight, max(1, NUMBERS // self.config.vocab_size)
-        log_p = hidden.new_full((len(place),), torch.nan)
-        bands = (place // BAND).bincount().tolist()
-        for band in torch.arange(len(place), device=place.device).split(bands):
-            places, row = place[band].unique(return_inverse=True)
-            contexts, column = vector[band].unique(return_inverse=True)
-            if len(band) <= len(places) + len(contexts):
+        log_p, device = hidden.new_full((len(place),), torch.nan), hidden.device
+        score = self._context_scores(versions, vector)
+        ends = (place // BAND).bincount().cumsum(0).tolist()
+        for start, end in pairwise([0, *ends]):
+            places, row = place[start:end].unique(return_inverse=True)
+            contexts, column = vector[start:end].unique(return_inverse=True)
+            if end - start <= len(places) + len(contexts):
                 continue
-            word, scores = target[places], F.linear(hidden[places], weight, self._bias)
+            places = sent(places, device)
+            scores = F.linear(hidden[places], weight, self._bias)
             table = [
-                log_softmax_at(word, scores, F.linear(self.entity(some), weight))
-                for some in vectors[contexts].split(at_once)
+                log_softmax_at(target[places], scores, score(some))
+                for some in contexts.split(at_once)
             ]
-            log_p[band] = torch.cat(table, 1)[row, column]
-        (rest,) = log_p.isnan().nonzero(as_tuple=True)
-        place, vector = place[rest], vector[rest]
-        parts = [
-            self.log_words(hidden[p], vectors[v]).gather(1, target[p, None])[:, 0]
-            for p, v in zip(place.split(at_once), vector.split(at_once), strict=True)
-        ]
-        return log_p.index_copy(0, rest, torch.cat(parts))
+            log_p[start:end] = torch.cat(table, 1)[
+                sent(row, device), sent(column, device)
+            ]
+        return log_p
+
+    def _context_scores(
+        self, versions: Versions, which: Tensor
+    ) -> Callable[[Tensor], Tensor]:
+        """Return what gives the scores of some contexts, (N,) -> (N, V).
+
+        A context is a weighted sum of vectors, and its scores the same sum of theirs.
+        Where they are fewer than the contexts, all of those in use are scored first.
+
+        Args:
+            versions: Contexts.
+            which: Those in use.
+        """
+        weight, device = self.output_weight, versions.vectors.device
+        which = which.unique()
+        terms = versions.terms(which).of.unique()
+        few = len(terms) < len(which)
+        if not few or len(terms) * self.config.vocab_size > NUMBERS:
+            return lambda some: F.linear(
+                self.entity(versions.vectors[sent(some, device)]), weight
+            )
+        table = F.linear(self.entity(versions.term(terms)), weight)
+
+        def summed(some: Tensor) -> Tensor:
+            sums = versions.terms(some)
+            return F.embedding_bag(
+                sent(torch.searchsorted(terms, sums.of), device),
+                table,
+                sent(sums.start, device),
+                mode="sum",
+                per_sample_weights=sums.weight,
+            )
+
+        return summed
 
 
 def fingerprints(vectors: Tensor) -> Tensor:
@@ -210,6 +284,6 @@ def fingerprints(vectors: Tensor) -> Tensor:
     bits = vectors.detach().contiguous().view(integer)
     generator = torch.Generator().manual_seed(0)
     random = torch.randint(1 << 62, bits.shape[1:], generator=generator)
-    odd = 2 * random.to(bits.device) + 1
+    odd = sent(2 * random + 1, bits.device)
     some = bits.split(max(1, NUMBERS // len(odd)))
     return torch.cat([(part.long() * odd).sum(1) for part in some])

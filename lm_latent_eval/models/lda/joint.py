@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.lda.configuration import LDAConfig
 from lm_latent_eval.models.lda.topics import (
@@ -72,12 +72,12 @@ class LDAJoint(Pretrained):
     @property
     def alpha(self) -> Tensor:
         """Parameters of the Dirichlet distribution, (N,) float64."""
-        return self.log_alpha.double().exp()
+        return widened(self.log_alpha).exp()
 
     def log_phi(self) -> Tensor:
         """Return log p(word | topic), (N, V) float64."""
         never = sent(torch.tensor(self.config.never_uttered).long(), self.device)
-        scores = self.log_topics.double().index_fill(1, never, -torch.inf)
+        scores = widened(self.log_topics).index_fill(1, never, -torch.inf)
         return scores.log_softmax(-1)
 
     def encode(self, batch: TokenBatch, after: TopicState | None = None) -> Encoded:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.inference.sweeps import invert_cdf
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.lda.joint import LDAJoint
@@ -246,7 +247,7 @@ def _no_topics(encoded: Encoded, num_samples: int) -> Tensor:
 
 def _added(counts: Tensor, log_q: Tensor, topic: Tensor, inside: Tensor) -> Tensor:
     """Count the topics of one token *in place*; return their log q, (B, K)."""
-    ones = inside.double().expand_as(topic)[..., None]
+    ones = widened(inside).expand_as(topic)[..., None]
     counts.scatter_add_(2, topic[..., None], ones)
     chosen = log_q.gather(2, topic[..., None])[..., 0]
     return chosen.masked_fill(~inside, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Beam
 
 
@@ -36,7 +37,7 @@ def best_topics(
     counts = _rows(counts, origin)
     topics = origin.new_zeros(batch, score.shape[1], inside.shape[1])
     # Past its end a text goes on in one way.
-    past = torch.full((num_topics,), -torch.inf, device=score.device).double()
+    past = widened(torch.full((num_topics,), -torch.inf, device=score.device))
     past[0] = 0.0
     for t in range(inside.shape[1]):
         here = inside[:, t, None, None]
@@ -49,7 +50,7 @@ def best_topics(
         origin = origin.gather(1, parent)
         topics[..., t] = topic
         counts = counts.scatter_add(
-            2, topic[..., None], here.double().expand(*topic.shape, 1)
+            2, topic[..., None], widened(here).expand(*topic.shape, 1)
         )
     return Beam(topics, score, origin)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -50,7 +51,7 @@ class Encoded:
 def count(topics: Tensor, inside: Tensor, num_topics: int) -> Tensor:
     """Count the topics of each latent: (B, K, T), (B, T) -> (B, K, N) float64."""
     shape = (*topics.shape[:2], num_topics)
-    ones = inside[:, None].double().expand(topics.shape)
+    ones = widened(inside[:, None]).expand(topics.shape)
     return ones.new_zeros(shape).scatter_add(2, topics, ones)
 
 
@@ -117,7 +118,7 @@ class TopicConditionals:
         if self.alpha is not None:
             others = self.counts + self.alpha
             if t in self.decided:
-                one = -inside.double().expand(*self.topics.shape[:2], 1)
+                one = -widened(inside).expand(*self.topics.shape[:2], 1)
                 others = others.scatter_add(2, self.topics[..., t, None], one)
             score = score + others.log() - others.sum(-1, keepdim=True).log()
         past = torch.full_like(score, -torch.inf)
@@ -127,7 +128,7 @@ class TopicConditionals:
     def decide(self, t: int, choice: Tensor) -> None:
         """Give token t its topics, (B, K)."""
         inside = self.inside[:, t, None].expand(choice.shape)
-        one = inside.double()[..., None]
+        one = widened(inside)[..., None]
         if t in self.decided:
             self.counts.scatter_add_(2, self.topics[..., t, None], -one)
         choice = choice.masked_fill(~inside, 0)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, wide_zeros
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import expand_ranges, invert_cdf, ranked_within
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
@@ -113,21 +114,25 @@ def sample_readings(
     uniforms: Uniforms,
     num_samples: int,
 ) -> Draws[Readings]:
-    """Draw K readings a text, which continue those of the state."""
+    """Draw K readings a text, which continue those of the state.
+
+    Random numbers of a device are waited for once, before the first draw.
+    """
     lattice = plan.lattice
+    numbers = fetched(*(uniforms(t)[..., 0] for t in range(lattice.word.shape[1])))
     topic, naming, offset = state.expanded(num_samples)
     left = topics.length(naming.clamp_min(0)) - offset
     left = left.masked_fill(naming < 0, 0)
     text = torch.arange(lattice.num_texts, device=topic.device)[:, None]
     text = text.expand_as(topic)
     source = naming + 1
-    log_q = torch.zeros_like(topic, dtype=torch.float64)
+    log_q = wide_zeros(topic.shape, topic.device)
     path = []
     for t, options in enumerate(plan.options()):
         choosing = (left == 0) & (lattice.length[:, None] > t)
         log_p, prob = _normalised(options, lattice.num_rows)
         row = lattice.row(text, topic)[choosing]
-        u = uniforms(t)[..., 0][choosing]
+        u = numbers[t][choosing].double()
         drawn = invert_cdf(prob, options.row, lattice.num_rows, row, u)
         log_q[choosing] += log_p[drawn]
         source = source.masked_scatter(choosing, options.source[drawn])
@@ -147,7 +152,7 @@ def log_prob_readings(plan: Plan, state: RelationState, readings: Readings) -> T
     topic, _, _ = state.expanded(samples)
     text = torch.arange(lattice.num_texts, device=topic.device)[:, None]
     text = text.expand_as(topic)
-    log_q = torch.zeros_like(topic, dtype=torch.float64)
+    log_q = wide_zeros(topic.shape, topic.device)
     for t, options in enumerate(plan.options()):
         source = readings.source[:, :, t]
         choosing = (readings.offset[:, :, t] == 0) & (lattice.length[:, None] > t)
@@ -189,7 +194,7 @@ def beam_readings(
     """
     lattice = plan.lattice
     topic, naming, offset = state.expanded(state.topic.shape[1])
-    cost = torch.zeros_like(topic, dtype=torch.float64) if score is None else score
+    cost = wide_zeros(topic.shape, topic.device) if score is None else score
     cost = cost.masked_fill(~agrees, -torch.inf)
     left = topics.length(naming.clamp_min(0)) - offset
     left = left.masked_fill(naming < 0, 0)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.lrlm.topics import Topics
 
@@ -54,7 +55,7 @@ class RelationState:
         """Return the state of texts of which nothing has been read, (B,)."""
         topic = topic[:, None, None]
         nothing = torch.zeros_like(topic)
-        return cls(None, topic, nothing - 1, nothing, nothing.double())
+        return cls(None, topic, nothing - 1, nothing, widened(nothing))
 
     def select(self, index: Tensor) -> RelationState:
         """Pick texts."""
@@ -64,6 +65,18 @@ class RelationState:
         """Pick latents of each text, (B, K')."""
         texts = torch.arange(len(index), device=index.device)[:, None]
         return self._picked((texts, index), self.carry)
+
+    def on_host(self) -> RelationState:
+        """Copy it to the host, but for the recurrent state."""
+        topic, naming, offset, share = fetched(
+            self.topic, self.naming, self.offset, self.log_share
+        )
+        return RelationState(self.carry, topic, naming, offset, share.double())
+
+    def sent(self, device: torch.device) -> RelationState:
+        """Copy it back."""
+        columns = (self.topic, self.naming, self.offset, self.log_share)
+        return RelationState(self.carry, *(sent(column, device) for column in columns))
 
     def _picked(self, index: Any, carry: Any) -> RelationState:
         return RelationState(
@@ -111,6 +124,6 @@ def after_last(
         topic,
         naming.masked_fill(~going_on, -1),
         (offset + 1).masked_fill(~going_on, 0),
-        torch.zeros_like(topic, dtype=torch.float64),
+        wide_zeros(topic.shape, topic.device),
     )
     return RelationState(carry, *(column[..., None] for column in columns))

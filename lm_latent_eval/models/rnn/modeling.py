@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.recurrent_lm import RecurrentConfig, RecurrentLM
 from lm_latent_eval.values import Each, Rules, Whole
@@ -91,7 +91,7 @@ class RNNLanguageModel(RecurrentLM):
         ]
         log_class = self.classes(hidden).log_softmax(-1).gather(1, classes[:, None])
         log_within = torch.cat(within)[by_class.argsort()]
-        total: Tensor = (log_class.double() + log_within)[:, 0]
+        total: Tensor = (widened(log_class) + log_within)[:, 0]
         return total
 
     def log_probs(self, hidden: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng import chart
@@ -93,7 +94,7 @@ class CRFProposal:
         words = num_words(config, batch)
         size = max(int(words.max()), 1)
         ids = known_words(config, batch.targets[:, :size])
-        return EncodedSpans(batch, words, self.model.spans(ids, words).double())
+        return EncodedSpans(batch, words, widened(self.model.spans(ids, words)))
 
     def weighed(self, encoded: EncodedSpans) -> EncodedSpans:
         """Give what was read its strength."""

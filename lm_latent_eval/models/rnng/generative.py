@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.stacks import Stacks
 from lm_latent_eval.text.words import END, START
@@ -147,7 +147,7 @@ class GenerativeModel(nn.Module):
 
     def log_actions(self, stacks: Stacks, row: Tensor) -> tuple[Tensor, Tensor]:
         """Return log P(SHIFT) and log P(REDUCE) in nats, each (R,) float64."""
-        logit = self.action(self.dropout(stacks.top(row)))[:, 0].double()
+        logit = widened(self.action(self.dropout(stacks.top(row)))[:, 0])
         bounds = math.log(SMALLEST_ACTION), math.log1p(-SMALLEST_ACTION)
         forced = stacks.size[row] < 2
         log_shift = F.logsigmoid(-logit).clamp(*bounds).masked_fill(forced, 0.0)
@@ -174,7 +174,7 @@ class GenerativeModel(nn.Module):
         """Return log P(word | SHIFT) of one word a stack in nats, (R,) float64."""
         at_once = self.rows_at_once
         parts = [
-            self.log_words(stacks, r).gather(1, w[:, None])[:, 0].double()
+            widened(self.log_words(stacks, r).gather(1, w[:, None])[:, 0])
             for r, w in zip(row.split(at_once), word.split(at_once), strict=True)
         ]
         return torch.cat(parts)

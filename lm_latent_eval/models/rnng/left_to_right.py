@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened, widest_float
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng.generative import GenerativeModel
@@ -52,7 +53,9 @@ class Choices:
         """List the choices of stacks, (R,)."""
         count = max(1, int(stacks.size[row].max()))
         rows = row.new_zeros(len(row), count)
-        log_p = row.new_full((len(row), count), -torch.inf, dtype=torch.float64)
+        log_p = row.new_full(
+            (len(row), count), -torch.inf, dtype=widest_float(row.device)
+        )
         live = torch.arange(len(row), device=row.device)
         reduced = torch.zeros_like(log_p[:, 0])
         for r in range(count):
@@ -98,7 +101,7 @@ class WordByWord:
         row = encoded.state.row.expand(batch, num_samples)
         stacks, row = encoded.state.stacks.compact(row)
         before = row.new_zeros(batch, num_samples, encoded.words.shape[1])
-        log_q = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+        log_q = wide_zeros(row.shape, row.device)
         for t in range(encoded.longest):
             (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
             word = encoded.words[text, t]
@@ -117,7 +120,7 @@ class WordByWord:
         stacks, row = encoded.state.stacks.compact(
             encoded.state.row.expand(trees.after.shape)
         )
-        log_q = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+        log_q = wide_zeros(row.shape, row.device)
         for t in range(encoded.longest):
             (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
             word = encoded.words[text, t]
@@ -142,7 +145,7 @@ class WordByWord:
         stacks, row = encoded.state.stacks.compact(encoded.state.row)
         batch, samples = row.shape
         if score is None:
-            score = torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+            score = wide_zeros(row.shape, row.device)
         more = max(width - samples, 0)
         score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
         row = F.pad(row, (0, more))[:, :width]
@@ -243,7 +246,7 @@ def next_word(model: GenerativeModel, state: StackState, log_w: Tensor) -> Tenso
     for o, r, p in zip(
         owner.split(at_once), row.split(at_once), log_p.split(at_once), strict=True
     ):
-        spoken = model.log_words(stacks, r).double()
+        spoken = widened(model.log_words(stacks, r))
         if model.config.sentence_ends and not model.config.only_possible:
             # The original charges for combining the tree with the end word.
             end = model.shift(stacks, r, torch.full_like(r, END))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.models.rnng.generative import GenerativeModel
 from lm_latent_eval.models.rnng.left_to_right import Choices
 
@@ -30,7 +31,7 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
     """
     stacks, row = model.begin(), words.new_zeros(len(words))
     text = torch.arange(len(words), device=words.device)
-    log_p = torch.zeros(len(words), dtype=torch.float64, device=words.device)
+    log_p = wide_zeros((len(words),), words.device)
     for t in range(words.shape[1]):
         if t > 0:
             row = model.shift(stacks, row, words[text, t - 1])

@@ -98,22 +98,19 @@ class Side:
     def too_high(self, keys: Sequence[Key]) -> float:
         """Return nats by which it is likely to be too high in all, mean over runs.
 
-        The bias of logarithms, and what draws have missed: both have one direction.
+        The bias of logarithms, and what draws have missed where a search has told: both
+        have one direction, and add up over texts. An average of log-weights, which
+        estimates a bound, is no logarithm and has no such bias.
         """
         estimates = [run[key].estimate for run in self.runs for key in keys]
-        missed = (estimate.missed or 0.0 for estimate in estimates)
-        bias = (estimate.draws_stderr**2 / 2 for estimate in estimates)
+        missed = (e.missed or 0.0 for e in estimates)
+        logarithms = (e for e in estimates if e.bound is not Bound.ESTIMATED_LOWER)
+        bias = (e.draws_stderr**2 / 2 for e in logarithms)
         return math.fsum([*missed, *bias]) / len(self.runs)
 
-    def monte_carlo_stderr(self, keys: Sequence[Key]) -> Tensor:
-        """Return the Monte Carlo error of each text's mean over runs, (N,).
-
-        It is what the draws tell where no more is known.
-        """
-        rows = [
-            [e.draws_stderr if e.stderr is None else e.stderr for e in found]
-            for found in ([run[key].estimate for key in keys] for run in self.runs)
-        ]
+    def draws_stderr(self, keys: Sequence[Key]) -> Tensor:
+        """Return the error by the draws of each text's mean over runs, nats, (N,)."""
+        rows = [[run[key].estimate.draws_stderr for key in keys] for run in self.runs]
         errors = torch.tensor(rows, dtype=torch.float64)
         return errors.square().sum(0).sqrt() / len(self.runs)
 

@@ -210,7 +210,7 @@ def _interval(
     found = PairedDifference.of(
         side.nats([*side.runs[0]])[0],
         torch.tensor([answer.bytes for answer in record.answers]),
-        draws_stderr=side.monte_carlo_stderr([*side.runs[0]]),
+        draws_stderr=side.draws_stderr([*side.runs[0]]),
     )
     bound = side.bound
     units = sum(answer.bytes for answer in record.answers)

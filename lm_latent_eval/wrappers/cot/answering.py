@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.wrappers.cot.reading import Reading
 
 
@@ -30,61 +32,56 @@ class Closed:
     """Whether an answer follows it."""
 
 
-def readings(
-    prompt: Reading, thoughts: Sequence[Closed], most_rows: int
-) -> Iterator[tuple[list[int], Tensor, Reading]]:
-    """Read thoughts after a prompt.
-
-    Args:
-        prompt: The prompt, read, one row.
-        thoughts: D distinct ones.
-        most_rows: Thoughts that are read at once.
-
-    Yields:
-        Places of R thoughts, their log p given the prompt, nats, shape ``(R,)``, and
-        where their reading has got to.
-    """
+def alike(thoughts: Sequence[Closed]) -> Iterator[list[int]]:
+    """Yield places of thoughts that can be read together: those of one length."""
 
     def lengths(place: int) -> tuple[int, int, bool]:
         thought = thoughts[place]
         return len(thought.read), len(thought.drawn), thought.answered
 
-    places = sorted(range(len(thoughts)), key=lengths)
-    for _, group in groupby(places, key=lengths):
-        alike = list(group)
-        for start in range(0, len(alike), most_rows):
-            batch = alike[start : start + most_rows]
-            yield batch, *_read(prompt, [thoughts[place] for place in batch])
+    for _, group in groupby(sorted(range(len(thoughts)), key=lengths), key=lengths):
+        yield list(group)
 
 
-def _read(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Reading]:
+def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Reading]:
+    """Read thoughts of one length after a prompt.
+
+    Args:
+        prompt: The prompt, read, one row.
+        thoughts: R distinct ones.
+
+    Returns:
+        Their log p given the prompt, nats, shape ``(R,)``, and where their reading has
+        got to.
+    """
     device = prompt.log_p.device
     reading = prompt.rows(torch.zeros(len(thoughts), dtype=torch.long, device=device))
     drawn = torch.tensor([thought.drawn for thought in thoughts], device=device)
     read = torch.tensor([thought.read for thought in thoughts], device=device)
-    total = torch.zeros(len(thoughts), dtype=torch.float64, device=device)
+    total = wide_zeros((len(thoughts),), device)
     for place, log_p in reading.along(read):
         targets = drawn[:, place : place + log_p.shape[1]]
         total += _gathered(log_p[:, : targets.shape[1]], targets).sum(-1)
     return total, reading
 
 
+Marginals: TypeAlias = list[tuple[int, Tensor]]
+"""A place, and log-sums over thoughts of what stands there and at some places after it,
+nats, ``(A, places, V)``; a constant is left out."""
+
+
 def answers_after(
-    reading: Reading,
-    answers: Sequence[Sequence[int]],
-    log_shares: Tensor,
-    greedy: Greedy,
-) -> Tensor:
+    reading: Reading, answers: Sequence[Sequence[int]], log_shares: Tensor
+) -> tuple[Tensor, Marginals]:
     """Return log p of answers after each of R thoughts.
 
     Args:
         reading: The thoughts, read.
         answers: Token ids of A answers.
         log_shares: What each thought counts among all, nats, shape ``(R,)``.
-        greedy: Collects next-token marginals.
 
     Returns:
-        Nats, shape ``(A, R)``.
+        Nats, shape ``(A, R)``, and next-token marginals.
     """
     device = reading.log_p.device
     number, rows = len(answers), len(reading.log_p)
@@ -93,7 +90,8 @@ def answers_after(
     sizes = torch.tensor([len(ids) for ids in answers], device=device)
     within = torch.arange(padded.shape[1], device=device) < sizes[:, None]
     each = torch.arange(rows, device=device).repeat(number)
-    total = torch.zeros(number, rows, dtype=torch.float64, device=device)
+    total = wide_zeros((number, rows), device)
+    marginals = []
     for place, log_p in reading.rows(each).along(tokens[:, :-1]):
         places = slice(place, place + log_p.shape[1])
         before = log_p.unflatten(0, (number, rows))
@@ -101,9 +99,9 @@ def answers_after(
         steps = _gathered(before, targets).masked_fill(~within[:, None, places], 0)
         # log share of every thought, with as much of the answer as stands before
         prefix = total[..., None] + pad(steps.cumsum(-1), (1, -1)) + log_shares[:, None]
-        greedy.add(place, (before + prefix[..., None]).logsumexp(1))
+        marginals.append((place, (before + prefix[..., None]).logsumexp(1)))
         total += steps.sum(-1)
-    return total
+    return total, marginals
 
 
 class Greedy:
@@ -121,16 +119,12 @@ class Greedy:
         self._answers = answers
         self._marginals: dict[int, Tensor] = {}
 
-    def add(self, place: int, log_p: Tensor) -> None:
-        """Take in some thoughts.
-
-        Args:
-            place: The first of some places.
-            log_p: Log-sum over those thoughts at these, nats, ``(A, places, V)``.
-        """
-        for n in range(log_p.shape[1]):
-            new, old = log_p[:, n], self._marginals.get(place + n)
-            self._marginals[place + n] = new if old is None else old.logaddexp(new)
+    def add(self, marginals: Marginals) -> None:
+        """Take in some thoughts."""
+        for place, log_p in marginals:
+            for n in range(log_p.shape[1]):
+                new, old = log_p[:, n], self._marginals.get(place + n)
+                self._marginals[place + n] = new if old is None else old.logaddexp(new)
 
     def __call__(self) -> list[bool]:
         """Return whether each answer is greedy; none is where nothing was taken in."""

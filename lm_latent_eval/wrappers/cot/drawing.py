@@ -9,6 +9,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent_uniforms
+from lm_latent_eval.memory import Room
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.cot.marks import Ending, Marks
 from lm_latent_eval.wrappers.cot.reading import Reading
@@ -72,6 +74,8 @@ def draw(
     *,
     most_tokens: int,
     most_rows: int,
+    room: Room,
+    refusal: Callable[[Draw], ValueError],
 ) -> Iterator[tuple[int, int, Thought]]:
     """Draw thoughts: a function of key, sample and prompt alone, not of the batch.
 
@@ -81,20 +85,28 @@ def draw(
         marks: What ends a thought.
         most_tokens: The most that one has.
         most_rows: Thoughts that are written at once.
+        room: What memory was found to hold.
+        refusal: What to raise of a thought that does not fit by itself.
 
     Yields:
         Place, sample and thought of each, in any order.
     """
+
+    def work(batch: Sequence[Draw]) -> list[tuple[int, int, Thought]]:
+        return list(_written(batch, begin, marks, most_tokens))
+
+    def size(draw: Draw) -> int:
+        return len(draw.prompt) + most_tokens
+
     by_length = sorted(draws, key=lambda draw: (len(draw.prompt), draw.prompt))
     for _, group in groupby(by_length, key=lambda draw: len(draw.prompt)):
         alike = list(group)
-        for start in range(0, len(alike), most_rows):
-            batch = alike[start : start + most_rows]
-            yield from _written(batch, begin, marks, most_tokens)
+        for _, written in room.in_batches(alike, most_rows, work, size, refusal):
+            yield from written
 
 
 def _written(
-    batch: list[Draw],
+    batch: Sequence[Draw],
     begin: Callable[[Tensor], Reading],
     marks: Marks,
     most_tokens: int,
@@ -138,6 +150,6 @@ def _uniforms(rows: Sequence[Draw], step: int) -> Tensor:
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
     """Choose a token a row, shape ``(R,)``."""
     total = log_p.exp().cumsum(-1)
-    threshold = uniform.to(total.device)[:, None] * total[:, -1:]
+    threshold = sent_uniforms(uniform, total.device)[:, None] * total[:, -1:]
     chosen = torch.searchsorted(total, threshold, right=True)[:, 0]
     return chosen.clamp(max=total.shape[-1] - 1)  # where rounding reaches the total

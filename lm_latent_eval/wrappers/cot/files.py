@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -129,7 +130,7 @@ def kept_of(row: dict[str, Any]) -> Kept:
     """
 
     def tensor(name: str) -> torch.Tensor:
-        return torch.tensor(row[name], dtype=torch.float64)
+        return torch.from_numpy(np.array(row[name], dtype=np.float64))  # "-inf" too
 
     drawn = zip(row["tokens"], row["endings"], strict=True)
     thoughts = Thoughts(

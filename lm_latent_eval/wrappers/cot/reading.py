@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.wrappers.network import Network
 
 AT_ONCE = 1 << 25
@@ -115,4 +116,4 @@ def _keeps_last(model: PreTrainedModel) -> bool:
 
 
 def _log_p(logits: Tensor, temperature: float) -> Tensor:
-    return (logits.double() / temperature).log_softmax(-1)
+    return (widened(logits) / temperature).log_softmax(-1)

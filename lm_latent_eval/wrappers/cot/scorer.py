@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.memory import Room
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
@@ -42,6 +43,8 @@ class ThoughtScorer:
     most_rows: int
     """Sequences that the network reads at once; moves no number."""
     quiet: bool = True
+    room: Room = field(default_factory=Room)
+    """What memory was found to hold."""
     keep: Callable[[Thoughts], None] = _forget
     """Told what was thought about a question, before its answers are."""
     known: Mapping[Key, Thoughts] = field(default_factory=dict)
@@ -154,7 +157,9 @@ class ThoughtScorer:
 
     @property
     def _thinker(self) -> Thinker:
-        return Thinker(self.network, self.options, self.marks, self.most_rows)
+        return Thinker(
+            self.network, self.options, self.marks, self.most_rows, self.room
+        )
 
     def _questions(self, queries: Sequence[Query]) -> list[Question]:
         return questions_of(

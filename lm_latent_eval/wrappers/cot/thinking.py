@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
+from lm_latent_eval.memory import Room
+from lm_latent_eval.scoring.texts import named
 from lm_latent_eval.wrappers.cot.answering import (
     Closed,
     Greedy,
+    Marginals,
+    alike,
     answers_after,
-    readings,
+    read_after,
 )
 from lm_latent_eval.wrappers.cot.drawing import (
     Draw,
@@ -29,6 +36,8 @@ from lm_latent_eval.wrappers.cot.reading import Reading
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 from lm_latent_eval.wrappers.network import Network
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True)
 class Thinker:
@@ -39,10 +48,16 @@ class Thinker:
     marks: Marks
     most_rows: int
     """Sequences that the network reads at once; moves no number."""
+    room: Room
+    """What memory was found to hold."""
 
     @torch.inference_mode()
     def draw(self, questions: Sequence[Question]) -> list[tuple[Thought, ...]]:
-        """Draw K thoughts about each question."""
+        """Draw K thoughts about each question.
+
+        Raises:
+            ValueError: If one does not fit into memory; the error names the query.
+        """
         draws = []
         for place, question in enumerate(questions):
             key = key_of(self.options.seed, question.name)
@@ -58,6 +73,8 @@ class Thinker:
             self.marks,
             most_tokens=self.options.max_think_tokens,
             most_rows=self.most_rows,
+            room=self.room,
+            refusal=lambda draw: self._refusal(questions[draw.place]),
         ):
             found[place][sample] = thought
         return [tuple(each[k] for k in sorted(each)) for each in found]
@@ -75,6 +92,9 @@ class Thinker:
             question: With A distinct answers.
             drawn: K thoughts.
             known: The same thoughts with what an earlier reading said of them.
+
+        Raises:
+            ValueError: If one does not fit into memory; the error names the query.
         """
         counts = Counter(drawn)
         row = {thought: n for n, thought in enumerate(counts)}
@@ -90,17 +110,24 @@ class Thinker:
         answers = list(question.answers.values())
         log_p_answers = log_p.new_full((len(answers), len(distinct)), -torch.inf)
         greedy = Greedy(answers)
-        rows = max(self.most_rows // len(answers), 1)
         own = self._begin(torch.tensor(question.prompts[:1]))
-        for places, found, reading in readings(own, distinct, rows):
+
+        def work(places: Sequence[int]) -> Marginals:
+            found, reading = read_after(own, [distinct[place] for place in places])
             if known is None:
-                log_p[places] = found.cpu()
+                log_p[places] = found.cpu().double()
                 log_q[places] = _mixed(log_p[places], hinted[:, places])
-            if distinct[places[0]].answered:
-                shares = (log_p - log_q + log_counts)[places]
-                log_p_answers[:, places] = answers_after(
-                    reading, answers, shares.to(found.device), greedy
-                ).cpu()
+            if not distinct[places[0]].answered:
+                return []
+            shares = (log_p - log_q + log_counts)[places]
+            after, marginals = answers_after(
+                reading, answers, sent(shares, found.device)
+            )
+            log_p_answers[:, places] = after.cpu().double()
+            return marginals
+
+        for marginals in self._in_batches(question, distinct, len(answers), work):
+            greedy.add(marginals)
         return Thoughts(
             question.name,
             question.text,
@@ -117,10 +144,44 @@ class Thinker:
         """Return log p of thoughts given each hint, nats, (M, D)."""
         hints = [self._begin(torch.tensor([hint])) for hint in question.prompts[1:]]
         log_p = torch.zeros(len(hints), len(distinct), dtype=torch.float64)
-        for m, hint in enumerate(hints):
-            for places, found, _ in readings(hint, distinct, self.most_rows):
-                log_p[m, places] = found.cpu()
+
+        def work(m: int, places: Sequence[int]) -> None:
+            found, _ = read_after(hints[m], [distinct[place] for place in places])
+            log_p[m, places] = found.cpu().double()
+
+        for m in range(len(hints)):
+            for _ in self._in_batches(question, distinct, 1, partial(work, m)):
+                pass
         return log_p
+
+    def _in_batches(
+        self,
+        question: Question,
+        thoughts: Sequence[Closed],
+        number: int,
+        work: Callable[[Sequence[int]], R],
+    ) -> Iterator[R]:
+        """Do work on places of thoughts of one length, each read so many times."""
+        fixed = len(question.prompts[0]) + max(map(len, question.answers.values()))
+        for places in alike(thoughts):
+            for _, found in self.room.in_batches(
+                places,
+                max(self.most_rows // number, 1),
+                work,
+                lambda place: number * (fixed + len(thoughts[place].read)),
+                lambda _: self._refusal(question),
+            ):
+                yield found
+
+    def _refusal(self, question: Question) -> ValueError:
+        return named(
+            question.queries[0],
+            ValueError(
+                f"a thought of up to max_think_tokens={self.options.max_think_tokens} "
+                f"tokens does not fit into the memory of {self.network.device}: lower "
+                "max_think_tokens, or give another device"
+            ),
+        )
 
     def _begin(self, prompts: Tensor) -> Reading:
         return Reading.of(

@@ -110,18 +110,37 @@ def _predict(
         torch.zeros_like(masked),
         torch.zeros(truth.shape, dtype=torch.float64),
     )
-    size = denoiser.size(truth.shape[1])
-    for first in range(0, len(truth), size):
-        part = slice(first, first + size)
+
+    def read(part: slice) -> Predicted:
         where = masked[part]
         rows = denoiser.log_probs(tokens[part], where)
         wanted = truth[part][where].to(rows.device)
-        found.log_p[part][where] = rows.gather(-1, wanted[:, None])[:, 0].double().cpu()
-        found.is_best[part][where] = (rows.argmax(-1) == wanted).cpu()
-        found.certainty[part][where] = certainty(rows).double().cpu()
+        return Predicted(
+            rows.gather(-1, wanted[:, None])[:, 0].cpu().double(),
+            (rows.argmax(-1) == wanted).cpu(),
+            certainty(rows).cpu().double(),
+        )
+
+    def named(row: int, err: ValueError) -> ValueError:
+        owners = [job for job in jobs for _ in range(len(job.masked))]
+        return _told(owners[row], err)
+
+    number, length = truth.shape
+    for part, predicted in denoiser.in_batches(number, length, read, named):
+        for table, values in zip(found, predicted, strict=True):
+            table[part][masked[part]] = values
     first = 0
     for job in jobs:
         texts, start = slice(first, first + len(job.masked)), len(job.target.before)
         columns = slice(start, start + len(job.target))
         yield Predicted(*(each[texts, columns] for each in found))
         first = texts.stop
+
+
+def _told(job: _Job[T], err: ValueError) -> ValueError:
+    """Tell an estimator that it gets no answer: it knows the name of its query."""
+    try:
+        job.asking.throw(err)
+    except ValueError as named:
+        return named
+    return err

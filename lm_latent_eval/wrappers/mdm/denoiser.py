@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
+
+from lm_latent_eval.devices import widened
+from lm_latent_eval.memory import Room
+
+R = TypeVar("R")
 
 Logits: TypeAlias = Callable[[Tensor], Tensor]
 """Tokens (B, T), int64 -> scores (B, T, V) of what stands at each place."""
@@ -32,6 +37,7 @@ class Denoiser:
         device: Where tokens go.
         batch_size: Texts read together; None is as many as memory allows.
         most: The most that those are.
+        room: What memory was found to hold.
     """
 
     logits: Logits
@@ -41,6 +47,7 @@ class Denoiser:
     device: torch.device
     batch_size: int | None = None
     most: int = MOST_TEXTS
+    room: Room = field(default_factory=Room)
 
     @torch.inference_mode()
     def log_probs(self, tokens: Tensor, places: Tensor) -> Tensor:
@@ -81,6 +88,46 @@ class Denoiser:
         fitting = max(1, TABLE // (length * self.num_scores))
         return self.batch_size or min(self.most, fitting)
 
+    def in_batches(
+        self,
+        number: int,
+        length: int,
+        work: Callable[[slice], R],
+        named: Callable[[int, ValueError], ValueError],
+    ) -> Iterator[tuple[slice, R]]:
+        """Do work on rows of tokens, as many at a time as memory holds.
+
+        Args:
+            number: B.
+            length: T.
+            work: Does that of some rows.
+            named: Names the text of a row in an error.
+
+        Yields:
+            Rows and what came of them.
+
+        Raises:
+            ValueError: If a row by itself does not fit.
+        """
+
+        def refusal(row: int) -> ValueError:
+            return named(
+                row,
+                ValueError(
+                    f"{length} tokens do not fit into the memory of {self.device}: "
+                    "give max_length or another device"
+                ),
+            )
+
+        for rows, found in self.room.in_batches(
+            range(number),
+            self.size(length),
+            lambda rows: work(slice(rows[0], rows[-1] + 1)),
+            lambda _: length,
+            refusal,
+        ):
+            yield slice(rows[0], rows[-1] + 1), found
+
 
 def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
     """Return V, once it is seen that a prediction depends on what follows.
@@ -100,7 +147,7 @@ def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
             f"{name}: tokens of shape (B, T) give scores of shape (B, T, V); got "
             f"{tuple(scores.shape)} of {tuple(ids.shape)}"
         )
-    one, changed = scores[:, 0].double()
+    one, changed = widened(scores[:, 0])
     # Rows of a batch may be rounded differently.
     if torch.allclose(one, changed, rtol=1e-6, atol=1e-7):
         raise ValueError(

@@ -12,20 +12,22 @@ of the token that was drawn, and unsupervised classifier-free guidance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.streams import LANES, stream_key
 from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.scoring.texts import Query, named, naming
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.orders import RULES
-from lm_latent_eval.wrappers.mdm.texts import Cutter
+from lm_latent_eval.wrappers.mdm.texts import TokenCutter
 
 Asked = tuple[Query, GenerationOptions, list[int]]
 """What is to be written, and the tokens before it."""
@@ -34,7 +36,9 @@ Asked = tuple[Query, GenerationOptions, list[int]]
 class Writer:
     """Writes after contexts; those of one length together."""
 
-    def __init__(self, denoiser: Denoiser, cut: Cutter, options: MDMOptions) -> None:
+    def __init__(
+        self, denoiser: Denoiser, cut: TokenCutter, options: MDMOptions
+    ) -> None:
         """Take a model and how it writes."""
         self.denoiser, self.cut, self.options = denoiser, cut, options
         self.end = cut.tokenizer.eos_token_id
@@ -74,12 +78,19 @@ class Writer:
         hidden = torch.full((len(asked), length), self.denoiser.mask)
         after = torch.tensor(self.cut.after, dtype=torch.long).expand(len(asked), -1)
         tokens = torch.cat([given, hidden, after], dim=1)
+        size = len(asked), tokens.shape[1]
+
+        def named_row(row: int, err: ValueError) -> ValueError:
+            return named(asked[row][0], err)
+
         step = 0
         done: dict[int, str] = {}
         for first, last, steps in self._blocks(length):
             block = slice(start + first, start + last)
             for count in _shares(last - first, steps):
-                self._reveal(tokens, block, count, start, asked, step)
+                reveal = partial(self._reveal, tokens, block, count, start, asked, step)
+                for _ in self.denoiser.in_batches(*size, reveal, named_row):
+                    pass
                 step += 1
             for row, (query, how, _) in enumerate(asked):
                 if query.index not in done:
@@ -107,24 +118,26 @@ class Writer:
         start: int,
         asked: Sequence[Asked],
         step: int,
+        rows: slice = slice(None),
     ) -> None:
-        """Reveal so many tokens of a block in every text."""
+        """Reveal so many tokens of a block in some of the texts."""
+        tokens, asked = tokens[rows], asked[rows]
         places = torch.zeros_like(tokens, dtype=torch.bool)
         places[:, block] = tokens[:, block] == self.denoiser.mask
-        rows = self._log_probs(tokens, places, start)
+        log_p = self._log_probs(tokens, places, start)
         number = int(places[0].sum())
         chance = np.stack([self._chance(query, step, number) for query, *_ in asked])
         u = torch.from_numpy(chance).reshape(-1, 2)
         temperature = torch.tensor(
             [how.temperature for _, how, _ in asked], dtype=torch.float64
         ).repeat_interleave(number)
-        words = _drawn(rows, temperature, u[:, 0])
+        words = _drawn(log_p, temperature, u[:, 0])
         if self.options.remasking == "random":
             sure = u[:, 1]
         elif self.options.order == "confidence":  # in the token that was drawn
-            sure = rows.cpu().gather(-1, words[:, None])[:, 0].double()
+            sure = log_p.cpu().gather(-1, words[:, None])[:, 0].double()
         else:
-            sure = RULES[self.options.order](rows).double().cpu()
+            sure = RULES[self.options.order](log_p).cpu().double()
         words, sure = (each.reshape(len(asked), number) for each in (words, sure))
         kept = sure.topk(count, dim=-1).indices
         where = places.nonzero()[:, 1].reshape(len(asked), number)
@@ -182,9 +195,9 @@ def _drawn(rows: Tensor, temperature: Tensor, u: Tensor) -> Tensor:
     best = rows.argmax(-1).cpu()
     warm = temperature > 0
     if warm.any():
-        heat = temperature[warm, None].to(rows.device)
-        mass = (rows[warm.to(rows.device)].double() / heat).softmax(-1).cumsum(-1)
-        threshold = u[warm, None].contiguous().to(rows.device)
+        heat = sent(temperature[warm, None], rows.device)
+        mass = (widened(rows[warm.to(rows.device)]) / heat).softmax(-1).cumsum(-1)
+        threshold = sent_uniforms(u[warm, None].contiguous(), rows.device)
         found = torch.searchsorted(mass / mass[:, -1:], threshold, right=True)
         best[warm] = found[:, 0].cpu()
     return best

@@ -12,32 +12,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.mixed import LEAST, Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
+from lm_latent_eval.wrappers.network import no_probability
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.walk import Plan, Spot, Walk
+from lm_latent_eval.wrappers.tokens.walk import Spot, Walk, WalkPlan
 
-NEVER = (
-    "the network gives some token of every segmentation that was looked at a "
-    "probability of zero (a score of -inf), and log p has no number for that"
-)
+NEVER = "in every segmentation that was looked at"
 Method = BeamMarginalization | Exact | ImportanceSampling | Mixed | ParticleFilter
 
 
 @dataclass(frozen=True)
-class Estimator:
+class WalkEstimator:
     """One estimator of ``inference``, for walks."""
 
     name: str
     method: Method
-    plan: Plan
+    plan: WalkPlan
 
     @classmethod
-    def of(cls, options: TokensOptions) -> Estimator:
+    def of(cls, options: TokensOptions) -> WalkEstimator:
         """Choose what the options name.
 
         Raises:
@@ -45,19 +43,19 @@ class Estimator:
         """
         name, k = options.estimator, options.num_samples
         if name == "exact":
-            return cls(name, Exact(), Plan(None))
+            return cls(name, Exact(), WalkPlan(None))
         if name == "beam":
-            return cls(name, BeamMarginalization(k), Plan(k))
+            return cls(name, BeamMarginalization(k), WalkPlan(k))
         if name == "is":
-            return cls(name, ImportanceSampling(k), Plan(0, k))
+            return cls(name, ImportanceSampling(k), WalkPlan(0, k))
         if name == "smc":
             filters = ParticleFilter(k)
-            return cls(name, filters, Plan(0, k, filters.filters))
+            return cls(name, filters, WalkPlan(0, k, filters.filters))
         mixed = Mixed(k)
         return cls(
             name,
             mixed,
-            Plan(mixed.search.num_samples, mixed.sampling.num_samples),
+            WalkPlan(mixed.search.num_samples, mixed.sampling.num_samples),
         )
 
     def log_weights(self, walk: Walk) -> Tensor:
@@ -89,7 +87,7 @@ class Estimator:
         """
         possible = any(_log_p(walk, spot) > -math.inf for spot in walk.found)
         if not (possible or bool((walk.log_w > -math.inf).any())):
-            raise MissedSupportError(NEVER)
+            raise no_probability(NEVER)
         found = self.method.estimate(self.log_weights(walk), num_tokens)
         return self._bounded(found, walk)
 
@@ -150,7 +148,7 @@ def canonical(log_p: float, num_tokens: int, *, restores: bool = True) -> Estima
         MissedSupportError: If it has no probability.
     """
     if log_p == -math.inf:
-        raise MissedSupportError(NEVER)
+        raise no_probability(NEVER)
     found = torch.tensor([log_p], dtype=torch.float64)
     estimate = BeamMarginalization(1).estimate(found, num_tokens)
     bound = estimate.bound if restores else Bound.NONE
@@ -170,7 +168,7 @@ def shifted(estimate: Estimate, log_factor: float) -> Estimate:
     if not log_factor:
         return estimate
     if log_factor == -math.inf:
-        raise MissedSupportError(NEVER)
+        raise no_probability(NEVER)
     return replace(
         estimate,
         log_evidence=estimate.log_evidence + log_factor,
@@ -178,4 +176,4 @@ def shifted(estimate: Estimate, log_factor: float) -> Estimate:
     )
 
 
-__all__ = ["Estimator", "canonical", "shifted"]
+__all__ = ["WalkEstimator", "canonical", "shifted"]

@@ -47,6 +47,6 @@ def generate(
 def _next(logits: torch.Tensor, temperature: float, key: int, step: int) -> int:
     if temperature == 0:
         return int(logits.argmax())
-    mass = (logits.double().cpu() / temperature).softmax(-1).cumsum(-1)
+    mass = (logits.cpu().double() / temperature).softmax(-1).cumsum(-1)
     uniform = torch.tensor(uniforms(key, (0, step), 1)[0, 0])
     return int(torch.searchsorted(mass / mass[-1], uniform, right=True))

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import torch
 
+from lm_latent_eval.memory import Room
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.reading import call, check_finite, floating
 
@@ -40,7 +41,10 @@ class Scores:
 
 
 def score(
-    network: Network, wanted: Sequence[tuple[Tokens, Tokens]], most: int | None
+    network: Network,
+    wanted: Sequence[tuple[Tokens, Tokens]],
+    most: int | None,
+    room: Room,
 ) -> list[Scores]:
     """Score tokens after what is given.
 
@@ -48,9 +52,13 @@ def score(
         network: What gives tokens their probability.
         wanted: What is given, and tokens after it; at least one of each.
         most: Sequences that are read together; None is as many as memory allows.
+        room: What memory was found to hold.
 
     Returns:
         Scores of the tokens.
+
+    Raises:
+        ValueError: If one sequence by itself does not fit into memory.
     """
     whole = sorted({given + tokens for given, tokens in wanted})
     # In this order what a sequence is the beginning of stands right after it.
@@ -62,15 +70,26 @@ def score(
     for given, tokens in wanted:
         longer = reader[given + tokens]
         first[longer] = min(first.get(longer, len(longer)), len(given))
+
+    def work(sequences: Sequence[Tokens]) -> list[Scores]:
+        return list(_pass(network, sequences, first))
+
+    def refusal(sequence: Tokens) -> ValueError:
+        return ValueError(
+            f"{len(sequence)} tokens do not fit into the memory of {network.device}: "
+            "give max_length or another device"
+        )
+
     found: dict[Tokens, Scores] = {}
     for batch in _batches(network, sorted(first, key=len, reverse=True), most):
-        found.update(zip(batch, _pass(network, batch, first), strict=True))
+        for read, scored in room.in_batches(batch, len(batch), work, len, refusal):
+            found.update(zip(read, scored, strict=True))
     scores = []
     for given, tokens in wanted:
         longer = reader[given + tokens]
-        start, scored = len(given) - first[longer], found[longer]
+        start, whole_row = len(given) - first[longer], found[longer]
         part = slice(start, start + len(tokens))
-        scores.append(Scores(scored.log_p[part], scored.greedy[part]))
+        scores.append(Scores(whole_row.log_p[part], whole_row.greedy[part]))
     return scores
 
 
@@ -86,7 +105,7 @@ def _batches(
 
 @torch.inference_mode()
 def _pass(
-    network: Network, sequences: list[Tokens], first: dict[Tokens, int]
+    network: Network, sequences: Sequence[Tokens], first: dict[Tokens, int]
 ) -> Iterator[Scores]:
     """Yield scores of what follows the first tokens of each sequence."""
     longest = max(map(len, sequences)) - 1
@@ -100,7 +119,7 @@ def _pass(
         check_finite(network, after.logsumexp(-1))
         log_p = after.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
         greedy = after.argmax(-1) == wanted
-        yield Scores(tuple(log_p.double().tolist()), tuple(greedy.tolist()))
+        yield Scores(tuple(log_p.tolist()), tuple(greedy.tolist()))
 
 
 __all__ = ["Scores", "score"]

@@ -56,7 +56,7 @@ class Reading:
         device = self.logits.device
         at = sent(torch.from_numpy(rows), device)
         logits = self.logits[at, sent(torch.from_numpy(tokens), device)]
-        return (logits - self.normaliser[at]).double().cpu()
+        return (logits - self.normaliser[at]).cpu().double()
 
     def log_p_of_any(self, row: int, tokens: Tensor) -> float:
         """Return log p that one of some tokens follows a row, nats."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from tqdm import tqdm
 
-from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer
@@ -19,7 +19,8 @@ from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.continuations import Continuations
 from lm_latent_eval.wrappers.tokens.encoding import Encoding
-from lm_latent_eval.wrappers.tokens.estimators import Estimator, canonical, shifted
+from lm_latent_eval.wrappers.tokens.estimating import continuation, windows
+from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator
 from lm_latent_eval.wrappers.tokens.generation import generate
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
@@ -77,7 +78,7 @@ class TokensScorer:
             most_rows=parse_batch_size(max_batch_size),
         )
         plain = options.estimator == "canonical"
-        self._estimator = None if plain else Estimator.of(options)
+        self._estimator = None if plain else WalkEstimator.of(options)
 
     @property
     def mass(self) -> Mass:
@@ -162,20 +163,9 @@ class TokensScorer:
     ) -> Answer:
         """Put the windows of a text together."""
         plain = [scores[piece.scored] for piece in pieces]
-        if self._estimator is None:
-            restores = self._whole_texts.restores(query.text)
-            parts = [
-                canonical(one.total, len(one.log_p), restores=restores) for one in plain
-            ] or [Estimate.exact(0.0, num_tokens=0, estimator="canonical")]
-        else:
-            # Special tokens that stand before a text are not summed over.
-            parts = [
-                shifted(
-                    self._estimator.estimate(walk, len(one.log_p)),
-                    math.fsum(one.log_p[: piece.leading]),
-                )
-                for piece, walk, one in zip(pieces, walks, plain, strict=True)
-            ]
+        canonical_only = self._estimator is None
+        restores = canonical_only and self._whole_texts.restores(query.text)
+        parts = windows(self._estimator, pieces, plain, walks, restores=restores)
         return Answer(
             query.index,
             Estimate.product(parts),
@@ -206,7 +196,9 @@ class TokensScorer:
                 for query, one in zip(some, asked, strict=True):
                     plain = scores.get(one.plain.scored)
                     with naming(query):
-                        estimate = self._after(query, one, plain, walks)
+                        estimate = continuation(
+                            self._estimator, query, one, plain, walks
+                        )
                     yield Answer(
                         query.index,
                         estimate,
@@ -234,38 +226,6 @@ class TokensScorer:
         }
         found = self._walks([*sums.values()], [name for name, _ in sums], scores)
         return dict(zip(sums, found, strict=True))
-
-    def _after(
-        self,
-        query: Query,
-        one: Continuation,
-        plain: Scores | None,
-        walks: Mapping[Hashable, Walk],
-    ) -> Estimate:
-        """Return log p of a text after its context.
-
-        Args:
-            query: Which.
-            one: The same as tokens.
-            plain: What ``--model hf`` makes of it; None of a text without tokens.
-            walks: Through what is summed.
-        """
-        size = len(one.plain.tokens)
-        if not query.text and not size:
-            return Estimate.exact(0.0, num_tokens=0)
-        if self._estimator is None and plain is not None:
-            estimate = canonical(plain.total, size)
-            return replace(estimate, bound=Bound.NONE) if query.context else estimate
-        if self._estimator is None or one.whole is None:
-            raise ValueError(
-                "no canonical token is the continuation's own, the last one of its "
-                "context writes it, too; leave out estimator=canonical"
-            )
-        whole = walks[query.name, one.whole]
-        if one.context is None:
-            return self._estimator.estimate(whole, size)
-        context = walks[query.name, one.context]
-        return self._estimator.difference(whole, context, size)
 
     # -- generation -------------------------------------------------------------------
 

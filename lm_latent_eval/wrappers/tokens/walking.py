@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.memory import Room
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens import passes
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
@@ -17,13 +18,13 @@ from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
 from lm_latent_eval.wrappers.tokens.pieces import Piece
 from lm_latent_eval.wrappers.tokens.proposals import (
     LookAhead,
-    NextToken,
-    Proposal,
+    PathProposal,
+    TemperedNextToken,
     Unigram,
     frequencies,
 )
 from lm_latent_eval.wrappers.tokens.search import search
-from lm_latent_eval.wrappers.tokens.walk import Plan, Stretch, Walk
+from lm_latent_eval.wrappers.tokens.walk import Stretch, Walk, WalkPlan
 
 ROWS = 256
 """Sequences that the network goes on with together, where no batch size is given."""
@@ -52,11 +53,14 @@ class Walker:
         self._network, self._options = network, options
         self._batch_size = batch_size
         self._rows = batch_size or most_rows or ROWS
+        self._room_of_passes, self._room_of_walks = Room(), Room()
 
     def scores(self, pieces: Sequence[Piece]) -> dict[tuple[Tokens, Tokens], Scores]:
         """Score canonical segmentations, equal ones once."""
         wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
-        found = passes.score(self._network, wanted, self._batch_size)
+        found = passes.score(
+            self._network, wanted, self._batch_size, self._room_of_passes
+        )
         return dict(zip(wanted, found, strict=True))
 
     def walk(
@@ -64,7 +68,7 @@ class Walker:
         pieces: Sequence[Piece],
         names: Sequence[str],
         scores: Mapping[tuple[Tokens, Tokens], Scores],
-        plan: Plan,
+        plan: WalkPlan,
     ) -> list[Walk]:
         """Search and draw segmentations.
 
@@ -75,7 +79,8 @@ class Walker:
             plan: How many.
 
         Raises:
-            ValueError: If ``exact`` would have too many; the error names the text.
+            ValueError: If ``exact`` would have too many, or a text does not fit into
+                memory; the error names the text.
         """
         if self._options.estimator == "exact":
             self._check_size(pieces, names)
@@ -91,16 +96,32 @@ class Walker:
             range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
         )
         walks: dict[int, Walk] = {}
-        while order:
-            batch = self._together(order, stretches)
-            found = search(
+
+        def work(places: Sequence[int]) -> list[Walk]:
+            return search(
                 self._network,
-                [stretches[n] for n in batch],
+                [stretches[n] for n in places],
                 plan,
                 self._proposal,
-                [stream_key(self._options.seed, f"\0{names[n]}") for n in batch],
+                [stream_key(self._options.seed, f"\0{names[n]}") for n in places],
             )
-            walks.update(zip(batch, found, strict=True))
+
+        def size(place: int) -> int:
+            return len(pieces[place].given) + len(pieces[place].tokens)
+
+        def refusal(place: int) -> ValueError:
+            return ValueError(
+                f"{names[place]}: {size(place)} tokens with num_samples="
+                f"{self._options.num_samples} do not fit into the memory of "
+                f"{self._network.device}: give fewer samples or another device"
+            )
+
+        while order:
+            batch = self._together(order, stretches)
+            for some, found in self._room_of_walks.in_batches(
+                batch, len(batch), work, size, refusal
+            ):
+                walks.update(zip(some, found, strict=True))
             order = order[len(batch) :]
         return [walks[n] for n in range(len(pieces))]
 
@@ -120,10 +141,10 @@ class Walker:
         size = len(stretches[order[0]].given)
         return [n for n in order[:texts] if len(stretches[n].given) == size]
 
-    def _proposal(self, stretch: Stretch) -> Proposal:
+    def _proposal(self, stretch: Stretch) -> PathProposal:
         temperature = self._options.temperature
         if self._options.proposal == "lm":
-            return NextToken(temperature)
+            return TemperedNextToken(temperature)
         if self._options.proposal == "ahead":
             return LookAhead(stretch.lattice, stretch.log_rest, temperature)
         return Unigram(stretch.lattice, self._frequencies, temperature)

@@ -18,7 +18,10 @@ from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import sequences, training
-from lm_latent_eval.distortion.learners.architectures import Configuration, Pretrained
+from lm_latent_eval.distortion.learners.architectures import (
+    Configuration,
+    PretrainedStart,
+)
 from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
 from lm_latent_eval.distortion.learners.history import History
@@ -26,7 +29,7 @@ from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
-from lm_latent_eval.durable import only_writer
+from lm_latent_eval.resuming.one_writer import only_writer
 from tests.distortion.languages.tiny import hmm
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, Double, draw
 
@@ -356,7 +359,7 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     options = TrainingOptions(epochs=3, learning_rate=0.01, batch_size=16)
     history = train_learner(
         tmp_path / "second",
-        Pretrained(tmp_path / "first"),
+        PretrainedStart(tmp_path / "first"),
         data,
         data,
         options,

@@ -114,9 +114,9 @@ def test_beam_is_a_bound_and_becomes_exact(case, which):
         if which != "adapted":
             return proposal.log_prob(q, chains)[0]
         following = p.follow(chains)
-        vectors, context = following.contexts()
+        versions, context = following.contexts()
         place = torch.arange(context.shape[-1])
-        log_psi = q.steps.tilt(place, vectors[context[0]].transpose(0, 1))
+        log_psi = q.steps.tilt(place, versions.vectors[context[0]].transpose(0, 1))
         return (following.log_prob().sum(-1) + log_psi.double().sum(0))[0]
 
     ranks = rank(chains)

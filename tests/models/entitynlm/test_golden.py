@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.entitynlm.following import Factors
-from lm_latent_eval.models.entitynlm.unfolding import Unfolding
+from lm_latent_eval.models.entitynlm.unfolding import Unfolding, mentions
 from tests.models.entitynlm import reference
 from tests.models.entitynlm.space import best_chains, every_chain
 
@@ -69,9 +69,11 @@ def test_hidden_states_and_slots(case):
         begin = type(chains)(*(x[..., :t] for x in chains))
         state = model.advance(model.encode(batch.piece(0, t)), begin)
         next_one = model.encode(batch.piece(t, t + 1), state)
-        memory = (
-            Unfolding.after(state, 1).settled(next_one.steps, zero == 0, zero).memory
-        )
+        walk = Unfolding.after(state, 1)
+        mentioned, most = mentions(walk.entity)
+        walk = walk.roomy(most)
+        walk.settle(next_one.steps, mentioned, zero)
+        memory = walk.memory
         number = golden_slots["num_embeddings"]
         assert memory.count.item() == number - 1
         slots = torch.tensor(golden_slots["embeddings"], dtype=torch.float64)

@@ -125,8 +125,8 @@ def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(mode
     chains = every_chain(len(text), MAX_LENGTH)
     encoded, q = model.encode(tiny.batch([text])), model.proposal("adapted")
     following = encoded.follow(chains)
-    vectors, which = following.contexts()
-    tangents = []
+    versions, which = following.contexts()
+    vectors, tangents = versions.vectors, []
     for at in (0, 1):
         with torch.enable_grad():
             hidden = encoded.hidden[0].detach()
@@ -354,14 +354,32 @@ def test_chains_share_the_scores_of_words(model, monkeypatch):
     for samples in (1, 200):
         chains = q.sample(q.encode(tiny.batch([text])), Streams([1], samples), samples)
         encoded = model.encode(tiny.batch([text]))
-        vectors, which = encoded.follow(chains.latents).contexts()
-        mark = fingerprints(vectors)[which[0]]
+        versions, which = encoded.follow(chains.latents).contexts()
+        mark = fingerprints(versions.vectors)[which[0]]
         pairs = sum(len(of_token.unique()) for of_token in mark.unbind(1))
         rows = rows_of_words(monkeypatch)
         model.log_joint(encoded, chains.latents)
         monkeypatch.undo()
         assert sum(rows) == min(pairs, len(text) + len(mark.unique()))
         assert (sum(rows) < pairs) == (samples > 1)
+
+
+def test_versions_of_slots_are_sums_of_states(model):
+    """In pieces, so that some slots began before the text at hand."""
+    q, text = model.proposal("prior"), [4, 5, 4, 4, 1, 5]
+    first, then = tiny.batch([text]).piece(0, 3), tiny.batch([text]).piece(3, 6)
+    chains = q.sample(q.encode(first), Streams([1], 50), 50).latents
+    state = model.advance(model.encode(first), chains)
+    encoded, before = model.encode(then, state), q.advance(q.encode(first), chains)
+    chains = q.sample(q.encode(then, before), Streams([2], 50), 50).latents
+    versions, _ = encoded.follow(chains).contexts()
+    assert versions.rank.max() > 0, "premise: slots that moved more than once"
+    every = torch.arange(len(versions.vectors))
+    sums = versions.terms(every)
+    owner = torch.bucketize(torch.arange(len(sums.of)), sums.start, right=True) - 1
+    parts = sums.weight[:, None] * versions.term(sums.of)
+    found = torch.zeros_like(versions.vectors).index_add(0, owner, parts)
+    torch.testing.assert_close(found, versions.vectors, **EXACTLY)
 
 
 def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
@@ -390,7 +408,8 @@ def test_next_token_is_the_ratio_of_prefixes(model):
     log_w = model.log_joint(encoded, chains)
     state = model.advance(encoded, chains)
     after = Particles(state, None, log_w, log_w, log_w.long())
-    predicted = after.next_token(model, torch.tensor([p[-1] for p in prefixes]))
+    last = torch.tensor([p[-1] for p in prefixes])
+    predicted = after.ahead(model, last).next_token(model)
     assert predicted.shape == (2, model.config.num_words)
     longer = every_chain(4, MAX_LENGTH)
     for b, prefix in enumerate(prefixes):

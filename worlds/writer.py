@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lm_latent_eval.demo.dice import Dice
-from lm_latent_eval.demo.document import Mention, tokenize
-from lm_latent_eval.demo.entities import PRONOUNS, Entity, capitalised
-from lm_latent_eval.demo.fillers import ASIDES, BANKS, CONNECTIVES
-from lm_latent_eval.demo.graph import Triple, forward
-from lm_latent_eval.demo.templates import CONTINUATIONS, REMARKS, SENTENCES, SLOT
+from lm_latent_eval.demo import Mention, tokenize
+from worlds.dice import Dice
+from worlds.entities import PRONOUNS, Entity, capitalised
+from worlds.fillers import ASIDES, BANKS, CONNECTIVES
+from worlds.graph import Triple, forward
+from worlds.templates import CONTINUATIONS, REMARKS, SENTENCES, SLOT
 
 Edges = Mapping[str, Mapping[str, Sequence[str]]]  # subject -> relation -> objects
 

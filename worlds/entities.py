@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from lm_latent_eval.demo.dice import Dice, words
+from worlds.dice import Dice, words
 
 PRONOUNS = {
     "f": {"he": "she", "him": "her", "his": "her"},

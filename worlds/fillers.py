@@ -1,6 +1,6 @@
 """Words to choose from, connectives, and sentences that mention nobody."""
 
-from lm_latent_eval.demo.dice import words
+from worlds.dice import words
 
 # "[name]" in a template stands for any one of these words.
 BANKS = {

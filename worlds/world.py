@@ -10,15 +10,12 @@ Two things are kept out of the training texts, so that knowing the graph can hel
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
-from lm_latent_eval.demo.dice import Dice
-from lm_latent_eval.demo.document import Document, raw_text
-from lm_latent_eval.demo.entities import Entity, invent, literal
-from lm_latent_eval.demo.graph import Triple, backward, forward, relate
-from lm_latent_eval.demo.writer import Paragraph, write
-
-Split = Literal["train", "dev", "test"]
+from lm_latent_eval.demo import SPLITS, Document, Split
+from worlds.dice import Dice
+from worlds.entities import Entity, invent, literal
+from worlds.graph import Triple, backward, forward, relate
+from worlds.writer import Paragraph, write
 
 SIZES: dict[Split, int] = {"train": 3000, "dev": 200, "test": 200}
 RESERVED = {
@@ -33,6 +30,7 @@ RESERVED = {
     "prize": 1,
 }
 WITHHELD_SHARE = 0.15  # of the facts between entities that are not reserved
+CLINGING = frozenset(".,;:!?)")
 LENGTHS = (2, 3, 3, 4, 4, 4, 5, 5, 5)  # sentences
 MINIMUM_SENTENCES = 2
 MINIMUM_MENTIONS = 3
@@ -62,14 +60,12 @@ class World:
 
     def documents(self, split: Split) -> list[Document]:
         """Return the texts of a split; no text occurs in two splits, or twice."""
-        if split not in SIZES:
-            raise ValueError(f"split is {split!r}; expected one of {list(SIZES)}")
         return self._corpus[split]
 
     @cached_property
     def _corpus(self) -> dict[Split, list[Document]]:
         taken: set[str] = set()
-        return {split: _write_split(self, split, taken) for split in SIZES}
+        return {split: _write_split(self, split, taken) for split in SPLITS}
 
 
 def generate(seed: int = 0) -> World:
@@ -127,20 +123,29 @@ def _write_split(world: World, split: Split, taken: set[str]) -> list[Document]:
         else:
             start = dice.weighted(starts, fame)
         text = write(dice, world.cast, edges, start, dice.pick(LENGTHS))
-        document = _document(f"{split}-{len(documents):04d}", text)
-        raw = raw_text(document)
+        raw = raw_text(text.tokens)
         long_enough = (
             text.num_sentences >= MINIMUM_SENTENCES
             and len(text.mentions) >= MINIMUM_MENTIONS
         )
         if long_enough and raw not in taken:
             taken.add(raw)
-            documents.append(document)
+            name = f"{split}-{len(documents):04d}"
+            documents.append(_document(name, raw, text))
     return documents
 
 
-def _document(name: str, text: Paragraph) -> Document:
+def raw_text(tokens: Iterable[str]) -> str:
+    """Return a text as one would write it; ``tokenize`` gives its tokens back."""
+    text = ""
+    for token in tokens:
+        text += token if not text or token in CLINGING else f" {token}"
+    return text
+
+
+def _document(name: str, raw: str, text: Paragraph) -> Document:
     return Document(
+        text=raw,
         id=name,
         tokens=text.tokens,
         mentions=text.mentions,

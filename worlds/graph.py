@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lm_latent_eval.demo.dice import Dice
-from lm_latent_eval.demo.entities import GENRES, Entity, literal
+from worlds.dice import Dice
+from worlds.entities import GENRES, Entity, literal
 
 Triple = tuple[str, str, str]
 

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lm_latent_eval.demo import sentences_people, sentences_things
+from worlds import sentences_people, sentences_things
 
 GROUPS = {"work": ("book", "film", "song")}
 SLOT = re.compile(r"\{(?P<who>[sop])(?::(?P<form>\w+))?\}|\[(?P<bank>\w+)\]")

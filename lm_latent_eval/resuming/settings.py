@@ -1,0 +1,75 @@
+"""What results depend on, beside them: only the same is gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+Settings = dict[str, Any]
+"""As JSON takes it."""
+
+
+class FormatError(ValueError):
+    """Results in the format of another version."""
+
+
+def differences(theirs: Settings, ours: Settings) -> str:
+    """Say which settings differ, and how; "" if none does.
+
+    Example:
+        >>> differences({"seed": 0, "unk": None}, {"seed": 1, "unk": None})
+        'seed is 0 there and 1 here'
+    """
+    found = []
+    for key in sorted(theirs | ours):
+        there, here = theirs.get(key), ours.get(key)
+        if isinstance(there, dict) and isinstance(here, dict):
+            inner = differences(there, here)
+            found += [f"{key}.{each}" for each in inner.split("; ") if each]
+        elif there != here:
+            found.append(f"{key} is {there} there and {here} here")
+    return "; ".join(found)
+
+
+def check_format(where: Path, settings: Settings, expected: int) -> None:
+    """Refuse the results of another version.
+
+    Raises:
+        FormatError: If they are.
+    """
+    if (there := settings.get("format", 1)) != expected:
+        raise FormatError(
+            f"{where} is in format {there}, written by another version of "
+            f"lm-latent-eval; this one reads format {expected}: run the command again, "
+            "with another path for its output"
+        )
+
+
+def parsed(content: bytes, having: str | None) -> Settings:
+    """Parse settings.
+
+    Raises:
+        ValueError: If they are none, or lack a name that they have to have.
+    """
+    try:
+        settings = json.loads(content)
+    except RecursionError as err:
+        raise ValueError("it is nested too deeply") from err
+    if not isinstance(settings, dict) or (having and having not in settings):
+        raise ValueError(f"it names no {having or 'settings'}")
+    return settings
+
+
+def refuse_others(where: Path, theirs: Settings, ours: Settings, kind: str) -> None:
+    """Refuse to go on with what was found with other settings.
+
+    Raises:
+        ValueError: If other settings are asked for now.
+    """
+    ours = json.loads(json.dumps(ours))  # tuples are lists there
+    if different := differences(theirs, ours):
+        raise ValueError(
+            f"{where} is of another {kind} ({different}): repeat its settings to go "
+            "on with it, or give the output another path to start anew"
+        )

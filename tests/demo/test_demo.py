@@ -1,0 +1,44 @@
+"""The demonstration corpus as users get it."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from lm_latent_eval import demo
+from lm_latent_eval.demo.__main__ import main
+
+FILES = {
+    "train.jsonl": "98fc74e97562593643a14b386a84fbed49e000495c9ed9aa1ddb1deb12186722",
+    "dev.jsonl": "6c70f0ca8b4e6b707cde5d09fc8c36898a7b1c5d369e2bb6d8c2a5bde656df20",
+    "test.jsonl": "4ee852a846d3d7db41b5f6bac492a4284b5fa9fb49e21914303ff78b24a07094",
+    "knowledge.json": (
+        "ae996f5d2ae22b2a9bf5752a1430389630f579f62c2a594ee23a0041afbc0321"
+    ),
+}
+
+
+def test_the_command_writes_the_same_files_everywhere(tmp_path, capsys):
+    main(["--out", str(tmp_path / "new")])
+    written = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    digests = {name: hashlib.sha256(b).hexdigest() for name, b in written.items()}
+    assert digests == FILES
+    shown = capsys.readouterr().out
+    assert "3000 documents" in shown
+    assert "854 facts about 334 entities" in shown
+
+
+def test_the_command_says_where_the_model_is(capsys):
+    main(["--checkpoint"])
+    assert (Path(capsys.readouterr().out.rstrip("\n")) / "model.safetensors").is_file()
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match=r"'valid'.*'train', 'dev', 'test'"):
+        demo.documents("valid")
+
+
+def test_who_reads_may_change_what_was_read():
+    document = demo.documents("dev")[0]
+    document["tokens"].clear()
+    assert demo.documents("dev")[0]["tokens"]

@@ -1,0 +1,137 @@
+"""Networks read what a device holds: batches that do not fit are halved, and go on."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+
+import pytest
+import torch
+
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.score_functions import CausalLMScorer
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
+from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from tests import tiny_causal
+from tests.rounding import agree
+from tests.wrappers.cot import tiny as tiny_cot
+from tests.wrappers.mdm import tiny as tiny_mdm
+
+NUMBER = 16
+"""Texts, which are asked for together."""
+
+
+LETTERS = ["".join("ab"[int(bit)] for bit in f"{16 + n:b}") for n in range(NUMBER)]
+
+
+def queries(*texts, context=""):
+    return [
+        Query(n, f"text/{n}", texts[n % len(texts)], context) for n in range(NUMBER)
+    ]
+
+
+def of_tokens(network, rows, **options):
+    more = {"num_samples": 4, "seed": 1, **options}
+    scorer = Tokens(network).scorer(more, batch_size=rows, quiet=True)
+    return lambda: list(scorer.score_texts(queries(*LETTERS)))
+
+
+def of_mdm(network, rows, **options):
+    more = {"num_samples": 4, "seed": 1, **options}
+    scorer = MaskedDiffusion(network).scorer(more, batch_size=rows, quiet=True)
+    return lambda: list(scorer.score_texts(queries("the fox saw", "a fox saw .")))
+
+
+def unmasking(network, rows):
+    scorer = MaskedDiffusion(network).scorer({"seed": 1}, batch_size=rows, quiet=True)
+    how = GenerationOptions((), 4, 1.0)
+    asked = [(query, how) for query in queries("", context="the fox")]
+    return lambda: sorted(scorer.generate(asked))
+
+
+def of_cot(network, rows, **options):
+    more = {"num_samples": 6, "close": "forced", "seed": 1, **options}
+    scorer = tiny_cot.scorer(network, rows=rows, questions=NUMBER, **more)
+    asked = [
+        Query(n, f"text/{n // 2}", (" c", " a a")[n % 2], "a b") for n in range(NUMBER)
+    ]
+    return lambda: list(scorer.score_continuations(asked))
+
+
+def of_causal_lm(network, rows):
+    scorer = CausalLMScorer(network.model, network.tokenizer, batch_size=rows)
+    return lambda: scorer(LETTERS)
+
+
+def letters():
+    return tiny_causal.network(tiny_causal.letters())
+
+
+WRAPPERS = {
+    "tokens canonical": (letters, functools.partial(of_tokens, estimator="canonical")),
+    "tokens mixed": (letters, functools.partial(of_tokens, estimator="mixed")),
+    "mdm elbo": (tiny_mdm.network, functools.partial(of_mdm, estimator="elbo")),
+    "mdm is": (tiny_mdm.network, functools.partial(of_mdm, estimator="is")),
+    "mdm generation": (tiny_mdm.network, unmasking),
+    "cot": (tiny_cot.network, of_cot),
+    "cot hinted": (tiny_cot.network, functools.partial(of_cot, proposal="hinted")),
+    "causal LM": (letters, of_causal_lm),
+}
+
+
+def in_order(found):
+    """Scorers answer in any order."""
+    answered = found and isinstance(found[0], Answer)
+    return sorted(found, key=lambda answer: answer.index) if answered else found
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """Make a network that holds a number of rows at a time; return what was tried."""
+
+    def limit(network, rows):
+        forward, tried = network.model.forward, []
+
+        @functools.wraps(forward)
+        def limited(*args, **kwargs):
+            ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+            tried.append(len(ids))
+            if len(ids) > rows:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(network.model, "forward", limited)
+        return tried
+
+    return limit
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_out_of_memory_halves_the_batch(name, small_memory, caplog):
+    make, scoring = WRAPPERS[name]
+    network = make()
+    expected = scoring(network, 4)()
+    tried = small_memory(network, rows=6)
+    run = scoring(network, 64)
+    with caplog.at_level(logging.WARNING):
+        assert agree(in_order(run()), in_order(expected))
+    assert re.search(r"out of memory with \d+ at a time; \d+ fit", caplog.text)
+    assert max(tried) > 6, "premise: more was tried than memory holds"
+    before = len(tried)
+    assert agree(in_order(run()), in_order(expected))
+    assert max(tried[before:]) <= 6, "what does not fit is not tried again"
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_what_does_not_fit_by_itself_is_named(name, small_memory):
+    make, scoring = WRAPPERS[name]
+    network = make()
+    run = scoring(network, 64)
+    small_memory(network, rows=0)
+    with pytest.raises(ValueError, match="not fit into the memory of cpu") as found:
+        run()
+    canonical = name.startswith("tokens")  # scored first, equal ones of texts together
+    assert canonical or "text" in str(found.value)
