@@ -8,7 +8,7 @@ import torch
 from lm_latent_eval.inference import estimator_named
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import ReadsOnce, WholeText
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -45,7 +45,7 @@ def options(**kwargs) -> GenerationOptions:
 @pytest.mark.parametrize(("name", "estimator"), CASES)
 def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
     """Those of the context, the one before it, and those that are written."""
-    found = load(written(name, tmp_path))
+    found = load_checkpoint(written(name, tmp_path))
     given = {"proposal": OWN_NETWORK.get(name), "num_samples": 10}
     chosen = ScoringOptions.parse(estimator=estimator, **given)
     scorer = Scorer(found, chosen, quiet=True)
@@ -107,7 +107,7 @@ def test_what_was_read_ahead_changes_nothing(name):
 
 
 def test_a_text_that_ends_moves_no_other(tmp_path):
-    found = load(written("kglm", tmp_path))
+    found = load_checkpoint(written("kglm", tmp_path))
     chosen = ScoringOptions.parse(estimator="is", num_samples=10)
     scorer = Scorer(found, chosen, quiet=True)
     lengths = (1, 5, 2, 8)
