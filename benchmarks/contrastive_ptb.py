@@ -37,7 +37,7 @@ from lm_latent_eval.models.rnn.training import train_rnn
 from lm_latent_eval.models.srnn.training import train_srnn
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.noise import NoiseChannel
-from lm_latent_eval.training.options import Margin, Options, SRNNSize
+from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
 
 LEVELS = (0.1, 0.3, 0.5)
 BIT = math.log(2)
@@ -153,7 +153,7 @@ def srnn(
             min_count=1,
             already_cut=True,
             size=SRNNSize(size),
-            margin=Margin(level / 100),
+            margin=MarginObjective(level / 100),
             options=Options(epochs=epochs, batch_size=SRNN.batch_size),
         )
     return latent(directory)

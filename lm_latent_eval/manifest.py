@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.durable import replacing, write_text
-from lm_latent_eval.values import Rules, Text, Whole, check
+from lm_latent_eval.values import Matching, Rules, Whole, check
 
 FILE_NAME = "manifest.json"
 FORMAT = "lm-latent-eval-manifest-1"
@@ -46,7 +46,7 @@ class Entry:
     """In bytes."""
 
 
-_RULES: Rules = {"sha256": Text("[0-9a-f]{64}", "64 hex digits"), "size": Whole(0)}
+_RULES: Rules = {"sha256": Matching("[0-9a-f]{64}", "64 hex digits"), "size": Whole(0)}
 _UNREADABLE = (
     OSError,
     ValueError,

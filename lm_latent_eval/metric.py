@@ -105,7 +105,7 @@ def present(values: Sequence[Any], name: str) -> Sequence[Any]:
     return values
 
 
-def whole(counts: Sequence[float], name: str, *, least: int = 0) -> list[int]:
+def whole_counts(counts: Sequence[float], name: str, *, least: int = 0) -> list[int]:
     """Return a column of counts as integers.
 
     ``evaluate`` would cut off what is behind the point of a column of integers, so

@@ -91,7 +91,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Text:
+class Matching:
     """A text of a certain form."""
 
     pattern: str

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lm_latent_eval.devices import moved
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.latent import LatentLearner
@@ -30,7 +31,7 @@ from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import Part, Trainer
 from lm_latent_eval.wrappers.mdm import training as mdm_training
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.distortion.learners import tiny_rnng
 from tests.test_laws import TINY_MODELS, UNNORMALISED
@@ -63,8 +64,7 @@ def of_models() -> Iterator[tuple[str, Run]]:
     """List models of the latent interface."""
     for name, tiny in TINY_MODELS.items():
         with simulated_device():
-            case = tiny.case()
-            case.model.to(SIMULATED)
+            case = tiny.case().on(SIMULATED)
         proposal = case.proposal()
         stepwise = proposal
         if isinstance(proposal, WholeText):
@@ -92,7 +92,7 @@ def _contexts(case: Case, method: Any, proposal: Any) -> None:
     text = case.some_words(WORDS)
     batch, begin = case.batch([text, text]), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
-    read.next_token(case.model, batch.targets[:, -1]).cpu()
+    read.ahead(case.model, batch.targets[:, -1]).next_token(case.model).cpu()
 
 
 def of_wrappers() -> Iterator[tuple[str, Run]]:
@@ -101,13 +101,13 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
         causal = tiny_causal.network(tiny_causal.letters())
         thinking, masked = tiny_cot.network(), tiny_mdm.network()
         for network in (causal, thinking, masked):
-            network.model.to(SIMULATED)
+            moved(network.model, SIMULATED)
     texts = [Query(n, f"text/{n}", "ab" * WORDS) for n in range(2)]
     for estimator in ("canonical", "exact", "beam", "is", "mixed", "smc"):
         options = {"estimator": estimator, "num_samples": SAMPLES}
 
         def tokens(options: dict[str, Any] = options) -> None:
-            list(Tokens(causal).scorer(options, quiet=True).score_texts(texts))
+            list(SegmentedLM(causal).scorer(options, quiet=True).score_texts(texts))
 
         yield f"tokens {estimator}", tokens
 

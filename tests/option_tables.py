@@ -47,7 +47,7 @@ TRAINED = {
     "nklm": (training.NKLMSize,),
     "lstm": (training.LSTMSize,),
     "rnn": (training.RNNSize,),
-    "srnn": (training.SRNNSize, training.Margin),
+    "srnn": (training.SRNNSize, training.MarginObjective),
     "mdm": (training.MDMSize,),
 }
 
@@ -106,7 +106,7 @@ def page() -> str:
             *_table(training.Options),
             *(line for name, of in TRAINED.items() for line in _trained(name, *of)),
             "\n### `tune`\n",
-            *_table(training.Budget),
+            *_table(training.FitBudget),
             "",
         ]
     )

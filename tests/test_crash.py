@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.study.layout import Layout, Learners
 from lm_latent_eval.distortion.study.plan import DistortionPlan
@@ -184,7 +184,7 @@ def test_distort_study(tmp_path):
     for learner in Learners(DistortionPlan.read(PLAN)).all:
         for kind in ("test", "text"):
             found, expected = (
-                Scores.open(layout.scores(learner, kind)).columns()
+                ScoresFolder.open(layout.scores(learner, kind)).columns()
                 for layout in layouts
             )
             for name, column in vars(expected).items():

@@ -15,7 +15,7 @@ from lm_latent_eval.resuming import folder
 from lm_latent_eval.resuming.journal import Journal, appending, remove, whole_lines
 from lm_latent_eval.resuming.one_writer import LOCK_FILE, BusyError, only_writer
 from lm_latent_eval.resuming.settings import FormatError
-from lm_latent_eval.resuming.state import State
+from lm_latent_eval.resuming.state import StateFile
 
 # -- one writer ----------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ def test_a_journal_is_removed_when_nobody_writes_it(tmp_path):
 
 
 def test_a_state_replaces_the_one_before(tmp_path):
-    state = State(tmp_path / "deep" / "state.pt")
+    state = StateFile(tmp_path / "deep" / "state.pt")
     assert state.read() is None
     for n in range(2):
         state.write({"seed": 0}, {"epoch": n, "weights": torch.full((2,), float(n))})

@@ -6,7 +6,7 @@ to be chosen among four of a kind. A model that reads the graph can know the ans
 
 from collections.abc import Iterator
 
-from lm_latent_eval.demo import Question
+from lm_latent_eval.demo import FactQuestion
 from worlds.dice import Dice
 from worlds.entities import capitalised
 from worlds.graph import Triple, backward
@@ -17,14 +17,14 @@ NUM_CHOICES = 4
 NUM_QUESTIONS = 150
 
 
-def facts(world: World) -> list[Question]:
+def facts(world: World) -> list[FactQuestion]:
     """Return questions about the world's withheld facts, the same each time.
 
     Every question has one true choice: the others stand in the same relation to
     something else of the subject's kind, but not to the subject itself.
     """
     dice = Dice(f"{world.seed}/facts")
-    questions: dict[str, Question] = {}
+    questions: dict[str, FactQuestion] = {}
     for fact in dice.shuffled(world.withheld):
         told = [x for x in (fact, backward(fact)) if x and _openings(world, x)]
         if told and len(questions) < NUM_QUESTIONS:
@@ -34,7 +34,7 @@ def facts(world: World) -> list[Question]:
     return list(questions.values())
 
 
-def _question(dice: Dice, world: World, triple: Triple) -> Question:
+def _question(dice: Dice, world: World, triple: Triple) -> FactQuestion:
     """Ask for the triple's object; short of choices where few things are like it."""
     subject, relation, answer = triple
     true = {x[2] for x in world.triples if x[:2] == (subject, relation)}
@@ -45,7 +45,7 @@ def _question(dice: Dice, world: World, triple: Triple) -> Question:
     )
     others = [x for x in alike if x not in true and x != subject]
     choices = dice.shuffled([answer, *dice.shuffled(others)[: NUM_CHOICES - 1]])
-    return Question(
+    return FactQuestion(
         context=dice.pick(_openings(world, triple)),
         choices=[f" {world.aliases[x][0]}" for x in choices],
         answer=choices.index(answer),

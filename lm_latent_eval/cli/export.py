@@ -68,7 +68,7 @@ def _export(args: argparse.Namespace) -> None:
     else:
         from lm_latent_eval.arguments import one_of
 
-        source = every_eval_ever.Source(
+        source = every_eval_ever.Evaluator(
             model_id=_needed(args, "model_id"),
             organization=_needed(args, "organization"),
             relationship=one_of(

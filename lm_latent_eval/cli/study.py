@@ -73,18 +73,18 @@ def add_to(commands: Commands) -> None:
 
 def _study(args: argparse.Namespace) -> None:
     from lm_latent_eval.extras import require
-    from lm_latent_eval.study.report.tables import report
+    from lm_latent_eval.study.report.tables import write_report
 
     require("matplotlib", extra="plots")  # before hours of work, not after
     kind = read_format(args)
     if args.report:
         say_idle(args, None, "--report runs nothing")
-        print(report(args.report, args.output, kind))
+        print(write_report(args.report, args.output, kind))
         return
     if not (args.pretrained and args.data):
         raise ValueError("a study needs --pretrained and --data (or --report)")
     _run(args)
-    print(report([args.output], args.output, kind))
+    print(write_report([args.output], args.output, kind))
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from lm_latent_eval.training.options import (
     LDAFit,
     LRLMSize,
     LSTMSize,
-    Margin,
+    MarginObjective,
     MDMSize,
     NKLMSize,
     Options,
@@ -115,7 +115,7 @@ def add_to(commands: Commands) -> None:
     _add_data(srnn, f"{_TEXTS}; every line of a text is a sentence")
     _add_words(srnn)
     add_fields(srnn, "size", SRNNSize)
-    add_fields(srnn, "task", Margin)
+    add_fields(srnn, "task", MarginObjective)
     add_fields(srnn, "training", Options(batch_size=64, epochs=10))
     srnn.set_defaults(run=_srnn)
 
@@ -301,7 +301,7 @@ def _srnn(args: argparse.Namespace) -> None:
     train_srnn(
         **_texts(args),
         size=fields(SRNNSize, args),
-        margin=fields(Margin, args),
+        margin=fields(MarginObjective, args),
         options=fields(Options, args),
     )
     print(f"wrote {args.output}")
@@ -325,7 +325,7 @@ def _texts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rnng(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.checkpoint import load
+    from lm_latent_eval.models.checkpoint import load_checkpoint
     from lm_latent_eval.models.rnng.data import read_sentences
     from lm_latent_eval.models.rnng.training import train_rnng
 
@@ -339,7 +339,7 @@ def _rnng(args: argparse.Namespace) -> None:
         read_sentences(args.dev),
         args.output,
         objective=args.objective,
-        start=load(args.init, expected="rnng") if args.init else None,
+        start=load_checkpoint(args.init, expected="rnng") if args.init else None,
         min_count=args.min_count,
         num_samples=args.num_samples,
         size=fields(RNNGSize, args),

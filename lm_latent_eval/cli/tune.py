@@ -12,7 +12,7 @@ from lm_latent_eval.scoring.options import (
     ScoringOptions,
     parse_device,
 )
-from lm_latent_eval.training.options import Budget
+from lm_latent_eval.training.options import FitBudget
 
 if TYPE_CHECKING:
     from lm_latent_eval.training.fitting import Worth
@@ -34,7 +34,7 @@ def add_to(commands: Commands) -> None:
     )
     add_options(tune, ScoringOptions, ("proposal",))
     add_options(tune, OpeningOptions, ("device",))
-    add_fields(tune, "budget", Budget)
+    add_fields(tune, "budget", FitBudget)
     tune.set_defaults(run=_tune)
 
 
@@ -42,7 +42,7 @@ def _tune(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.tuning import tune
     from lm_latent_eval.text.corpora import read_texts
 
-    budget = fields(Budget, args)
+    budget = fields(FitBudget, args)
     if args.data is None and not budget.sleep:
         raise ValueError(
             "tune needs texts: --data FILE, or --sleep N of the model's own"

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.convert.files.torch_files import parameters, read_torch
-from lm_latent_eval.convert.files.unpickling import PickleError, Record
+from lm_latent_eval.convert.files.unpickling import PickleError, StandIn
+from lm_latent_eval.convert.originals.refused import OriginalError
 from lm_latent_eval.convert.originals.rnng import configuration, rename_weights
 from lm_latent_eval.convert.renaming import misfits
 from lm_latent_eval.models import checkpoint
@@ -37,10 +38,6 @@ _CLASSES = (
     "torch.nn.modules.rnn.LSTM",
     "torch.nn.modules.sparse.Embedding",
 )
-
-
-class OriginalError(ValueError):
-    """A file that is no checkpoint of the original program, or is damaged."""
 
 
 def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:
@@ -91,7 +88,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
         saved = read_torch(Path(path).read_bytes(), _CLASSES)
         content = saved.content if isinstance(saved.content, dict) else {}
         model, words = content.get("model"), content.get("idx2word")
-        if not isinstance(model, Record) or not isinstance(words, dict):
+        if not isinstance(model, StandIn) or not isinstance(words, dict):
             raise OriginalError(
                 f"{path} is not what the original program saves: a dictionary with "
                 "'model' and 'idx2word'"

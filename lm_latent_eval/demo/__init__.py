@@ -53,14 +53,14 @@ class Document(TypedDict):
     triples: list[list[str]]
 
 
-class Knowledge(TypedDict):
+class Graph(TypedDict):
     """The graph: every fact once, and the names of each entity, the usual first."""
 
     triples: list[list[str]]
     aliases: dict[str, list[str]]
 
 
-class Question(TypedDict):
+class FactQuestion(TypedDict):
     """Which choice continues the context; ``answer`` is its index."""
 
     context: str
@@ -98,7 +98,7 @@ def other_texts() -> list[str]:
     return [json.loads(line) for line in _lines("other_texts.jsonl")]
 
 
-def questions() -> list[Question]:
+def questions() -> list[FactQuestion]:
     """Return questions about facts that the training texts never state.
 
     They are worded as those texts are. A model that reads the graph can know the
@@ -107,9 +107,9 @@ def questions() -> list[Question]:
     return [json.loads(line) for line in _lines("questions.jsonl")]
 
 
-def knowledge() -> Knowledge:
+def knowledge() -> Graph:
     """Return the graph that the texts are about."""
-    graph: Knowledge = json.loads(_unpacked("knowledge.json"))
+    graph: Graph = json.loads(_unpacked("knowledge.json"))
     return graph
 
 

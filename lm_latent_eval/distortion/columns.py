@@ -104,7 +104,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoresFolder:
     """A folder of scored sequences."""
 
     directory: Path

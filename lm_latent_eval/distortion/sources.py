@@ -22,7 +22,7 @@ from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH, random_seque
 from lm_latent_eval.resuming.settings import Settings
 
 
-class Source(Protocol):
+class SequenceSource(Protocol):
     """Numbered sequences, each in ``rows_each`` forms."""
 
     @property

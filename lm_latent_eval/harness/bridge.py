@@ -103,7 +103,7 @@ def announce() -> None:
     try:
         register(registry)
     except Exception as err:
-        explain(registry, f"{type(err).__name__}: {err}")
+        explain_failure(registry, f"{type(err).__name__}: {err}")
 
 
 def register(registry: Any) -> None:
@@ -123,7 +123,7 @@ def register(registry: Any) -> None:
     distribution(DISTRIBUTION)  # whose backends are missing where its metadata are
 
 
-def explain(registry: Any, reason: str) -> None:
+def explain_failure(registry: Any, reason: str) -> None:
     """Let lm-eval's error for a model that it does not know say why."""
     get_model = registry.get_model
 

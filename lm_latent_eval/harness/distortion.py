@@ -37,14 +37,14 @@ NUM_BINS = 10
 
 
 @dataclass(frozen=True)
-class Options:
+class TaskOptions:
     """Which sequences, and how they are asked for."""
 
     corpus: Path
     end: End = End.WRITTEN
 
     @classmethod
-    def parse(cls, metadata: Mapping[str, Any]) -> Options:
+    def parse(cls, metadata: Mapping[str, Any]) -> TaskOptions:
         """Read ``corpus`` and ``end``; other entries may be anybody's.
 
         Raises:
@@ -65,7 +65,7 @@ class Options:
 class DistributionalDistortionTask(ConfigurableTask):
     """How far a model's log-probabilities are from the true ones, and where."""
 
-    options: Options
+    options: TaskOptions
     left_out: int
     """Sequences whose texts stand for others."""
 
@@ -76,7 +76,7 @@ class DistributionalDistortionTask(ConfigurableTask):
 
     def download(self, *_: Any, **__: Any) -> None:
         """Read the corpus that the metadata name."""
-        self.options = Options.parse(self.config.metadata or {})
+        self.options = TaskOptions.parse(self.config.metadata or {})
         corpus = Corpus.open(self.options.corpus)
         documents = as_texts(corpus, self.options.end)
         self.left_out = corpus.num_sequences - len(documents)

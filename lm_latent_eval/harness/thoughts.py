@@ -28,7 +28,7 @@ Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Document:
+class TaskDocument:
     """A document of a task, with all that is asked about it."""
 
     task: str
@@ -61,13 +61,13 @@ class Document:
         return tuple(scores)
 
 
-def documents(tasks: Mapping[str, Any]) -> dict[str, Document]:
+def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
     """Return what is asked of this process, by the names of questions."""
-    found: dict[str, Document] = {}
+    found: dict[str, TaskDocument] = {}
     for name, task in tasks.items():
         for instance in task.instances:
             if len(instance.args) == 2:
-                new = Document(name, task, instance.doc_id, [])
+                new = TaskDocument(name, task, instance.doc_id, [])
                 document = found.setdefault(f"{name}/{instance.doc_id}", new)
                 document.instances.append(instance)
     for document in found.values():
@@ -79,7 +79,7 @@ def all_answers(tasks: Mapping[str, Any]) -> dict[Key, list[str]]:
     """Return all answers to every question, those that a cache knows too."""
     return {
         (name, question): document.answers(question)
-        for name, document in documents(tasks).items()
+        for name, document in task_documents(tasks).items()
         for question in {instance.args[0] for instance in document.instances}
     }
 
@@ -109,7 +109,7 @@ class ThoughtRecorder:
         Args:
             settings: What the numbers depend on.
         """
-        where, asked = host(), documents(running_tasks())
+        where, asked = host(), task_documents(running_tasks())
         known = self._take_up(settings)
         if where is None:
             yield self._remember, known
@@ -128,7 +128,7 @@ class ThoughtRecorder:
         """Put together what all processes thought, an interrupted run's too."""
         self._take_up(settings)
         own, self._own = [*self._own.values()], {}
-        asked = documents(running_tasks()) if host() else {}
+        asked = task_documents(running_tasks()) if host() else {}
         placed = [
             (asked[thoughts.name].task, asked[thoughts.name].kept(thoughts))
             for thoughts in own

@@ -94,7 +94,7 @@ class Checkpoint:
         )
 
 
-def load(
+def load_checkpoint(
     path: str | Path,
     *,
     expected: str | None = None,
@@ -177,7 +177,7 @@ def _load(
                 )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
-        model.tuned = tuning.load(directory, model)
+        model.tuned = tuning.load_tuned(directory, model)
         orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
@@ -227,7 +227,7 @@ def save(
         tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
-    tuning.save(model.tuned, directory)
+    tuning.save_tuned(model.tuned, directory)
     if orthography is None:
         Orthography.remove(directory)
     else:

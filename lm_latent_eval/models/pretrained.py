@@ -19,15 +19,15 @@ from lm_latent_eval import manifest
 from lm_latent_eval.durable import share
 from lm_latent_eval.models import tuning
 from lm_latent_eval.models.proposals import Strengths
-from lm_latent_eval.values import Each, Flag, OneOf, Rules, Text, check
+from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rules, check
 from lm_latent_eval.weights import FLOATS
 
 _OF_THE_LIBRARY: Rules = {
-    "architectures": Each(Text(r"\w+", "the name of a class")),
+    "architectures": Each(Matching(r"\w+", "the name of a class")),
     "dtype": OneOf(*FLOATS),
-    "model_type": Text(r"\w+", "the name of a type of model"),
+    "model_type": Matching(r"\w+", "the name of a type of model"),
     "tie_word_embeddings": Flag(),
-    "transformers_version": Text(r"\S+", "the version of a library"),
+    "transformers_version": Matching(r"\S+", "the version of a library"),
 }
 """What a file has besides the values of its model."""
 
@@ -123,7 +123,7 @@ class Pretrained(PreTrainedModel):
             share(weights)
         if isinstance(self, ExtraFiles):
             self.save_extras(Path(save_directory))
-        tuning.save(self.tuned, Path(save_directory))
+        tuning.save_tuned(self.tuned, Path(save_directory))
         manifest.write(Path(save_directory))
 
     def push_to_hub(  # type: ignore[override]
@@ -158,7 +158,7 @@ class Pretrained(PreTrainedModel):
         found: object = model
         if isinstance(found, ExtraFiles):
             found.load_extras(directory)
-        model.tuned = tuning.load(directory, model)
+        model.tuned = tuning.load_tuned(directory, model)
         return model
 
 

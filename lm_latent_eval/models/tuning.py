@@ -24,8 +24,8 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.digests import digest
 from lm_latent_eval.text.words import END, START, WordTokenizer
 from lm_latent_eval.training.fitting import Fit, fit
-from lm_latent_eval.training.options import Budget
-from lm_latent_eval.values import Each, Text, check
+from lm_latent_eval.training.options import FitBudget
+from lm_latent_eval.values import Each, Matching, check
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ FILE_NAME = "tuning.json"
 FORMAT = "lm-latent-eval-tuning-1"
 TEXTS_AT_ONCE = 8
 
-_RULES = {"texts": Each(Text("[0-9a-f]{16}", "16 hex digits"))}
+_RULES = {"texts": Each(Matching("[0-9a-f]{16}", "16 hex digits"))}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tuned:
         return digest(" ".join(self.texts))
 
     @classmethod
-    def of(cls, found: Fit, texts: Sequence[str], budget: Budget) -> Tuned:
+    def of(cls, found: Fit, texts: Sequence[str], budget: FitBudget) -> Tuned:
         """Record what a fit found."""
         return cls(
             found.strengths,
@@ -94,7 +94,7 @@ def fit_after_training(
     Returns:
         Those that are better for it, by name.
     """
-    budget = Budget(texts=20, num_samples=50, seed=seed)
+    budget = FitBudget(texts=20, num_samples=50, seed=seed)
     ends = [END] if model.mass in (Mass.ONE, Mass.LESS) else []
     read = {text: [*tokenizer(text).ids, *ends] for text in spaced(texts, budget.texts)}
     read = {text: ids for text, ids in read.items() if ids != ends}
@@ -140,7 +140,7 @@ def dumps(tuned: Mapping[str, Tuned]) -> str:
     return json.dumps({"format": FORMAT, "proposals": proposals}, indent=1) + "\n"
 
 
-def save(tuned: Mapping[str, Tuned], directory: Path) -> None:
+def save_tuned(tuned: Mapping[str, Tuned], directory: Path) -> None:
     """Write the file of a checkpoint, or see that there is none."""
     if tuned:
         write_text(directory / FILE_NAME, dumps(tuned))
@@ -148,7 +148,7 @@ def save(tuned: Mapping[str, Tuned], directory: Path) -> None:
         (directory / FILE_NAME).unlink(missing_ok=True)
 
 
-def load(directory: Path, model: Any) -> dict[str, Tuned]:
+def load_tuned(directory: Path, model: Any) -> dict[str, Tuned]:
     """Read the file of a checkpoint; {} if there is none.
 
     Args:

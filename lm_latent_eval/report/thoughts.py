@@ -61,13 +61,13 @@ def thought_files(path: Path) -> list[ThoughtFile]:
 
 
 @dataclass(frozen=True)
-class Choices:
+class ChoiceQuestions:
     """The questions of a task that have a right answer among several."""
 
     questions: Sequence[Kept]
 
     @classmethod
-    def of(cls, kept: ThoughtFile) -> Choices:
+    def of(cls, kept: ThoughtFile) -> ChoiceQuestions:
         """Take those questions of a file."""
         return cls([q for q in kept.questions if q.right is not None])
 
@@ -113,7 +113,7 @@ def curve_table(kept: ThoughtFile) -> Table:
     Raises:
         ValueError: If no question has a right answer among several.
     """
-    choices = Choices.of(kept)
+    choices = ChoiceQuestions.of(kept)
     if not choices.questions:
         raise ValueError(
             f"{kept.settings['task']} has no questions with a right answer among "
@@ -136,7 +136,7 @@ def curve_table(kept: ThoughtFile) -> Table:
 def text(kept: ThoughtFile) -> str:
     """Return the diagnostics of a task for a terminal."""
     lines = [*_drawn(kept)]
-    choices = Choices.of(kept)
+    choices = ChoiceQuestions.of(kept)
     if choices.questions:
         lines += [*_chosen(choices), "", rendered(curve_table(kept), "text")]
     return "\n".join(lines)
@@ -201,7 +201,7 @@ def _drawn(kept: ThoughtFile) -> Iterator[str]:
     yield f"  {ENDINGS[settings['close']]}"
 
 
-def _chosen(choices: Choices) -> Iterator[str]:
+def _chosen(choices: ChoiceQuestions) -> Iterator[str]:
     gaps = choices.gaps()
     yield (
         "  log of the mean less mean of the log, right answers: median "

@@ -15,7 +15,7 @@ from lm_latent_eval.resuming.settings import Settings
 
 
 @dataclass(frozen=True)
-class State:
+class StateFile:
     """A file of tensors and plain data that each step of a run replaces."""
 
     path: Path

@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval import manifest
 from lm_latent_eval.latent import Mass, SentenceModel
-from lm_latent_eval.models.checkpoint import Checkpoint, load
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.proposals import RANGES
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned, dumps, grouped, spaced
 from lm_latent_eval.scoring.decoding import GenerationOptions
@@ -20,7 +20,7 @@ from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.training.fitting import Fit, fit
-from lm_latent_eval.training.options import Budget
+from lm_latent_eval.training.options import FitBudget
 from lm_latent_eval.training.supervised import only_trainer
 
 LONGEST = 64
@@ -32,7 +32,7 @@ def tune(
     texts: Sequence[str],
     *,
     proposal: str | None = None,
-    budget: Budget | None = None,
+    budget: FitBudget | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Checkpoint, str, Fit]:
     """Fit the strengths of a proposal to texts, and write them into its checkpoint.
@@ -56,17 +56,17 @@ def tune(
     if not Path(directory).is_dir():
         raise ValueError(f"{directory} is no directory: what is tuned has to be here")
     with only_trainer(Path(directory), kept=None):
-        return _tune(Path(directory), texts, proposal, budget or Budget(), device)
+        return _tune(Path(directory), texts, proposal, budget or FitBudget(), device)
 
 
 def _tune(
     directory: Path,
     texts: Sequence[str],
     proposal: str | None,
-    budget: Budget,
+    budget: FitBudget,
     device: torch.device | str,
 ) -> tuple[Checkpoint, str, Fit]:
-    checkpoint = load(directory, device=device)
+    checkpoint = load_checkpoint(directory, device=device)
     model = checkpoint.model
     name = model.proposal(proposal).name
     if not model.strengths(name):
@@ -90,7 +90,7 @@ def _tune(
     return checkpoint, name, found
 
 
-def written(checkpoint: Checkpoint, budget: Budget) -> list[str]:
+def written(checkpoint: Checkpoint, budget: FitBudget) -> list[str]:
     """Return texts drawn from the model itself, as many as the budget's ``sleep``.
 
     Each word is drawn from what the latents of the text so far predict, so a text is a

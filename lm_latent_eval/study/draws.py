@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
-class Rows:
+class DrawnRows:
     """Some records."""
 
     keys: list[Key]
@@ -90,7 +90,7 @@ class DrawsFile:
                 append(record.tobytes())
                 yield text
 
-    def read(self) -> Iterator[Rows]:
+    def read(self) -> Iterator[DrawnRows]:
         """Yield the records by text and sentence, as many as memory takes at a time."""
         records = self._records()
         keys = self._keys()
@@ -99,7 +99,7 @@ class DrawsFile:
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             some = records[rows]
-            yield Rows(
+            yield DrawnRows(
                 [keys[row] for row in rows],
                 torch.from_numpy(some["num_tokens"].copy()),
                 torch.from_numpy(some["log_w"].copy()),

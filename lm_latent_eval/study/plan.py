@@ -17,7 +17,7 @@ REPLICATE = 100
 
 
 @dataclass(frozen=True)
-class Setting:
+class StudySetting:
     """One way to draw latents, or to search for them."""
 
     estimator: str
@@ -98,16 +98,18 @@ class StudyPlan:
                 raise ValueError(f"the plan has {setting.name} twice: give it once")
         return plan
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[StudySetting]:
         """Return every setting, in the order in which a study runs them."""
         drawn = [
-            Setting("is", name, temperature, self.num_samples)
+            StudySetting("is", name, temperature, self.num_samples)
             for name in self.tempered
             for temperature in self.temperatures
         ]
-        drawn += [Setting("is", name, 1.0, self.num_samples) for name in self.others]
+        drawn += [
+            StudySetting("is", name, 1.0, self.num_samples) for name in self.others
+        ]
         searched = [
-            Setting("beam", name, 1.0, width)
+            StudySetting("beam", name, 1.0, width)
             for name in self.tempered
             for width in self.beam_widths
         ]

@@ -14,7 +14,7 @@ from torch import Tensor
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
-from lm_latent_eval.study.plan import Setting
+from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import Level, Totals
 
 Row = dict[str, Any]
@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 
 def drawn_rows(
-    setting: Setting, totals: Totals, replicate: int, num_configurations: int
+    setting: StudySetting, totals: Totals, replicate: int, num_configurations: int
 ) -> Iterator[Row]:
     """Yield a row for each level and number of samples k.
 
@@ -54,7 +54,7 @@ def drawn_rows(
         yield row
 
 
-def beam_row(setting: Setting, totals: Totals, log_p: float) -> Row:
+def beam_row(setting: StudySetting, totals: Totals, log_p: float) -> Row:
     """Return the row of a beam, which bounds log p of the corpus by ``log_p`` nats."""
     return _head(setting, totals, "instance", setting.num_samples) | {
         "bound": "strict upper",
@@ -86,7 +86,7 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def _head(setting: Setting, totals: Totals, level: str, size: int) -> Row:
+def _head(setting: StudySetting, totals: Totals, level: str, size: int) -> Row:
     return {
         "estimator": setting.estimator,
         "proposal": setting.proposal,

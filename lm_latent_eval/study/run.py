@@ -21,7 +21,7 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.study import rows
 from lm_latent_eval.study.draws import DrawsFile
-from lm_latent_eval.study.plan import Setting, StudyPlan
+from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.totals import Totals
 from lm_latent_eval.text.corpora import stream_texts
 
@@ -65,7 +65,7 @@ class Study:
         with going_on(self.output, asked, KIND, "all draws so far"):
             return self._run(settings, num_texts)
 
-    def _run(self, settings: list[Setting], num_texts: int) -> list[rows.Row]:
+    def _run(self, settings: list[StudySetting], num_texts: int) -> list[rows.Row]:
         (self.output / "draws").mkdir(exist_ok=True)
         found: list[rows.Row] = []
         for number, setting in enumerate(settings, start=1):
@@ -79,7 +79,7 @@ class Study:
             rows.write(self.output / ROWS_FILE, found)
         return found
 
-    def _draw(self, setting: Setting, file: DrawsFile, bar: Any) -> None:
+    def _draw(self, setting: StudySetting, file: DrawsFile, bar: Any) -> None:
         """Weigh the texts that the file lacks."""
         scorer, done = self._scorer(setting), file.keys()
         texts = self._texts()
@@ -98,7 +98,7 @@ class Study:
             for text in file.append(weighed):
                 bar.update(text.sentence == last[text.query.index])
 
-    def _scorer(self, setting: Setting) -> Scorer:
+    def _scorer(self, setting: StudySetting) -> Scorer:
         options = ScoringOptions(
             estimator=setting.estimator,
             num_samples=setting.num_samples,
@@ -109,7 +109,7 @@ class Study:
         )
         return Scorer(self.checkpoint, options, batch_size=self.batch_size, quiet=True)
 
-    def _rows(self, setting: Setting, file: DrawsFile) -> list[rows.Row]:
+    def _rows(self, setting: StudySetting, file: DrawsFile) -> list[rows.Row]:
         if setting.estimator == "beam":
             totals = Totals(1, (1,), self.plan.seed)
         else:
@@ -123,7 +123,7 @@ class Study:
         drawn = sum(s.estimator == "is" for s in self.plan.settings())
         return list(rows.drawn_rows(setting, totals, self.plan.replicate, drawn))
 
-    def _file(self, setting: Setting) -> DrawsFile:
+    def _file(self, setting: StudySetting) -> DrawsFile:
         number = 1 if setting.estimator == "beam" else setting.num_samples
         return DrawsFile(self.output / "draws" / f"{setting.name}.f64", number)
 

@@ -38,7 +38,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.scoring.summary import UNRELIABLE_PARETO_K
-from lm_latent_eval.study.draws import Key, Rows
+from lm_latent_eval.study.draws import DrawnRows, Key
 
 RECOMBINED = 500
 """Corpus estimates put together from the texts' replicates."""
@@ -102,7 +102,7 @@ class Totals:
         sizes = sorted({*log_grid(num_samples), replicate})
         return cls(num_samples, tuple(sizes), seed)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: DrawnRows) -> None:
         """Take in some texts."""
         self.num_texts += len(rows.keys)
         self.num_tokens += int(rows.num_tokens.sum())

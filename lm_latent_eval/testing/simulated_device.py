@@ -30,7 +30,6 @@ from unittest import SkipTest
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from lm_latent_eval.devices import WITHOUT_FLOAT64
 
@@ -86,11 +85,18 @@ def _line() -> str:
     """Return the innermost line of the package that is being run."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        path = Path(frame.f_code.co_filename)
-        if _PACKAGE in path.parents and path != Path(__file__):
-            return f"{path.relative_to(_PACKAGE)}:{frame.f_lineno}"
+        if name := _in_package(frame.f_code.co_filename):
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "a caller"
+
+
+@cache
+def _in_package(file: str) -> str | None:
+    path = Path(file)
+    if _PACKAGE in path.parents and path != Path(__file__):
+        return str(path.relative_to(_PACKAGE))
+    return None
 
 
 _work = Work()
@@ -243,8 +249,9 @@ class _Simulation(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = any(isinstance(leaf, _Tensor) for leaf in tree_leaves((args, kwargs)))
-        if given or _is_simulated(kwargs.get("device")):
+        if any(isinstance(t, _Tensor) for t in _tensors(args, kwargs)) or (
+            _is_simulated(kwargs.get("device"))
+        ):
             return _run(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -252,12 +259,11 @@ class _Simulation(TorchDispatchMode):
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do one operation on the CPU, if a device would have done it."""
     name = func._schema.name
-    leaves = tree_leaves((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = list(_tensors(args, kwargs))
     ours = [tensor for tensor in tensors if isinstance(tensor, _Tensor)]
     target = kwargs.get("device")
     there = bool(ours) if target is None else _is_simulated(target)
-    on_cpu, options = tree_map(_numbers, args), tree_map(_numbers, kwargs)
+    on_cpu, options = _mapped(_numbers, args), _mapped(_numbers, kwargs)
 
     if not func.is_view:
         _work.launches[name] += 1
@@ -293,12 +299,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return found
     known = {id(tensor.numbers): tensor for tensor in ours}  # of in-place operations
 
-    def placed(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def placed(value: torch.Tensor) -> torch.Tensor:
         return known[id(value)] if id(value) in known else _Tensor(value)
 
-    return tree_map(placed, found)
+    return _mapped(placed, found)
 
 
 def _copied(goes_on: bool) -> None:
@@ -312,8 +316,30 @@ def _is_sized(indices: Any) -> bool:
     return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value: torch.Tensor) -> torch.Tensor:
     return value.numbers if isinstance(value, _Tensor) else value
+
+
+def _tensors(*values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of what an operation takes, where nothing is nested deeply."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(*value)
+        elif isinstance(value, dict):
+            yield from _tensors(*value.values())
+
+
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Replace the tensors of what an operation takes or gives."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(function, one) for one in value)
+    if isinstance(value, dict):
+        return {name: _mapped(function, one) for name, one in value.items()}
+    return value
 
 
 def _refuse_mixture(name: str, tensors: list[torch.Tensor]) -> None:

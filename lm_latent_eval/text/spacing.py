@@ -28,7 +28,7 @@ from pathlib import Path
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.words import Words
-from lm_latent_eval.values import Rules, Text, Whole, check
+from lm_latent_eval.values import Matching, Rules, Whole, check
 
 FILE_NAME = "spacing.json"
 
@@ -41,11 +41,11 @@ WHITE_SPACE = (
 BEGIN, END = "begin", "end"
 """What stands before the first and after the last word; no character is called so."""
 
-_KIND = Text(rf"(?s:.)|{BEGIN}|{END}", "a character, begin or end")
+_KIND = Matching(rf"(?s:.)|{BEGIN}|{END}", "a character, begin or end")
 RULES: Rules = {
     "what stands before": _KIND,
     "what stands after": _KIND,
-    "the gap": Text(f"[{re.escape(WHITE_SPACE)}]*", "white space"),
+    "the gap": Matching(f"[{re.escape(WHITE_SPACE)}]*", "white space"),
     "its count": Whole(1),
 }
 """What a row of the file is made of."""

@@ -25,12 +25,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lm_latent_eval.durable import replacing
-from lm_latent_eval.values import Rules, Text, Whole, check
+from lm_latent_eval.values import Matching, Rules, Whole, check
 from lm_latent_eval.weights import shared_type
 
 FILE_NAME = "spelling.safetensors"
 RULES: Rules = {
-    "alphabet": Text("([0-9a-f]{2})+", "bytes in hexadecimal"),
+    "alphabet": Matching("([0-9a-f]{2})+", "bytes in hexadecimal"),
     "embedding_dim": Whole(1),
     "hidden_size": Whole(1),
 }

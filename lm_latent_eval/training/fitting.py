@@ -42,7 +42,7 @@ from lm_latent_eval.estimators import effective_sample_size, log_evidence
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.training.options import Budget
+from lm_latent_eval.training.options import FitBudget
 
 Strengths = Mapping[str, float]
 
@@ -110,7 +110,7 @@ def fit(
     name: str,
     texts: Sequence[TokenBatch],
     ranges: Mapping[str, tuple[float, float]],
-    budget: Budget,
+    budget: FitBudget,
 ) -> Fit:
     """Fit the strengths of a proposal.
 
@@ -122,7 +122,7 @@ def fit(
         budget: How much to spend.
     """
     with torch.no_grad():
-        read = [Read.of(model, name, batch.piece(0, PIECE)) for batch in texts]
+        read = [ReadBatch.of(model, name, batch.piece(0, PIECE)) for batch in texts]
     strengths = {n: float(value) for n, value in model.strengths(name).items()}
     curve = []
     rounds = range(budget.rounds + 1)
@@ -165,7 +165,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadBatch:
     """A batch with all that no strength changes."""
 
     model: Any
@@ -179,7 +179,7 @@ class Read:
     """As the model's first proposal encodes it, if that is another."""
 
     @classmethod
-    def of(cls, model: Any, name: str, batch: TokenBatch) -> Read:
+    def of(cls, model: Any, name: str, batch: TokenBatch) -> ReadBatch:
         """Read a batch."""
         first = model.proposal()
         other = None if first.name == name else first.encode(batch)
@@ -192,7 +192,7 @@ class Read:
 
     @torch.no_grad()
     def draw(
-        self, strengths: Sequence[Strengths], budget: Budget, purpose: str
+        self, strengths: Sequence[Strengths], budget: FitBudget, purpose: str
     ) -> Drawn:
         """Draw from the proposal with each of the strengths, and from the first one."""
         keys = [
@@ -243,7 +243,7 @@ class Read:
 
 
 def _nearest(
-    read: Sequence[Read],
+    read: Sequence[ReadBatch],
     drawn: Sequence[Drawn],
     strengths: Strengths,
     ranges: Mapping[str, tuple[float, float]],

@@ -198,7 +198,7 @@ class MDMSize:
 
 
 @dataclass(frozen=True)
-class Margin:
+class MarginObjective:
     """What a sentence-level RNN learns to tell apart.
 
     Attributes:
@@ -258,7 +258,7 @@ class RNNGSize:
 
 
 @dataclass(frozen=True)
-class Budget:
+class FitBudget:
     """How much the fit of a proposal's strengths may cost.
 
     Attributes:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from lm_latent_eval.resuming.one_writer import only_writer
 from lm_latent_eval.resuming.settings import Settings, differences
-from lm_latent_eval.resuming.state import State
+from lm_latent_eval.resuming.state import StateFile
 from lm_latent_eval.training.options import Options
 
 ItemT = TypeVar("ItemT")
@@ -80,7 +80,7 @@ class Trainer(Generic[ItemT]):
         """
         self.parts, self.size, self.options = parts, size, options
         self.about, self.unit = dict(about or {}), unit
-        self.directory, self.state = directory, State(state_file(directory))
+        self.directory, self.state = directory, StateFile(state_file(directory))
         self.optimizers = {
             name: torch.optim.Adam(part.module.parameters(), lr=options.learning_rate)
             for name, part in parts.items()

@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.contrastive import contrastive_levels, verdict
 from lm_latent_eval.contrastive.copies import score_copies
-from lm_latent_eval.metric import complete, present, whole
+from lm_latent_eval.metric import complete, present, whole_counts
 from lm_latent_eval.scoring.score_functions import score_function
 
 _DESCRIPTION = """\
@@ -138,7 +138,7 @@ class ContrastiveEntropy(evaluate.Metric):
         result = _entropies(found, "sentence")
         words = None
         if any(count is not None for count in num_words):
-            words = torch.tensor(whole(num_words, "num_words", least=1))
+            words = torch.tensor(whole_counts(num_words, "num_words", least=1))
             per_word = contrastive_levels(scores, copies, words, **how)
             result = {**_entropies(per_word, "word"), **result}
         result |= _named("ratio", {each.level: each.ratio for each in found})

@@ -8,7 +8,7 @@ import evaluate
 import torch
 
 from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
-from lm_latent_eval.metric import complete, present, whole
+from lm_latent_eval.metric import complete, present, whole_counts
 
 _DESCRIPTION = """\
 The likelihood of a latent language model is a sum over latents, and its perplexity an
@@ -101,7 +101,7 @@ class ImportancePerplexity(evaluate.Metric):
         if level not in ("instance", "token"):
             raise ValueError(f"level must be instance or token; got {level!r}")
         rows = present(log_weights, "log_weights")
-        num_tokens = whole(num_tokens, "num_tokens")
+        num_tokens = whole_counts(num_tokens, "num_tokens")
         found = CorpusEstimate.of(
             [torch.tensor(row, dtype=torch.float64) for row in rows],
             torch.tensor(num_tokens),

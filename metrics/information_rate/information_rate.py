@@ -8,7 +8,7 @@ import datasets
 import evaluate
 
 from lm_latent_eval.estimators import InformationRate as Rate
-from lm_latent_eval.metric import complete, present, whole
+from lm_latent_eval.metric import complete, present, whole_counts
 from lm_latent_eval.text.counts import Counts
 from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
 
@@ -149,7 +149,7 @@ class InformationRate(evaluate.Metric):
         columns = (num_tokens, num_words, num_characters, num_bytes, num_sentences)
         counts = dict(zip(_UNITS.values(), columns, strict=True))
         result = {
-            name: sum(whole(column, name))
+            name: sum(whole_counts(column, name))
             for name, column in counts.items()
             if any(count is not None for count in column)
         }
@@ -189,7 +189,7 @@ def _of_texts(texts, max_order=5, language="en", **inputs):
         if value is not None and not _is_total(value):
             if len(value) != len(texts):
                 raise ValueError(f"{len(texts)} texts, but {len(value)} {name}")
-            check = whole if name == "num_tokens" else present
+            check = whole_counts if name == "num_tokens" else present
             columns[name] = math.fsum(check(value, name))
     symbols = letters(" ".join(texts))
     max_order = min(max_order, len(symbols))

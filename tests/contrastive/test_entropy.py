@@ -279,7 +279,7 @@ def test_errors_say_what_is_wrong():
         contrastive_ratio(doubles(1.0), doubles(0.0))
     with pytest.raises(ValueError, match=r"totals 0"):
         ratio_stderr(doubles(1.0, 2.0), doubles(1.0, -1.0))
-    with pytest.raises(ValueError, match="no level"):
+    with pytest.raises(ValueError, match="distorted is empty"):
         contrastive_levels(CLEAN, {}, 3)
     with pytest.raises(ValueError, match=r"0.2 is no level; there is \[0.1\]"):
         contrastive_levels(CLEAN, {0.1: MILD}, 3, baseline=0.2)

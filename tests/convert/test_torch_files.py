@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lm_latent_eval.convert.files.torch_files import parameters, read_torch
-from lm_latent_eval.convert.files.unpickling import PickleError, Record
+from lm_latent_eval.convert.files.unpickling import PickleError, StandIn
 from tests.memory_limit import at_most
 
 MODULES = ("container.Sequential", "linear.Linear", "activation.ReLU")
@@ -124,7 +124,7 @@ def test_tensors_come_out_as_they_went_in(zipped):
 def test_modules_are_records(zipped):
     module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1, bias=False))
     file = read_torch(saved({"model": module}, zipped=zipped), CLASSES)
-    assert isinstance(file.content["model"], Record)
+    assert isinstance(file.content["model"], StandIn)
     found = file.tensors(parameters(file.content["model"]))
     wanted = module.state_dict()
     assert found.keys() == wanted.keys() == {"0.weight", "0.bias", "2.weight"}
@@ -276,26 +276,26 @@ def test_parts_that_share_their_bytes():
 # -- modules ------------------------------------------------------------------------
 
 
-def module(**attributes) -> Record:
-    record = Record()
+def module(**attributes) -> StandIn:
+    record = StandIn()
     record.attributes = attributes
     return record
 
 
-def nested(depth: int) -> Record:
+def nested(depth: int) -> StandIn:
     inner = module()
     for _ in range(depth):
         inner = module(_modules={"m": inner})
     return inner
 
 
-def within_itself() -> Record:
+def within_itself() -> StandIn:
     outer = module(_modules={})
     outer.attributes["_modules"]["m"] = module(_modules={"m": outer})
     return outer
 
 
-def branching() -> Record:
+def branching() -> StandIn:
     """Ten parts that are one, eight times over: a hundred million names."""
     inner = module()
     for _ in range(8):

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from lm_latent_eval.distortion.columns import Columns, Scores, Trajectory
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
 from lm_latent_eval.resuming.one_writer import only_writer
 
 ABOUT = {"first": 5, "num_sequences": 7, "rows_each": 2, "shard_size": 3}
@@ -37,8 +37,8 @@ def same(found: Columns, expected: Columns) -> bool:
 
 
 def test_what_is_written_is_read(tmp_path):
-    Scores.fill(tmp_path, ABOUT, rows, at_once=2, quiet=True)
-    scores = Scores.open(tmp_path)
+    ScoresFolder.fill(tmp_path, ABOUT, rows, at_once=2, quiet=True)
+    scores = ScoresFolder.open(tmp_path)
     expected = rows(range(5, 12))
     assert same(scores.columns(), expected)
     assert same(Columns.cat([*scores.batches()]), expected)
@@ -50,7 +50,7 @@ def test_what_is_written_is_read(tmp_path):
 def test_two_do_not_write_at_once(tmp_path):
     message = f"another run is writing into {tmp_path}: wait"
     with only_writer(tmp_path, "all"), pytest.raises(ValueError, match=message):
-        Scores.fill(tmp_path, ABOUT, rows, quiet=True)
+        ScoresFolder.fill(tmp_path, ABOUT, rows, quiet=True)
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
@@ -63,30 +63,30 @@ def test_an_interrupted_run_goes_on(tmp_path):
         return rows(indices)
 
     with pytest.raises(KeyboardInterrupt):
-        Scores.fill(tmp_path, ABOUT, stops, at_once=1, quiet=True)
+        ScoresFolder.fill(tmp_path, ABOUT, stops, at_once=1, quiet=True)
     assert asked == [5, 5, 6, 7, 8, 9]  # the first before there is a folder
     with pytest.raises(ValueError, match=r"00001.arrow is missing or cut short: score"):
-        Scores.open(tmp_path)
+        ScoresFolder.open(tmp_path)
     asked.clear()
 
     def goes_on(indices: range) -> Columns:
         asked.extend(indices)
         return rows(indices)
 
-    Scores.fill(tmp_path, ABOUT, goes_on, at_once=1, quiet=True)
+    ScoresFolder.fill(tmp_path, ABOUT, goes_on, at_once=1, quiet=True)
     assert asked == [8, 9, 10, 11]
-    assert same(Scores.open(tmp_path).columns(), rows(range(5, 12)))
+    assert same(ScoresFolder.open(tmp_path).columns(), rows(range(5, 12)))
     with pytest.raises(ValueError, match=r"of another scores \(first is 5 there and 6"):
-        Scores.fill(tmp_path, ABOUT | {"first": 6}, rows, quiet=True)
+        ScoresFolder.fill(tmp_path, ABOUT | {"first": 6}, rows, quiet=True)
 
 
 def test_a_shard_without_its_last_rows_is_noticed(tmp_path):
-    Scores.fill(tmp_path, ABOUT, rows, quiet=True)
+    ScoresFolder.fill(tmp_path, ABOUT, rows, quiet=True)
     path = tmp_path / "shards" / "00002.arrow"
-    (shard,) = [s for s in Scores.open(tmp_path).shards() if s.path == path]
+    (shard,) = [s for s in ScoresFolder.open(tmp_path).shards() if s.path == path]
     shard.write([rows(range(11, 12))[torch.tensor([0])].batch()])
     with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
-        Scores.open(tmp_path)
+        ScoresFolder.open(tmp_path)
 
 
 def test_unequal_lengths():
@@ -96,7 +96,7 @@ def test_unequal_lengths():
 
 def test_a_folder_of_something_else(tmp_path):
     with pytest.raises(ValueError, match="is not the settings of a scores"):
-        Scores.open(tmp_path)
+        ScoresFolder.open(tmp_path)
     with pytest.raises(ValueError, match="is not the settings of a trajectory"):
         Trajectory.open(tmp_path)
 

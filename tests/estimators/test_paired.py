@@ -60,6 +60,15 @@ def test_one_text_says_nothing_of_others():
     assert found.interval == (-math.inf, math.inf)
 
 
+def test_two_texts_or_questions_have_an_error():
+    low, high = compared([-2.0, -0.5], [0.5, 2.0]).interval
+    assert low < -1 < high
+    assert compared([-1.0, -3.0], [10, 10]).texts_stderr == pytest.approx(0.1)
+    a, b = torch.tensor([True, False]), torch.tensor([True, True])
+    assert PairedAccuracy.of(a, b).stderr == pytest.approx(0.5)
+    assert PairedAccuracy.of(a[:1], b[:1]).stderr == math.inf
+
+
 def test_runs_are_an_error_of_their_own():
     alone, runs = (
         compared([-1.0, -3.0, 1.0], [10, 10, 10], runs_stderr=r) for r in (0.0, 0.3)
@@ -73,7 +82,7 @@ def test_runs_are_an_error_of_their_own():
     ("differences", "units", "message"),
     [
         ([], [], "needs texts"),
-        ([1.0], [0], "needs texts, and units"),
+        ([1.0], [0], "got 1 texts of 0 units"),
         ([1.0, math.nan], [1, 1], r"differences\[1\] is not finite"),
     ],
 )

@@ -101,6 +101,8 @@ def test_capital_and_rate_are_inverse():
 
     assert capital == pytest.approx(100 * math.log(27) - 250)
     assert gambling_rate(capital, 100, 27).nats == pytest.approx(2.5)
+    assert log_capital(-1.0, 1, 27) == pytest.approx(math.log(27) - 1)
+    assert log_capital(-1.0, 1, 1) == -1.0
     assert gambling_rate(0.0, 100, 27).bits == pytest.approx(math.log2(27))
 
 

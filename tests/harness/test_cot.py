@@ -22,7 +22,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.harness.offline import write_dataset
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.explain import explain
-from lm_latent_eval.report.thoughts import Choices, text, thought_files
+from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
@@ -135,7 +135,7 @@ def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsy
     # What is right is what the task says.
     assert [q.right.index(1) for q in kept.questions] == [0, 1, 2, 0, 1]
     accuracy = results["results"]["arc_easy"]["acc,none"]
-    [*_, all_of_them] = Choices.of(kept).curve()
+    [*_, all_of_them] = ChoiceQuestions.of(kept).curve()
     assert all_of_them.accuracy == pytest.approx(accuracy)
     ours = results["config"]["latent_eval"]
     thoughts = ours["thoughts"]

@@ -26,7 +26,7 @@ from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.__main__ import main
 from lm_latent_eval.wrappers.tokens.gaps import Gap, find
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
 from tests import tiny_causal
 from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
@@ -320,7 +320,7 @@ def test_bad_texts(model):
 def test_a_normalizer_that_changes_a_string_is_told():
     tokenizer = byte_level()
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-    model = Tokens(tiny_causal.network(tokenizer))
+    model = SegmentedLM(tiny_causal.network(tokenizer))
     ask = model.scorer({"num_samples": 4}, quiet=True)
     with pytest.raises(ValueError, match="does not restore 'Ada' but writes 'ada'"):
         list(ask.score_texts([Query(0, "task/0", "Ada")]))
@@ -338,7 +338,7 @@ def test_networks_that_are_none(tmp_path):
     )
     masked = Network.of(BertForMaskedLM(config).eval(), tokenizer)
     with pytest.raises(ValueError, match="BertForMaskedLM reads ahead"):
-        Tokens(masked)
+        SegmentedLM(masked)
 
     class Slow:
         pass
@@ -353,7 +353,9 @@ def test_where_the_gap_arises(directory, capsys):
     main([str(directory), "--data", str(data), "--option", "num_samples=20"])
     printed = capsys.readouterr().out
     assert printed.count("\n") > 5 and "->" in printed
-    model = Tokens.open_directory(directory, dtype=None, device=torch.device("cpu"))
+    model = SegmentedLM.open_directory(
+        directory, dtype=None, device=torch.device("cpu")
+    )
     gaps = list(find(model.scorer({"estimator": "exact"}, quiet=True), ["the fox"]))
     [gap] = gaps
     assert gap.share == pytest.approx(

@@ -40,6 +40,8 @@ class Table:
 
     p: Tensor
     q: Tensor
+    ranks_by_q: bool = False
+    """What its search does, if it does not know p."""
 
     def encode(self, batch):
         return batch
@@ -56,7 +58,8 @@ class Table:
         return self.q.log()[latents.squeeze(-1)]
 
     def beam(self, batch, width, score=None):
-        latents = self.p.topk(width).indices.expand(len(batch.length), width)
+        rank = self.q if self.ranks_by_q else self.p
+        latents = rank.topk(width).indices.expand(len(batch.length), width)
         return Beam(latents[..., None], self.q.log()[latents], latents * 0)
 
 
@@ -69,9 +72,9 @@ def lopsided(latents=400, agreement=0.7, seed=0):
     return p / p.sum() * 1e-3, q / q.sum()
 
 
-def weights(method, p, q, trials):
+def weights(method, p, q, trials, *, ranks_by_q=False):
     """Weigh one text, drawn anew so many times."""
-    table = Table(p, q)
+    table = Table(p, q, ranks_by_q)
     batch = TokenBatch.collate([[0]] * trials, [[0.0]] * trials, first=0, device="cpu")
     return method.log_weights(table, table, batch, keys(trials))
 
@@ -142,6 +145,38 @@ def test_a_search_by_the_same_proposal_shares_what_it_does_not_see():
     by_p = p.topk(10).indices
     told = unseen_share(log_p[by_p], (log_p - log_q)[by_p], 10, p[by_p].sum().log())
     assert unseen < 0.5 < 0.85 < told
+
+
+def test_a_search_that_ranks_by_the_same_proposal_is_no_witness():
+    """Where the promise does not hold: errors are printed, and are false."""
+    p, q = blind(0.5)
+    truth = p.sum().log().item()
+    rows = weights(Mixed(100), p, q, TRIALS, ranks_by_q=True)
+    covered, printed = coverage([Mixed(100).estimate(row, 1) for row in rows], truth)
+    assert printed > 0.95 and covered < 0.05
+    covered, _ = coverage(estimates(Mixed(100), p, q), truth)
+    assert covered >= 0.93 - NOISE, "the same draws, beside a search by p"
+
+
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "nklm", "rnng"])
+def test_first_proposals_of_models_search_by_p(name):
+    """Not by log q and a number that the latents of a text share."""
+    case, model, _ = opened(name)
+    proposal, most = case.proposal(model.proposal_names[0]), torch.zeros(0)
+    for text in case.readable(proposal)[::7]:
+        batch = case.batch([[*text[:-1], *text]])
+        p, q = model.encode(batch), proposal.encode(batch)
+        beam = proposal.beam(q, 50)
+        log_p, log_q = (
+            model.log_joint(p, beam.latents),
+            proposal.log_prob(q, beam.latents),
+        )
+        some = (beam.score > -torch.inf) & (log_p > -torch.inf)
+        if some.sum() > len(most):
+            most, of_q = (beam.score - log_p)[some], (beam.score - log_q)[some]
+    assert of_q.std() > 0.01, f"{name}: the search ranks by what it draws from"
+    if name != "kglm":  # which knows p of the nodes that the words of a text suggest
+        assert most.std() < 0.1 * of_q.std()
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])

@@ -16,14 +16,14 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.report.export import every_eval_ever, hub
-from lm_latent_eval.report.export.every_eval_ever import Source
+from lm_latent_eval.report.export.every_eval_ever import Evaluator
 from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.numbers import numbers
 from tests.report.test_compare import estimated, questions, record, write
 
 SCHEMAS = Path(__file__).parents[1] / "reference" / "every_eval_ever"
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
-SOURCE = Source("us/model", "Us", "first_party")
+SOURCE = Evaluator("us/model", "Us", "first_party")
 SETTINGS = {
     "model": "latent_kglm",
     "lm_latent_eval": "0.1.0",

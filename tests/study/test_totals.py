@@ -17,8 +17,8 @@ from lm_latent_eval.estimators import (
     stderr,
 )
 from lm_latent_eval.study import rows, totals
-from lm_latent_eval.study.draws import Rows
-from lm_latent_eval.study.plan import Setting
+from lm_latent_eval.study.draws import DrawnRows
+from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import (
     FEWEST_REPLICATES,
     RECOMBINED,
@@ -26,7 +26,7 @@ from lm_latent_eval.study.totals import (
 )
 
 TEXTS, SAMPLES = 9, 60
-SETTING = Setting("is", "prior", 1.0, SAMPLES)
+SETTING = StudySetting("is", "prior", 1.0, SAMPLES)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def log_w():
 
 @pytest.fixture
 def some(log_w):
-    return Rows([(n, 0) for n in range(TEXTS)], torch.arange(1, TEXTS + 1), log_w)
+    return DrawnRows([(n, 0) for n in range(TEXTS)], torch.arange(1, TEXTS + 1), log_w)
 
 
 def summed(parts, sizes=(1, 5, 7, SAMPLES), seed=0) -> Totals:
@@ -70,7 +70,7 @@ def test_levels_are_sums_of_estimates(some, log_w):
 
 def test_pieces_and_their_order_do_not_matter(some, log_w):
     pieces = [
-        Rows(some.keys[a:b], some.num_tokens[a:b], log_w[a:b])
+        DrawnRows(some.keys[a:b], some.num_tokens[a:b], log_w[a:b])
         for a, b in ((5, 9), (0, 2), (2, 5))
     ]
     whole, pieced = summed([some]), summed(pieces)
@@ -83,7 +83,7 @@ def test_pieces_and_their_order_do_not_matter(some, log_w):
 
 
 def test_a_recombination_takes_one_replicate_of_each_text(log_w):
-    two = Rows([(0, 0), (1, 0)], torch.tensor([1, 1]), log_w[:2])
+    two = DrawnRows([(0, 0), (1, 0)], torch.tensor([1, 1]), log_w[:2])
     level = summed([two], sizes=(10,)).instance[10]
     parts = log_evidence(log_w[:2].unflatten(1, (6, 10)))
     possible = torch.stack([a + b for a, b in itertools.product(*parts)])
@@ -109,7 +109,7 @@ def test_fresh_estimates_are_where_they_are_predicted(count):
         found = Totals(count * size, (size,), seed=0)
         keys = [(n, 0) for n in range(texts)]
         tokens = torch.ones(texts, dtype=torch.long)
-        found.add(Rows(keys, tokens, log_w[:, :-size]))
+        found.add(DrawnRows(keys, tokens, log_w[:, :-size]))
         predicted = found.instance[size].predicted()
         low, high = predicted.quantile(torch.tensor([0.025, 0.975]).double())
         inside += int(low <= fresh <= high)

@@ -12,10 +12,10 @@ from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.training import fitting
 from lm_latent_eval.training.fitting import fit
-from lm_latent_eval.training.options import Budget
+from lm_latent_eval.training.options import FitBudget
 from tests.test_laws import TINY_MODELS
 
-BUDGET = Budget(num_samples=60, rounds=2)
+BUDGET = FitBudget(num_samples=60, rounds=2)
 FITTED = [
     (name, which)
     for name in ("entitynlm", "kglm", "rnng")
@@ -142,7 +142,7 @@ def test_strengths_stay_in_their_ranges():
 def test_a_proposal_is_shown_what_it_misses():
     """Draws of the model's first proposal stand beside its own, and weigh as both."""
     tiny, model, texts = astray("kglm", "smoothing")
-    read = fitting.Read.of(model, "smoothing", tiny.batch(texts[:1]))
+    read = fitting.ReadBatch.of(model, "smoothing", tiny.batch(texts[:1]))
     drawn = read.draw([model.strengths("smoothing")], BUDGET, "test")
     mine, first = drawn.latents
     total = sum(weight.sum() for weight in drawn.weights)
@@ -161,7 +161,7 @@ def test_a_gain_is_that_of_the_divergence():
     """Draws that hold every latent with its probability give the exact difference."""
     tiny, model, texts = astray("kglm", "smoothing")
     text = texts[0]
-    read = fitting.Read.of(model, "smoothing", tiny.batch([text]))
+    read = fitting.ReadBatch.of(model, "smoothing", tiny.batch([text]))
     log_p, latents = tiny.log_joint(text), tiny.latents(text)
     listed = fitting.Drawn([latents], [log_p.softmax(-1)[None]], [])
     old, new = model.strengths("smoothing"), model.untuned("smoothing")
@@ -194,4 +194,4 @@ def test_a_text_without_evidence_moves_nothing():
 )
 def test_a_budget_that_fits_nothing_is_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}: expected at least"):
-        Budget(**{name: value})
+        FitBudget(**{name: value})

@@ -9,7 +9,7 @@ import pytest
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 
 TEXTS = ("aabab", "baabaab", "abbaabab")
@@ -18,7 +18,7 @@ PROPOSALS = [("ahead", 1.0), ("lm", 1.0), ("lm", 2.0), ("lattice", 1.0)]
 
 @pytest.fixture(scope="module")
 def model():
-    return Tokens(tiny_causal.network(tiny_causal.letters()))
+    return SegmentedLM(tiny_causal.network(tiny_causal.letters()))
 
 
 @pytest.fixture(scope="module", params=["none", "prefix", "eos"])
@@ -174,7 +174,7 @@ def test_what_begins_alike_is_read_once(model, monkeypatch):
 
 
 def test_a_unigram_tokenizer_proposes_by_its_own_model():
-    model = Tokens(tiny_causal.network(tiny_causal.unigram()))
+    model = SegmentedLM(tiny_causal.network(tiny_causal.unigram()))
     scores = dict(tiny_causal.UNIGRAM)
     names = model.network.tokenizer.convert_ids_to_tokens
     options = {"estimator": "exact", "proposal": "lattice", "temperature": 2}

@@ -13,7 +13,7 @@ from tokenizers import processors
 
 from lm_latent_eval.estimators import Bound, MissedSupportError
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.wrappers.test_tokens_estimators import answers
 
@@ -28,7 +28,7 @@ def never():
 
 
 def without_tokens(tokenizer):
-    model = Tokens(tiny_causal.network(tokenizer))
+    model = SegmentedLM(tiny_causal.network(tokenizer))
     banned, forward = [], model.network.model.forward
 
     def masked(input_ids, **more):
@@ -144,7 +144,7 @@ def test_an_impossible_segmentation_leaves_no_room_in_a_beam(never):
 
 @pytest.mark.parametrize("estimator", ["canonical", "mixed"])
 def test_scores_that_are_no_probabilities_are_refused(estimator):
-    model = Tokens(tiny_causal.network(tiny_causal.letters()))
+    model = SegmentedLM(tiny_causal.network(tiny_causal.letters()))
     with torch.no_grad():
         model.network.model.transformer.ln_f.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match="scores that are no probabilities"):

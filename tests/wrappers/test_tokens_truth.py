@@ -8,7 +8,7 @@ import math
 import pytest
 
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 
 LONGEST = 4
@@ -24,7 +24,7 @@ def kind(request):
     """A model, all of its sequences, and the letters of its strings."""
     tokenizer, letters = KINDS[request.param]
     network = tiny_causal.network(tokenizer())
-    return Tokens(network), tiny_causal.Listed(network, LONGEST + 1), letters
+    return SegmentedLM(network), tiny_causal.Listed(network, LONGEST + 1), letters
 
 
 def log_p(model, *texts, contexts=None, **options):
@@ -127,7 +127,7 @@ def test_a_continuation_is_a_ratio_of_prefixes(kind):
 
 
 def test_a_context_that_the_tokenizer_shortens_is_refused():
-    model = Tokens(tiny_causal.network(tiny_causal.words()))
+    model = SegmentedLM(tiny_causal.network(tiny_causal.words()))
     scorer = model.scorer({"estimator": "exact"}, quiet=True)
     [answer] = scorer.score_continuations([Query(0, "one space", " a", "a")])
     assert str(answer.estimate.bound) == "exact"
@@ -136,7 +136,7 @@ def test_a_context_that_the_tokenizer_shortens_is_refused():
 
 
 def test_canonical_tokens_that_write_another_string_bound_nothing():
-    model = Tokens(tiny_causal.network(tiny_causal.words()))
+    model = SegmentedLM(tiny_causal.network(tiny_causal.words()))
     scorer = model.scorer({"estimator": "canonical"}, quiet=True)
     bounds = {"a a": "strict lower", "a  a": "none"}
     queries = [Query(n, text, text) for n, text in enumerate(bounds)]
@@ -145,7 +145,7 @@ def test_canonical_tokens_that_write_another_string_bound_nothing():
 
 
 def test_odd_strings_under_canonical_end_no_run():
-    model = Tokens(tiny_causal.network(tiny_causal.spaced()))
+    model = SegmentedLM(tiny_causal.network(tiny_causal.spaced()))
     scorer = model.scorer({"estimator": "canonical"}, quiet=True)
     queries = [Query(n, str(n), text) for n, text in enumerate(["", "a b", "\ud800"])]
     found = {a.index: a.estimate for a in scorer.score_texts(queries)}

@@ -154,9 +154,14 @@ def _score(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.distortion.learners.catalog import load_learner
     from lm_latent_eval.distortion.learners.languages import language_of
-    from lm_latent_eval.distortion.learners.scores import score
+    from lm_latent_eval.distortion.learners.scores import score_sequences
     from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH
-    from lm_latent_eval.distortion.sources import Perturbed, Random, Source, Unchanged
+    from lm_latent_eval.distortion.sources import (
+        Perturbed,
+        Random,
+        SequenceSource,
+        Unchanged,
+    )
     from lm_latent_eval.scoring.score_functions import is_latent
 
     device = args.device and parse_device(args.device)
@@ -179,7 +184,7 @@ def _score(args: argparse.Namespace) -> None:
         raise ValueError("--mean-length: only --random sequences have one")
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
-    source: Source = Unchanged(corpus, args.num_sequences)
+    source: SequenceSource = Unchanged(corpus, args.num_sequences)
     if altered:
         language = language_of(corpus, args.language, **_only(settings, "device"))
         if args.random:
@@ -195,7 +200,7 @@ def _score(args: argparse.Namespace) -> None:
             source = Perturbed(
                 corpus, language, args.perturb, args.seed, args.num_sequences
             )
-    scores = score(learner, source, args.output)
+    scores = score_sequences(learner, source, args.output)
     print(f"wrote {scores.directory}")
 
 

@@ -55,14 +55,14 @@ def add_to(steps: Commands) -> None:
 
 
 def _study(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.report.study import TABLES_FILE, report
+    from lm_latent_eval.distortion.report.study import TABLES_FILE, write_report
 
     kind, folder = read_format(args), args.output / "report"
     if args.report:
         say_idle(args, None, "--report runs nothing")
     else:
         _run(args)
-    print(report(args.output, folder, kind))
+    print(write_report(args.output, folder, kind))
     print(f"wrote {folder / TABLES_FILE} and the figures beside it")
 
 

@@ -156,7 +156,7 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
     """Return where to start, and the learning rate."""
     from lm_latent_eval.distortion.learners.architectures import (
         Configuration,
-        Pretrained,
+        PretrainedStart,
         named_size,
     )
 
@@ -168,7 +168,7 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
         raise ValueError("--learning-rate: only a named --architecture has one")
     if args.config:
         return Configuration.read(args.config), rate
-    return Pretrained(args.init), rate
+    return PretrainedStart(args.init), rate
 
 
 def _data(args: argparse.Namespace) -> TrainingData:

@@ -3,7 +3,7 @@
 torch's own reader of weights refuses the old row of pickles where it holds modules, and
 allocates what a file merely declares. Here both forms of file are read, the zip archive
 of today and the row from before PyTorch 1.6, without running anything of them
-(``unpickling.py``): objects become ``Record``s, and tensors are views of numbers that
+(``unpickling.py``): objects become ``StandIn``s, and tensors are views of numbers that
 the file has. Sizes are compared with the length of the file before memory is taken:
 what is read never takes more than a small multiple of it.
 """
@@ -25,7 +25,7 @@ from lm_latent_eval.convert.files.unpickling import (
     CONTAINERS,
     PickleError,
     Reader,
-    Record,
+    StandIn,
 )
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -99,10 +99,10 @@ _NAMES: Mapping[str, Any] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     # Numbers of NumPy that a module may keep among its attributes.
-    "_codecs.encode": Record,
-    "numpy.dtype": Record,
-    "numpy.core.multiarray.scalar": Record,
-    "numpy._core.multiarray.scalar": Record,
+    "_codecs.encode": StandIn,
+    "numpy.dtype": StandIn,
+    "numpy.core.multiarray.scalar": StandIn,
+    "numpy._core.multiarray.scalar": StandIn,
     **{f"torch.{name}": dtype for name, dtype in _STORAGES.items()},
 }
 
@@ -125,7 +125,7 @@ class TorchFile:
     """What a file holds, its numbers not yet tensors."""
 
     content: Any
-    """Plain data, ``Record``s and ``Stored`` tensors."""
+    """Plain data, ``StandIn``s and ``Stored`` tensors."""
     storages: Mapping[str, bytes | memoryview]
 
     def tensors(self, stored: Mapping[str, Stored]) -> dict[str, Tensor]:
@@ -166,7 +166,7 @@ def read_torch(content: bytes, classes: Iterable[str] = ()) -> TorchFile:
     Raises:
         PickleError: If it is damaged or asks for anything else.
     """
-    names = {**_NAMES, **dict.fromkeys(classes, Record)}
+    names = {**_NAMES, **dict.fromkeys(classes, StandIn)}
     read = _read_zip if content.startswith(b"PK\x03\x04") else _read_row
     try:
         return read(content, names)
@@ -225,7 +225,7 @@ def _read_row(content: bytes, names: Mapping[str, Any]) -> TorchFile:
     return TorchFile(loaded, storages)
 
 
-def parameters(module: Record) -> dict[str, Stored]:
+def parameters(module: StandIn) -> dict[str, Stored]:
     """Return the parameters of a module and of those inside it, by name.
 
     Raises:
@@ -240,11 +240,11 @@ def parameters(module: Record) -> dict[str, Stored]:
             raise PickleError("its modules are within themselves, or without end")
         seen.add(id(outer))
         found |= {prefix + n: p for n, p in _table(outer, "_parameters", Stored)}
-        waiting += [(f"{prefix}{n}.", m) for n, m in _table(outer, "_modules", Record)]
+        waiting += [(f"{prefix}{n}.", m) for n, m in _table(outer, "_modules", StandIn)]
     return found
 
 
-def _table(module: Record, attribute: str, kind: type) -> Iterator[tuple[str, Any]]:
+def _table(module: StandIn, attribute: str, kind: type) -> Iterator[tuple[str, Any]]:
     """Yield a module's parts of a kind; None is one that it can do without."""
     table = module.attributes.get(attribute, {})
     if not isinstance(table, dict):

@@ -3,7 +3,7 @@
 A pickle is a program: it may import any function, call it, and set what it likes on
 what it gets. Here its instructions are carried out by a reader that knows those of
 plain data (dictionaries, lists, tuples, sets, strings, numbers) and, where it is told
-their names, of objects, each of which becomes a ``Record`` that only holds what it is
+their names, of objects, each of which becomes a ``StandIn`` that only holds what it is
 given. A name is looked up in a table and never imported; whatever else a file asks for
 is refused.
 
@@ -27,7 +27,7 @@ class PickleError(ValueError):
     """A pickle that is damaged, or that holds more than was expected of it."""
 
 
-class Record:
+class StandIn:
     """Stands for any object: it holds what it is given."""
 
     def __init__(self, *_: Any) -> None:
@@ -88,7 +88,7 @@ _INSTRUCTIONS = """
 """
 INSTRUCTIONS = frozenset(_INSTRUCTIONS.split())
 """Every instruction that is carried out. Those that refer to registries of the process
-are missing; those of objects are carried out on a ``Record`` only."""
+are missing; those of objects are carried out on a ``StandIn`` only."""
 
 
 class Reader(pickle._Unpickler):
@@ -139,14 +139,14 @@ class Reader(pickle._Unpickler):
     def load_newobj(self) -> None:
         """Make a record."""
         _, cls = self.stack.pop(), self.stack[-1]
-        if cls is not Record:
+        if cls is not StandIn:
             _refuse("NEWOBJ")
-        self.stack[-1] = Record()
+        self.stack[-1] = StandIn()
 
     def load_build(self) -> None:
         """Give a record its attributes; those of a container are nobody's."""
         state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, Record):
+        if isinstance(target, StandIn):
             target.attributes = state if isinstance(state, dict) else {}
         elif not isinstance(target, dict):
             _refuse("BUILD")

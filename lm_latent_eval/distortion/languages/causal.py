@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import sent_uniforms, wide_zeros, widened
 from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
@@ -137,7 +137,7 @@ class CausalLanguage:
         log_p = []
         for start in range(0, len(keys), self.batch_size):
             some = step_uniforms(keys[start : start + self.batch_size], max_length)
-            ids, each = self._draw(some.to(self.model.device))
+            ids, each = self._draw(sent_uniforms(some, self.model.device))
             sequences += ids
             log_p.append(each)
         return Sample(sequences, torch.cat([torch.zeros(0).double(), *log_p]))
@@ -195,7 +195,9 @@ class CausalLanguage:
             if len(on) < len(going):
                 cache.batch_select_indices(on)
             going, last = going[on], chosen[on, None]
-        return [_until_end(ids, self.end_id) for ids in drawn.tolist()], log_p.cpu()
+        return [
+            _until_end(ids, self.end_id) for ids in drawn.tolist()
+        ], log_p.cpu().double()
 
     def _score(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
         """Score sequences of similar lengths; what follows the shorter is not seen."""
@@ -212,7 +214,7 @@ class CausalLanguage:
         parts = zip(logits.split(rows), targets.split(rows), strict=True)
         each = [self._log_softmax(some).gather(1, token) for some, token in parts]
         log_p = wide_zeros(ids.shape, ids.device)
-        return log_p.masked_scatter(inside, torch.cat(each)).sum(1).cpu()
+        return log_p.masked_scatter(inside, torch.cat(each)).sum(1).cpu().double()
 
     def _log_softmax(self, logits: Tensor) -> Tensor:
         log_probs = (widened(logits) / self.temperature).log_softmax(-1)

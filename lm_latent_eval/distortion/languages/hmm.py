@@ -35,7 +35,7 @@ from lm_latent_eval.distortion.languages.words import (
     checked_distribution,
     checked_keys,
     checked_words,
-    digest,
+    description_digest,
     word_tokenizer,
     write_description,
 )
@@ -123,7 +123,7 @@ class HMM:
 
     def settings(self) -> dict[str, Any]:
         """Return kind and digest."""
-        return {"kind": "hmm", "digest": digest(self._description)}
+        return {"kind": "hmm", "digest": description_digest(self._description)}
 
     def save(self, directory: Path) -> None:
         """Write ``language.json`` and the tokenizer."""

@@ -46,7 +46,7 @@ from lm_latent_eval.distortion.languages.words import (
     END_ID,
     FIRST_WORD,
     LANGUAGE_FILE,
-    digest,
+    description_digest,
     word_tokenizer,
     write_description,
 )
@@ -123,7 +123,7 @@ class PCFG:
 
     def settings(self) -> dict[str, Any]:
         """Return kind and digest."""
-        return {"kind": "pcfg", "digest": digest(self._description)}
+        return {"kind": "pcfg", "digest": description_digest(self._description)}
 
     def save(self, directory: Path) -> None:
         """Write ``language.json`` and the tokenizer."""

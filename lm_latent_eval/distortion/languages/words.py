@@ -92,7 +92,7 @@ def write_description(description: Mapping[str, Any], path: Path) -> None:
     write_text(path, text + "\n")
 
 
-def digest(description: Mapping[str, Any]) -> str:
+def description_digest(description: Mapping[str, Any]) -> str:
     """Return what tells a description from others."""
     text = json.dumps(description, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

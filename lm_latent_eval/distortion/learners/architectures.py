@@ -168,7 +168,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class PretrainedStart:
     """A model that was trained before, with the same tokenizer.
 
     Attributes:

@@ -71,7 +71,7 @@ def texts_of(corpus: Corpus) -> list[str]:
     ]
 
 
-def word_tokenizer(words: Iterable[str]) -> WordTokenizer:
+def exact_vocabulary(words: Iterable[str]) -> WordTokenizer:
     """Return a vocabulary of exactly these words, cut at white space.
 
     Raises:

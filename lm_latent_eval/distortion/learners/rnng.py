@@ -8,8 +8,8 @@ import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.lexicon import (
+    exact_vocabulary,
     texts_of,
-    word_tokenizer,
     words_of,
 )
 from lm_latent_eval.distortion.learners.treebank import derivations, parsed
@@ -73,7 +73,7 @@ def train_grammar(
 def _untrained(
     words: list[str], size: RNNGSize, seed: int, directory: Path
 ) -> Checkpoint:
-    tokenizer = word_tokenizer(words)
+    tokenizer = exact_vocabulary(words)
     torch.manual_seed(seed)
     config = RNNGConfig(
         vocab_size=tokenizer.vocab_size,

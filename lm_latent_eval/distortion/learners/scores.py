@@ -6,17 +6,17 @@ from pathlib import Path
 
 import torch
 
-from lm_latent_eval.distortion.columns import Columns, Scores
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder
 from lm_latent_eval.distortion.learners.learner import Learner
-from lm_latent_eval.distortion.sources import Source
+from lm_latent_eval.distortion.sources import SequenceSource
 
 _ROWS_AT_ONCE = 4096
 _SHARD_ROWS = 100_000
 
 
-def score(
-    learner: Learner, source: Source, directory: Path, *, quiet: bool = False
-) -> Scores:
+def score_sequences(
+    learner: Learner, source: SequenceSource, directory: Path, *, quiet: bool = False
+) -> ScoresFolder:
     """Score sequences, or those that are still missing.
 
     Memory does not grow with their number: rows are written as they come.
@@ -41,7 +41,7 @@ def score(
         "rows_each": rows_each,
         "shard_size": max(1, _SHARD_ROWS // rows_each),
     }
-    return Scores.fill(
+    return ScoresFolder.fill(
         directory,
         settings,
         lambda some: scored_columns(learner, source, some),
@@ -50,7 +50,7 @@ def score(
     )
 
 
-def scored_columns(learner: Learner, source: Source, indices: range) -> Columns:
+def scored_columns(learner: Learner, source: SequenceSource, indices: range) -> Columns:
     """Score all forms of some sequences."""
     sequences, true_log_p = source.read(indices)
     index = torch.tensor(indices).repeat_interleave(source.rows_each)

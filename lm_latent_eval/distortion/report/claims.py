@@ -127,7 +127,7 @@ def overestimation(
     return cases
 
 
-def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[ClaimCase]:
+def more_data(trajectories: Mapping[str, Sequence[Columns]]) -> list[ClaimCase]:
     """(iv) More data lessens underestimation and does not end it."""
     cases = []
     for name, epochs in trajectories.items():
@@ -148,7 +148,7 @@ def amount(trajectories: Mapping[str, Sequence[Columns]]) -> list[ClaimCase]:
     return cases
 
 
-def entropy(models: Mapping[float, Comparison]) -> list[ClaimCase]:
+def low_entropy(models: Mapping[float, Comparison]) -> list[ClaimCase]:
     """(v) Languages of lower entropy are underestimated more, at equal probability."""
     cases = []
     for (low, colder), (high, warmer) in pairwise(sorted(models.items())):
@@ -179,11 +179,11 @@ def claims(
         "(iii) Perturbed and random sequences are overestimated.": overestimation(
             maps, random
         ),
-        "(iv) More training data lessens this (+) and does not end it.": amount(
+        "(iv) More training data lessens this (+) and does not end it.": more_data(
             trajectories
         ),
         "(v) It is worse for languages of lower entropy, at equal probability.": (
-            entropy(temperatures)
+            low_entropy(temperatures)
         ),
     }
     lines = [f"- {name} {_summary(cases)}" for name, cases in found.items()]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.learners.history import HISTORY_FILE, History
 from lm_latent_eval.distortion.report.curves import draw_random, draw_temperatures
 from lm_latent_eval.distortion.report.heat_map import draw_map
@@ -260,7 +260,7 @@ def map_table(error_map: ErrorMap) -> Table:
 
 def perplexity_row(path: Path) -> dict[str, float]:
     """Return perplexities of the sequences of a folder of scores."""
-    columns = Scores.open(path).columns()
+    columns = ScoresFolder.open(path).columns()
     columns = columns[columns.edits == 0]
     tokens = int(columns.num_tokens.sum())
     mean, stderr = mean_sentence_perplexity(
@@ -276,7 +276,7 @@ def perplexity_row(path: Path) -> dict[str, float]:
 
 def read_map(path: Path) -> ErrorMap:
     """Read a heat map from a folder of scores, piece by piece."""
-    scores = Scores.open(path)
+    scores = ScoresFolder.open(path)
     finite = [
         (known.min().item(), known.max().item())
         for columns in scores.batches()

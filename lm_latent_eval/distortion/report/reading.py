@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lm_latent_eval.distortion.columns import Columns, Scores, Trajectory
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
 from lm_latent_eval.distortion.statistics import ErrorCurve, ErrorTrajectory
 from lm_latent_eval.distortion.statistics.bins import Bins
 from lm_latent_eval.estimators import Bound
@@ -55,7 +55,7 @@ class Comparison:
         Raises:
             ValueError: If it is none, or no sequence has a finite error.
         """
-        scores = Scores.open(directory)
+        scores = ScoresFolder.open(directory)
         parts = [
             each if edits is None else each[each.edits == edits]
             for each in scores.batches()

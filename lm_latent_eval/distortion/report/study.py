@@ -48,7 +48,7 @@ SAMPLES = 5
 TITLE = "# Claims and tables of distributional distortion"
 
 
-def report(study: Path, output: Path, kind: str = "text") -> str:
+def write_report(study: Path, output: Path, kind: str = "text") -> str:
     """Write figures, their numbers, and ``tables.md``; return the tables.
 
     Figures are written as PNG, SVG and PDF; each table of ``tables.md`` is also beside

@@ -27,7 +27,7 @@ from lm_latent_eval.distortion.study.layout import (
     LearnerSpec,
 )
 from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan
-from lm_latent_eval.distortion.study.steps import FIRST, Steps
+from lm_latent_eval.distortion.study.steps import FIRST, StudySteps
 from lm_latent_eval.resuming.folder import going_on
 
 KIND = "study of distortion"
@@ -77,7 +77,7 @@ class DistortionStudy:
 
     def _stages(self) -> Iterator[list[Step]]:
         """Yield steps, of which those of one stage need only those of earlier ones."""
-        steps = Steps(self.plan, Layout(self.output), self.text, self.device)
+        steps = StudySteps(self.plan, Layout(self.output), self.text, self.device)
         learners = Learners(self.plan)
         yield [("text and tokenizer", steps.write_texts)]
         yield [
@@ -148,12 +148,12 @@ class DistortionStudy:
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _draw(steps: Steps, languages: Sequence[tuple[str, float]]) -> Iterator[Step]:
+def _draw(steps: StudySteps, languages: Sequence[tuple[str, float]]) -> Iterator[Step]:
     for (name, t), split in product(languages, FIRST):
         yield f"{name} at T = {t:g}, {split}", partial(steps.draw, name, t, split)
 
 
-def _train(steps: Steps, learners: Sequence[LearnerSpec]) -> Iterator[Step]:
+def _train(steps: StudySteps, learners: Sequence[LearnerSpec]) -> Iterator[Step]:
     for learner in learners:
         yield learner.name, partial(steps.train, learner)
 

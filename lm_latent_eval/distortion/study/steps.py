@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.languages.tokenizer import train_bpe
@@ -20,7 +20,7 @@ from lm_latent_eval.distortion.learners import rnng
 from lm_latent_eval.distortion.learners.architectures import (
     ARCHITECTURES,
     Configuration,
-    Pretrained,
+    PretrainedStart,
     Size,
     Start,
 )
@@ -30,15 +30,15 @@ from lm_latent_eval.distortion.learners.enumeration import EveryTree
 from lm_latent_eval.distortion.learners.languages import language_of, open_language
 from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.options import TrainingOptions
-from lm_latent_eval.distortion.learners.scores import score
+from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.distortion.sources import (
     Perturbed,
     Random,
+    SequenceSource,
     Short,
-    Source,
     Texts,
     Unchanged,
 )
@@ -64,7 +64,7 @@ _LATENT_LENGTH = 128
 
 
 @dataclass(frozen=True)
-class Steps:
+class StudySteps:
     """The steps of a plan.
 
     Attributes:
@@ -105,7 +105,7 @@ class Steps:
 
     def finetune_language(self) -> None:
         """Train the pretrained model on the text of the language (figure 7)."""
-        start = Pretrained(self.layout.language(pretrained("medium")))
+        start = PretrainedStart(self.layout.language(pretrained("medium")))
         self._train_on_text(FINETUNED, LANGUAGE_TEXT, start, "medium")
 
     def draw(self, language: str, temperature: float, split: str) -> None:
@@ -145,7 +145,7 @@ class Steps:
             )
         start = self._start(learner.size)
         if learner.pretrained:
-            start = Pretrained(self.layout.language(pretrained(learner.size)))
+            start = PretrainedStart(self.layout.language(pretrained(learner.size)))
         train_learner(
             self.layout.learner(learner),
             start,
@@ -233,7 +233,7 @@ class Steps:
         every = EveryTree.load(
             checkpoint, test, max_words=latent.max_words, device=self.device
         )
-        score(every, short, self.layout.latent_scores("exact"), quiet=True)
+        score_sequences(every, short, self.layout.latent_scores("exact"), quiet=True)
         for proposal, number in latent.estimates:
             some = LatentLearner.load(
                 checkpoint,
@@ -245,7 +245,7 @@ class Steps:
                 device=self.device,
             )
             folder = self.layout.latent_scores(proposal, number)
-            score(some, short, folder, quiet=True)
+            score_sequences(some, short, folder, quiet=True)
 
     def _train_on_text(self, name: str, part: str, start: Start, size: str) -> None:
         vocabulary = Vocabulary.read(self.layout.tokenizer)
@@ -299,11 +299,15 @@ class Steps:
             corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
         )
 
-    def _score(self, learner: LearnerSpec, kind: str, source: Source) -> Scores:
+    def _score(
+        self, learner: LearnerSpec, kind: str, source: SequenceSource
+    ) -> ScoresFolder:
         model = load_learner(
             self.layout.learner(learner),
             source.corpus,
             device=self.device,
             batch_size=self.plan.batch_size,
         )
-        return score(model, source, self.layout.scores(learner, kind), quiet=True)
+        return score_sequences(
+            model, source, self.layout.scores(learner, kind), quiet=True
+        )

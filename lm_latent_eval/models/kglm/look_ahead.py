@@ -1,20 +1,22 @@
 r"""What p itself will pay for the text ahead, under every choice that a name suggests.
 
-A hidden Markov model stands in for p. Its states s are "no mention", a mention of one
-of the candidates n of the text (nodes with an alias that begins with a word of it) and
-a mention of any other node:
+A hidden Markov model stands in for p. Its states s are a mention of one of the
+candidates n of the text (nodes with an alias that begins with a word of it), a mention
+of any other node, and "no mention" after a last one c of any of these, or after none:
 
 .. math::
     \psi_t(s) &= p(x_t \mid s, x_{<t}) \, \beta_{t+1}(s), \qquad \beta_{T+1} = 1 \\
-    \beta_t(s) &= p(\mathrm{NONE}) \, \psi_t(\emptyset)
-        + [s \ne \emptyset] \, p(\mathrm{CONTINUE}) \, \psi_t(s) \\
+    \beta_t(s) &= p(\mathrm{NONE}) \, \psi_t(\emptyset_c)
+        + [s = c] \, p(\mathrm{CONTINUE}) \, \psi_t(c) \\
         &\quad + p(\mathrm{NEW}) \sum_n p_{\mathrm{new}}(n) \, \psi_t(n)
-        + p(\mathrm{DERIVED}) \, \frac{1}{C} \sum_{n = 1}^{C} \psi_t(n)
+        + p(\mathrm{DERIVED}) \sum_n d_t(n \mid c) \, \psi_t(n)
 
 The words' and the mention types' probabilities are p's own; only the entity that a
-DERIVED mention names, which depends on the walk so far, is taken to be any of the C
-candidates alike. So the sums are exact for that chain, and for p a guess: it is a
-proposal's to be corrected by weights.
+DERIVED mention names, which depends on the walk so far, follows from the last node
+alone and from what the text says of others (``parents.py``): first, to find out who
+they are, from a chain in which it is any of the C candidates alike. So the sums are
+exact for these chains, and for p a guess: it is a proposal's to be corrected by
+weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
 words to come. Nothing is learned. Source: the optimal proposals of twisted particle
@@ -25,15 +27,16 @@ section 3; Pitt and Shephard, 1999).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.parents import Parents, parents_of
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Mention, Walk
 from lm_latent_eval.text.batch import TokenBatch
@@ -47,6 +50,11 @@ FURTHEST = 20.0
 """Nats. A choice that will cost more than this over the best one is tilted as if it
 cost just this, so q is never far below p's own conditional."""
 
+BEGUN = slice(Mention.NONE, Mention.CONTINUE)
+"""Types of tokens that go on with nothing."""
+LEAST = 1e-12
+"""Probability that something was not mentioned is taken to be no less."""
+
 
 class WordScorer(Protocol):
     """p's words."""
@@ -58,7 +66,10 @@ class WordScorer(Protocol):
 
 @dataclass(frozen=True)
 class Candidates:
-    """The states of each text: no mention, then nodes that its words suggest."""
+    """The states of each text: no mention, then nodes that its words suggest.
+
+    On the host.
+    """
 
     node: Tensor
     """(B, 1 + C), the first 0."""
@@ -68,8 +79,10 @@ class Candidates:
     @classmethod
     def of(cls, batch: TokenBatch, graph: KnowledgeGraph) -> Candidates:
         """Find the nodes with an alias that begins with a word of the text."""
-        num_tokens = batch.targets.shape[1]
-        text = batch.targets.masked_fill(~batch.inside, -1)
+        targets, length = batch.on_host
+        num_tokens = targets.shape[1]
+        inside = torch.arange(num_tokens) < length[:, None]
+        text = targets.masked_fill(~inside, -1)
         words, node, position = graph.aliases_that_begin(text.flatten())
         key, which = torch.unique(
             position // num_tokens * graph.num_nodes + node, return_inverse=True
@@ -118,41 +131,47 @@ class Costs:
     """Mention types after none, where nothing can be continued, (B, T, 4)."""
 
 
-def look_ahead(walk: Walk, batch: TokenBatch, words: WordScorer) -> Walk:
+def look_ahead(
+    walk: Walk, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
+) -> Walk:
     """Tilt p's walk by what its words will cost.
 
     Args:
         walk: The distribution of p's next step, without a tilt, over possible choices.
         batch: B texts of T tokens, all of which are read.
         words: p's words.
+        cutoff: Tokens that an entity stays a parent after its mention.
+        follows: Whether the texts follow others, whose mentions are not known here.
 
     Returns:
         The walk with its tilt, and what is ``expected`` of the rest of the text.
     """
     states = Candidates.of(batch, walk.graph)
     costs = _costs(walk, batch, words, states)
-    log_psi, log_beta = _backward(costs, batch.length)
-    tilt, expected = (
-        _relative(value.to(walk.scores.mention), walk, states)
-        for value in (log_psi, log_beta)
+    recent = _recent(costs, *_backward(costs, batch.length), cutoff)
+    nodes = F.pad(states.node, (0, 1))
+    parents = parents_of(walk, nodes, recent, cutoff=cutoff, follows=follows)
+    psi, beta = _backward(costs, batch.length, parents)
+    return replace(
+        walk, tilt=_relative(psi, walk, states), expected=_relative(beta, walk, states)
     )
-    return replace(walk, tilt=tilt, expected=expected)
 
 
 def _costs(
     walk: Walk, batch: TokenBatch, words: WordScorer, states: Candidates
 ) -> Costs:
     shape = (*batch.targets.shape, states.node.shape[1])
-    position = torch.arange(batch.targets.numel(), device=batch.targets.device)
+    position, device = torch.arange(batch.targets.numel()), batch.targets.device
     places = position.view(*shape[:2], 1).expand(shape)
     node, used = (x[:, None].expand(shape) for x in (states.node, states.used))
-    some = batch.inside[..., None] & used
-    word = wide_zeros(shape, node.device)
-    word = word.masked_fill(~used, -torch.inf)
-    word[some] = widened(words(places[some], node[some]))
+    inside = torch.arange(shape[1]) < batch.on_host[1][:, None]
+    some = (inside[..., None] & used).flatten().nonzero()[:, 0]
+    word = wide_zeros(shape, device).masked_fill(sent(~used, device), -torch.inf)
+    paid = widened(words(places.flatten()[some], node.flatten()[some]))
+    word = word.flatten().index_copy(0, sent(some, device), paid).view(shape)
 
     log_new, entity = walk.new.top(position, OTHERS)
-    typical = walk.graph.node_of_entity[entity]
+    typical = walk.graph.node_of_entity[fetched(entity)[0]]
     paid = words(position[:, None].expand_as(typical).flatten(), typical.flatten())
     paid = widened(paid.view_as(typical)) + widened(log_new).log_softmax(-1)
     other_word = paid.logsumexp(-1).view(shape[:2])
@@ -160,10 +179,10 @@ def _costs(
     entity = walk.graph.entity(node)
     own = (walk.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
     new = widened(walk.new.log_prob(places.flatten(), entity.flatten()).view(shape))
-    new = new.masked_fill(~own, -torch.inf)
+    new = new.masked_fill(sent(~own, device), -torch.inf)
     other_new = (1 - new.exp().sum(-1)).clamp_min(0.0).log()
 
-    candidate = widened(F.pad(states.used[:, 1:], (1, 1)))
+    candidate = widened(sent(F.pad(states.used[:, 1:], (1, 1)), device))
     derived = candidate / candidate.sum(-1, keepdim=True).clamp_min(1)
     scores = widened(walk.scores.mention).view(*shape[:2], len(Mention))
     none_to_continue = scores.clone()
@@ -177,41 +196,103 @@ def _costs(
     )
 
 
-def _backward(costs: Costs, length: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log psi_t and log beta_t, (B, T, S) each."""
-    types = [Mention.NONE, Mention.NEW, Mention.DERIVED]
-    psi, beta = torch.empty_like(costs.word), torch.empty_like(costs.word)
-    ahead = torch.zeros_like(costs.derived)
-    for t in reversed(range(psi.shape[1])):
-        psi[:, t] = here = costs.word[:, t] + ahead
-        new = (costs.new[:, t] + here).logsumexp(-1)
-        derived = (costs.derived + here).logsumexp(-1)
-        begun = torch.stack([here[:, 0], new, derived], -1)
-        after_none = (costs.first[:, t, types] + begun).logsumexp(-1)
-        after_any = (costs.mention[:, t, types] + begun).logsumexp(-1)
-        go_on = costs.mention[:, t, Mention.CONTINUE, None] + here
-        going_on = torch.logaddexp(go_on, after_any[:, None])
-        going_on[:, 0] = after_none
-        beta[:, t] = ahead = torch.where((length > t)[:, None], going_on, ahead)
-    return psi, beta
+class Ahead(NamedTuple):
+    """Of every token, in nats, (B, T, S) each: what is to come after a state."""
+
+    mention: Tensor
+    """A mention of each state; ``-inf`` of the first, which is none."""
+    none: Tensor
+    """No mention, after a last one of each state; of the first, after none."""
 
 
-def _relative(value: Tensor, walk: Walk, states: Candidates) -> Tilt:
-    """Compare states with "no mention", the hopeless ones as far as ``FURTHEST``."""
-    best = value.amax(-1, keepdim=True)
-    value = (value - best.masked_fill(best.isneginf(), 0.0)).clamp_min(-FURTHEST)
-    value = (value[..., 1:] - value[..., :1]).flatten(0, 1)
+def _backward(
+    costs: Costs, length: Tensor, parents: Parents | None = None
+) -> tuple[Ahead, Ahead]:
+    """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
+    nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
+    nobody[:, 0] = True
+    ahead = [torch.zeros_like(costs.derived) for _ in range(2)]
+    found: list[tuple[Tensor, ...]] = [(costs.word[:, :0],) * 4]
+    for t in reversed(range(costs.word.shape[1])):
+        mention = (costs.word[:, t] + ahead[0]).masked_fill(nobody, -torch.inf)
+        none = costs.word[:, t, :1] + ahead[1]
+        new = (costs.new[:, t] + mention).logsumexp(-1, True)
+        derived = (costs.derived + mention).logsumexp(-1, True)
+        if parents is not None:
+            derived = parents.log_derived(t, mention, derived)
+        begun = torch.stack(torch.broadcast_tensors(none, new, derived), -1)
+        going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
+        for n, types in enumerate([costs.mention, costs.first]):
+            value = (types[:, t, BEGUN][:, None] + begun).logsumexp(-1)
+            if n == 0:
+                value = torch.logaddexp(going_on, value)
+            ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
+        found.append((mention[:, None], none[:, None], *[x[:, None] for x in ahead]))
+    mention, none, *ahead = (
+        torch.cat(part, 1) for part in zip(*reversed(found), strict=True)
+    )
+    return Ahead(mention, none), Ahead(*ahead)
+
+
+def _recent(costs: Costs, psi: Ahead, beta: Ahead, cutoff: int) -> Tensor:
+    """Return how probable a mention of a state in the tokens before t is, (B, T, S).
+
+    By the chain in which mentions derive from anybody, given the whole text. What
+    begins at several tokens is taken to be independent.
+    """
+    begun = torch.empty_like(costs.word)
+    log_none = torch.zeros_like(costs.derived[:, :1])
+    log_mention = torch.full_like(costs.derived, -torch.inf)
+    for t in range(begun.shape[1]):
+        # Of every state before t: its probability, less what was expected after it.
+        none = _less(log_none, beta.none[:, t, :1])
+        mention = _less(log_mention, beta.mention[:, t])
+        before = torch.cat([none, mention.logsumexp(-1, True)], -1)[..., None]
+        types = torch.stack([costs.first[:, t], costs.mention[:, t]], 1) + before
+        types = types.logsumexp(1)
+        new = types[:, Mention.NEW, None] + costs.new[:, t]
+        derived = types[:, Mention.DERIVED, None] + costs.derived
+        beginning = new.logaddexp(derived) + psi.mention[:, t]
+        begun[:, t] = beginning.exp()
+        going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
+        log_mention = beginning.logaddexp(going_on + psi.mention[:, t])
+        log_none = types[:, Mention.NONE, None] + psi.none[:, t, :1]
+    absent = F.pad((1 - begun).clamp_min(LEAST).log().cumsum(1), (0, 0, cutoff + 1, 0))
+    return -torch.expm1(absent[:, cutoff:-1] - absent[:, : -cutoff - 1])
+
+
+def _less(value: Tensor, expected: Tensor) -> Tensor:
+    """Subtract, where both may be ``-inf``."""
+    return value - expected.masked_fill(expected.isneginf(), 0.0)
+
+
+def _relative(ahead: Ahead, walk: Walk, states: Candidates) -> Tilt:
+    """Compare with no mention at all, the hopeless ones as far as ``FURTHEST``."""
+    mention, none = (value.to(walk.scores.mention) for value in ahead)
+    best = torch.maximum(mention.amax(-1, True), none.amax(-1, True))
+    best = best.masked_fill(best.isneginf(), 0.0)
+    mention, none = ((x - best).clamp_min(-FURTHEST) for x in (mention, none))
+    nothing = none[..., :1]
+    return replace(
+        _tilt(mention - nothing, walk, states), none=_tilt(none - nothing, walk, states)
+    )
+
+
+def _tilt(value: Tensor, walk: Walk, states: Candidates) -> Tilt:
+    """List what candidates have, and what any other node."""
+    value = value[..., 1:].flatten(0, 1)
     num_positions, num_nodes = len(value), walk.graph.num_nodes
     candidate = states.node[:, 1:].repeat_interleave(
         num_positions // len(states.node), 0
     )
-    position = torch.arange(num_positions, device=value.device)[:, None]
-    listed = candidate != NO_ENTITY
-    key, order = (position * num_nodes + candidate)[listed].sort()
+    position = torch.arange(num_positions)[:, None]
+    (listed,) = (candidate != NO_ENTITY).flatten().nonzero(as_tuple=True)
+    key, order = (position * num_nodes + candidate).flatten()[listed].sort()
     end = key.new_tensor([num_positions * num_nodes])
+    known = value[:, :-1].flatten()[sent(listed[order], value.device)]
     return Tilt(
         torch.cat([key, end]),
-        torch.cat([value[:, :-1][listed][order], value.new_zeros(1)]),
+        torch.cat([known, value.new_zeros(1)]),
         value[:, -1],
         num_nodes,
         continues=True,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from lm_latent_eval.models.pretrained import CheckedConfig
 from lm_latent_eval.text.words import PADDING, START
-from lm_latent_eval.values import Each, Flag, Rules, Share, Text, Whole
+from lm_latent_eval.values import Each, Flag, Matching, Rules, Share, Whole
 
 
 class RNNGConfig(CheckedConfig):
@@ -40,7 +40,9 @@ class RNNGConfig(CheckedConfig):
         "max_words": Whole(1),
         "sentence_ends": Flag(),
         "only_possible": Flag(),
-        "language": Text(r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say"),
+        "language": Matching(
+            r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say"
+        ),
         "never_uttered": Each(Whole(0, below="vocab_size")),
         "dropout": Share(),
         "num_unknown_types": Whole(0),

@@ -27,7 +27,7 @@ from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
-from lm_latent_eval.training.options import Margin, Options, SRNNSize
+from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
 from lm_latent_eval.training.supervised import Part
 
 Sentence = tuple[int, list[int]]
@@ -43,7 +43,7 @@ def train_srnn(
     min_count: int = 2,
     already_cut: bool = False,
     size: SRNNSize | None = None,
-    margin: Margin | None = None,
+    margin: MarginObjective | None = None,
     options: Options | None = None,
 ) -> SentenceRNN:
     """Train s and write the checkpoint.
@@ -59,7 +59,7 @@ def train_srnn(
         margin: What it learns.
         options: How to train.
     """
-    size, margin = size or SRNNSize(), margin or Margin()
+    size, margin = size or SRNNSize(), margin or MarginObjective()
     options = options or Options()
     if tokenizer is None:
         tokenizer = WordTokenizer.train(

@@ -30,7 +30,7 @@ AVAILABILITIES = ("open_weights", "closed_weights", "unknown")
 
 
 @dataclass(frozen=True)
-class Source:
+class Evaluator:
     """Who evaluated what, which no result knows."""
 
     model_id: str
@@ -50,7 +50,7 @@ class Source:
             raise ValueError(f"--model-id {self.model_id}: expected developer/model")
 
 
-def export(records: Sequence[Record], source: Source, output: Path) -> list[Path]:
+def export(records: Sequence[Record], source: Evaluator, output: Path) -> list[Path]:
     """Write the files of every task.
 
     Raises:
@@ -81,7 +81,7 @@ def export(records: Sequence[Record], source: Source, output: Path) -> list[Path
     return written
 
 
-def _aggregate(statement: Statement, source: Source) -> dict[str, Any]:
+def _aggregate(statement: Statement, source: Evaluator) -> dict[str, Any]:
     record, now = statement.record, str(time.time())
     date = record.settings.get("date")
     when = {} if date is None else {"evaluation_timestamp": str(date)}
@@ -112,7 +112,7 @@ def _library(settings: dict[str, Any]) -> dict[str, Any]:
     return {"name": "lm_latent_eval", "version": ours}
 
 
-def _model(statement: Statement, source: Source) -> dict[str, Any]:
+def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
     settings = statement.record.settings
     developer, name = source.model_id.split("/")
     known = ("model", "checkpoint", "dtype", "vocabulary", "mass", "scored_as")
@@ -282,4 +282,4 @@ def _score(name: str, answers: Sequence[Answer]) -> dict[str, Any]:
     return {"score": score, "is_correct": False}
 
 
-__all__ = ["AVAILABILITIES", "RELATIONSHIPS", "Source", "export"]
+__all__ = ["AVAILABILITIES", "RELATIONSHIPS", "Evaluator", "export"]

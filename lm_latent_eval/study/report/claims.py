@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from lm_latent_eval.study.report.columns import Column, Curve
+from lm_latent_eval.study.report.columns import Curve, StudyColumn
 
 WITHOUT_PEEKING = ("nonpeeking", "prior")
 NOT_TESTED = "not tested"
 
 
-def claims(columns: Sequence[Column]) -> Iterator[str]:
+def claims(columns: Sequence[StudyColumn]) -> Iterator[str]:
     """Yield a sentence or two a claim, with the numbers that decide it."""
     yield f"(a) Estimates fall monotonically with K: {_monotone(columns)}."
     yield f"(b) Instance level lies below corpus level: {_levels(columns)}."
@@ -25,7 +25,7 @@ def claims(columns: Sequence[Column]) -> Iterator[str]:
     yield f"(e) Beams come close to importance sampling: {beams}."
 
 
-def _monotone(columns: Sequence[Column]) -> str:
+def _monotone(columns: Sequence[StudyColumn]) -> str:
     """Look at the curves of the first k samples.
 
     Means over replicates are no evidence: they fall by arithmetic (the log of a mean is
@@ -49,7 +49,7 @@ def _monotone(columns: Sequence[Column]) -> str:
     )
 
 
-def _curves(columns: Sequence[Column]) -> list[tuple[Column, Curve]]:
+def _curves(columns: Sequence[StudyColumn]) -> list[tuple[StudyColumn, Curve]]:
     """Return every curve once: columns of one study share those of other proposals."""
     found = {
         (id(column.rows), curve): (column, curve)
@@ -59,13 +59,13 @@ def _curves(columns: Sequence[Column]) -> list[tuple[Column, Curve]]:
     return list(found.values())
 
 
-def _steps(column: Column, curve: Curve) -> list[float]:
+def _steps(column: StudyColumn, curve: Curve) -> list[float]:
     """Return the factors from one number of samples to the next."""
     values = [row["perplexity"] for row in column.curve(curve)]
     return [b / a for a, b in pairwise(values) if math.isfinite(a) and math.isfinite(b)]
 
 
-def _levels(columns: Sequence[Column]) -> str:
+def _levels(columns: Sequence[StudyColumn]) -> str:
     pairs = [
         (column.last(curve, "instance"), column.last(curve, "corpus"))
         for column, curve in _curves(columns)
@@ -81,7 +81,7 @@ def _levels(columns: Sequence[Column]) -> str:
     )
 
 
-def _best_temperature(column: Column) -> str:
+def _best_temperature(column: StudyColumn) -> str:
     tempered = [curve for curve in column.curves if curve[0] == column.proposal]
     if len(tempered) < 2:
         return NOT_TESTED
@@ -92,7 +92,7 @@ def _best_temperature(column: Column) -> str:
     return f"{found}, τ = 1 gives {_with_spread(column, (column.proposal, 1.0))}"
 
 
-def _with_spread(column: Column, curve: Curve) -> str:
+def _with_spread(column: StudyColumn, curve: Curve) -> str:
     """Return the perplexity from all samples, and the spread of replicates."""
     found = f"{column.last(curve):.5g}"
     for row in column.curve(curve):
@@ -103,7 +103,7 @@ def _with_spread(column: Column, curve: Curve) -> str:
     return found
 
 
-def _against_others(column: Column) -> str:
+def _against_others(column: StudyColumn) -> str:
     others = [curve for curve in column.curves if curve[0] in WITHOUT_PEEKING]
     if column.proposal in WITHOUT_PEEKING or not others:
         return NOT_TESTED
@@ -114,7 +114,7 @@ def _against_others(column: Column) -> str:
     return f"{verdict} ({own:.5g}; {against})"
 
 
-def _widest_beam(column: Column) -> str:
+def _widest_beam(column: StudyColumn) -> str:
     if not column.beams():
         return NOT_TESTED
     beam, drawn = column.beams()[-1], column.curve((column.proposal, 1.0))
@@ -129,7 +129,7 @@ def _widest_beam(column: Column) -> str:
     )
 
 
-def _each(columns: Sequence[Column], say: Callable[[Column], str]) -> str:
+def _each(columns: Sequence[StudyColumn], say: Callable[[StudyColumn], str]) -> str:
     """Say something of each column that has been drawn from at temperature 1."""
     done = [column for column in columns if (column.proposal, 1.0) in column.curves]
     said = "; ".join(f"{column.title}: {say(column)}" for column in done)

@@ -16,7 +16,7 @@ Curve = tuple[str, float]
 
 
 @dataclass(frozen=True)
-class Column:
+class StudyColumn:
     """One model with one proposal that was drawn from at every temperature."""
 
     settings: dict[str, Any]
@@ -64,10 +64,10 @@ class Column:
         return sorted(found, key=lambda row: int(row["num_samples"]))
 
 
-def read_columns(study: Path) -> list[Column]:
+def read_columns(study: Path) -> list[StudyColumn]:
     """Read a study, a column a tempered proposal."""
     settings, rows = read_settings(study), read(study / ROWS_FILE)
-    columns = [Column(settings, rows, name) for name in settings["tempered"]]
+    columns = [StudyColumn(settings, rows, name) for name in settings["tempered"]]
     return [column for column in columns if column.curves]
 
 

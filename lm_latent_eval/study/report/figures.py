@@ -15,7 +15,7 @@ import numpy as np
 
 from lm_latent_eval.extras import require
 from lm_latent_eval.report import figure_files, legends
-from lm_latent_eval.study.report.columns import Column, Curve, values_of
+from lm_latent_eval.study.report.columns import Curve, StudyColumn, values_of
 from lm_latent_eval.study.report.ridges import RIDGE, TICK, Looks, ridges
 from lm_latent_eval.study.rows import Row
 
@@ -45,11 +45,11 @@ GREYS = ("0.15", "0.4", "0.6")
 BAND = "95 % of fresh estimates"
 BEHIND = (BAND, RIDGE, TICK)
 """What the legend names after the curves."""
-Panels = dict[str, Callable[[Any, Column, Looks], None]]
+Panels = dict[str, Callable[[Any, StudyColumn, Looks], None]]
 """What draws each panel of a column, from above, by the height that it has."""
 
 
-def draw(columns: Sequence[Column], output: Path) -> None:
+def draw_figures(columns: Sequence[StudyColumn], output: Path) -> None:
     """Draw every figure that the columns have numbers for, as PNG, SVG and PDF.
 
     Raises:
@@ -76,7 +76,7 @@ def draw(columns: Sequence[Column], output: Path) -> None:
 
 
 def _figure(
-    columns: Sequence[Column],
+    columns: Sequence[StudyColumn],
     path: Path,
     panels: Panels,
 ) -> None:
@@ -108,12 +108,12 @@ def _figure(
     figure_files.save(figure, path, dots=DOTS)
 
 
-def _looks(columns: Sequence[Column]) -> list[Looks]:
+def _looks(columns: Sequence[StudyColumn]) -> list[Looks]:
     """Return how each column's curves look: a name looks the same in every panel."""
     temperatures = sorted({t for c in columns for t in c.settings["temperatures"]})
     others = sorted({name for c in columns for name in c.settings["others"]})
 
-    def look(column: Column, curve: Curve) -> dict[str, Any]:
+    def look(column: StudyColumn, curve: Curve) -> dict[str, Any]:
         name, temperature = curve
         if name != column.proposal:
             place = others.index(name)
@@ -135,16 +135,16 @@ def _looks(columns: Sequence[Column]) -> list[Looks]:
 # -- perplexity over the number of samples -----------------------------------------
 
 
-def _few_samples(ax: Any, column: Column, looks: Looks) -> None:
+def _few_samples(ax: Any, column: StudyColumn, looks: Looks) -> None:
     _curves(ax, column, looks, min(FEW, column.num_samples))
 
 
-def _all_samples(ax: Any, column: Column, looks: Looks) -> None:
+def _all_samples(ax: Any, column: StudyColumn, looks: Looks) -> None:
     _curves(ax, column, looks, column.num_samples)
     _logarithmic(ax.xaxis, ax.set_xscale)
 
 
-def _curves(ax: Any, column: Column, looks: Looks, most: int) -> None:
+def _curves(ax: Any, column: StudyColumn, looks: Looks, most: int) -> None:
     for curve, look in looks.items():
         rows = _up_to(most, column.curve(curve))
         ax.plot(_sizes(rows), values_of(rows, "perplexity"), **look)
@@ -179,16 +179,16 @@ def _farthest(values: Any) -> float:
 # -- temperatures in % of the first -------------------------------------------------
 
 
-def _few_near(ax: Any, column: Column, looks: Looks) -> None:
+def _few_near(ax: Any, column: StudyColumn, looks: Looks) -> None:
     _near(ax, column, looks, min(FEW, column.num_samples))
 
 
-def _all_near(ax: Any, column: Column, looks: Looks) -> None:
+def _all_near(ax: Any, column: StudyColumn, looks: Looks) -> None:
     _near(ax, column, looks, column.num_samples)
     _logarithmic(ax.xaxis, ax.set_xscale)
 
 
-def _near(ax: Any, column: Column, looks: Looks, most: int) -> None:
+def _near(ax: Any, column: StudyColumn, looks: Looks, most: int) -> None:
     """Draw temperatures in % of the first: those about 1 coincide on a wide axis.
 
     The axis reaches as far as 1 and the temperatures next to it do at larger numbers of
@@ -213,7 +213,7 @@ def _near(ax: Any, column: Column, looks: Looks, most: int) -> None:
     ax.set_ylabel("% above τ = 1")
 
 
-def _neighbours(column: Column) -> list[Curve]:
+def _neighbours(column: StudyColumn) -> list[Curve]:
     """Return the curves of the temperatures next to 1, if there is one of 1 as well."""
     tempered = sorted(t for name, t in column.curves if name == column.proposal)
     if 1.0 not in tempered:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lm_latent_eval.study.report.columns import Column, Curve, values_of
+from lm_latent_eval.study.report.columns import Curve, StudyColumn, values_of
 
 RIDGE, TICK = "density of fresh estimates", "replicates drawn"
 SHOWN = 0.99
@@ -19,7 +19,7 @@ UNLIKE = 12
 Looks = dict[Curve, dict[str, Any]]
 
 
-def ridges(ax: Any, column: Column, looks: Looks) -> None:
+def ridges(ax: Any, column: StudyColumn, looks: Looks) -> None:
     """Draw a ridge a curve, each around its own median, which stands beside its name.
 
     Perplexities differ by far more between curves than within one: on a common axis

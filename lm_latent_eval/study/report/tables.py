@@ -15,7 +15,7 @@ from lm_latent_eval.report.tabular import (
     write,
 )
 from lm_latent_eval.study.report.claims import claims
-from lm_latent_eval.study.report.columns import Column, Curve, read_columns
+from lm_latent_eval.study.report.columns import Curve, StudyColumn, read_columns
 from lm_latent_eval.study.totals import FEWEST_REPLICATES
 
 TABLES_FILE = "tables.md"
@@ -24,7 +24,7 @@ PERPLEXITIES, SPREAD, BEAMS = "table_1", "table_1_spread", "table_2"
 """Names of the tables' files, after the paper's tables."""
 
 
-def report(studies: Sequence[Path], output: Path, kind: str = "text") -> str:
+def write_report(studies: Sequence[Path], output: Path, kind: str = "text") -> str:
     """Write tables and figures of studies side by side; return the tables.
 
     Args:
@@ -38,7 +38,7 @@ def report(studies: Sequence[Path], output: Path, kind: str = "text") -> str:
         ValueError: If a folder is not of a study, or none has a setting that is done.
         ModuleNotFoundError: If matplotlib is missing.
     """
-    from lm_latent_eval.study.report.figures import draw
+    from lm_latent_eval.study.report.figures import draw_figures
 
     columns = [column for study in studies for column in read_columns(study)]
     if not columns:
@@ -48,11 +48,11 @@ def report(studies: Sequence[Path], output: Path, kind: str = "text") -> str:
     write_text(output / TABLES_FILE, text)
     for name, table in found.items():
         write(table, output / name)
-    draw(columns, output)
+    draw_figures(columns, output)
     return text if kind == "text" else together(found, kind)
 
 
-def as_markdown(columns: Sequence[Column]) -> str:
+def as_markdown(columns: Sequence[StudyColumn]) -> str:
     """Return tables 1 and 2 of the paper, the spread of table 1, and the claims."""
     found = {name: rendered(t, "text") for name, t in tables(columns).items()}
     samples = sorted({column.num_samples for column in columns})
@@ -79,7 +79,7 @@ def as_markdown(columns: Sequence[Column]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def tables(columns: Sequence[Column]) -> dict[str, Table]:
+def tables(columns: Sequence[StudyColumn]) -> dict[str, Table]:
     """Return the tables that there are numbers for, by the name of their files."""
     titles = _titles(columns)
     found = {
@@ -92,7 +92,7 @@ def tables(columns: Sequence[Column]) -> dict[str, Table]:
     return {name: table for name, table in found.items() if _has_numbers(table)}
 
 
-def _titles(columns: Sequence[Column]) -> list[str]:
+def _titles(columns: Sequence[StudyColumn]) -> list[str]:
     """Return a name for each column, numbered where a study is shown twice."""
     titles = [column.title for column in columns]
     return [
@@ -107,7 +107,7 @@ def _has_numbers(table: Table) -> bool:
     return any(not isinstance(c, str | None) for row in table.rows for c in row)
 
 
-def _what(column: Column) -> str:
+def _what(column: StudyColumn) -> str:
     """Say what a study's numbers depend on."""
     settings, last = column.settings, column.rows[-1]
     unknown = settings["unk"] or "as the checkpoint does by default"
@@ -120,7 +120,7 @@ def _what(column: Column) -> str:
     )
 
 
-def _perplexities(columns: Sequence[Column]) -> Iterator[list[Cell]]:
+def _perplexities(columns: Sequence[StudyColumn]) -> Iterator[list[Cell]]:
     for level in ("corpus", "instance"):
         for name, curves in _curves(columns):
             found = [
@@ -130,7 +130,7 @@ def _perplexities(columns: Sequence[Column]) -> Iterator[list[Cell]]:
             yield [level, name, *found]
 
 
-def _spreads(columns: Sequence[Column]) -> Iterator[list[Cell]]:
+def _spreads(columns: Sequence[StudyColumn]) -> Iterator[list[Cell]]:
     for name, curves in _curves(columns):
         found = [
             _spread(column, curve) if curve else None
@@ -139,7 +139,7 @@ def _spreads(columns: Sequence[Column]) -> Iterator[list[Cell]]:
         yield [name, *found]
 
 
-def _spread(column: Column, curve: Curve) -> Interval | None:
+def _spread(column: StudyColumn, curve: Curve) -> Interval | None:
     for row in column.curve(curve):
         if row["num_samples"] == column.settings["replicate"] and "low" in row:
             mean = float(row["perplexity_of_mean_log_likelihood"])
@@ -147,10 +147,10 @@ def _spread(column: Column, curve: Curve) -> Interval | None:
     return None
 
 
-def _curves(columns: Sequence[Column]) -> Iterator[tuple[str, list[Curve | None]]]:
+def _curves(columns: Sequence[StudyColumn]) -> Iterator[tuple[str, list[Curve | None]]]:
     """Yield the name of each line of a table, and each column's curve if it has one."""
 
-    def done(column: Column, curve: Curve) -> Curve | None:
+    def done(column: StudyColumn, curve: Curve) -> Curve | None:
         return curve if curve in column.curves else None
 
     for t in sorted({t for c in columns for t in c.settings["temperatures"]}):
@@ -159,7 +159,7 @@ def _curves(columns: Sequence[Column]) -> Iterator[tuple[str, list[Curve | None]
         yield name, [done(column, (name, 1.0)) for column in columns]
 
 
-def _beams(columns: Sequence[Column]) -> Iterator[list[Cell]]:
+def _beams(columns: Sequence[StudyColumn]) -> Iterator[list[Cell]]:
     for width in sorted({row["num_samples"] for c in columns for row in c.beams()}):
         found = [
             [r["perplexity"] for r in column.beams() if r["num_samples"] == width]

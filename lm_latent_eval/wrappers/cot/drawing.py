@@ -9,6 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent_uniforms
 from lm_latent_eval.memory import Room
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.cot.marks import Ending, Marks
@@ -149,6 +150,6 @@ def _uniforms(rows: Sequence[Draw], step: int) -> Tensor:
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
     """Choose a token a row, shape ``(R,)``."""
     total = log_p.exp().cumsum(-1)
-    threshold = uniform.to(total.device)[:, None] * total[:, -1:]
+    threshold = sent_uniforms(uniform, total.device)[:, None] * total[:, -1:]
     chosen = torch.searchsorted(total, threshold, right=True)[:, 0]
     return chosen.clamp(max=total.shape[-1] - 1)  # where rounding reaches the total

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.memory import Room
 from lm_latent_eval.scoring.texts import named
 from lm_latent_eval.wrappers.cot.answering import (
@@ -114,13 +115,15 @@ class Thinker:
         def work(places: Sequence[int]) -> Marginals:
             found, reading = read_after(own, [distinct[place] for place in places])
             if known is None:
-                log_p[places] = found.cpu()
+                log_p[places] = found.cpu().double()
                 log_q[places] = _mixed(log_p[places], hinted[:, places])
             if not distinct[places[0]].answered:
                 return []
             shares = (log_p - log_q + log_counts)[places]
-            after, marginals = answers_after(reading, answers, shares.to(found.device))
-            log_p_answers[:, places] = after.cpu()
+            after, marginals = answers_after(
+                reading, answers, sent(shares, found.device)
+            )
+            log_p_answers[:, places] = after.cpu().double()
             return marginals
 
         for marginals in self._in_batches(question, distinct, len(answers), work):
@@ -144,7 +147,7 @@ class Thinker:
 
         def work(m: int, places: Sequence[int]) -> None:
             found, _ = read_after(hints[m], [distinct[place] for place in places])
-            log_p[m, places] = found.cpu()
+            log_p[m, places] = found.cpu().double()
 
         for m in range(len(hints)):
             for _ in self._in_batches(question, distinct, 1, partial(work, m)):

@@ -21,7 +21,7 @@ UNBOUNDED = "under some of the masks (estimator=is averages over orders)"
 
 
 @dataclass(frozen=True)
-class Part:
+class TargetEstimate:
     """What was found for a target."""
 
     estimate: Estimate
@@ -30,7 +30,7 @@ class Part:
     is_greedy: bool = False
 
 
-def compared(length: int, options: MDMOptions, key: int) -> Asking[Part]:
+def compared(length: int, options: MDMOptions, key: int) -> Asking[TargetEstimate]:
     """Estimate, and see if the model's own unmasking would write the target."""
     part = yield from estimated(length, options, key)
     if options.estimator == "path" or length == 1:
@@ -38,7 +38,7 @@ def compared(length: int, options: MDMOptions, key: int) -> Asking[Part]:
     return replace(part, is_greedy=(yield from orders.is_greedy(length)))
 
 
-def estimated(length: int, options: MDMOptions, key: int) -> Asking[Part]:
+def estimated(length: int, options: MDMOptions, key: int) -> Asking[TargetEstimate]:
     """Estimate log p of a target of L tokens.
 
     Args:
@@ -67,12 +67,14 @@ def estimated(length: int, options: MDMOptions, key: int) -> Asking[Part]:
         if log_w.isneginf().all():
             raise no_probability(NEVER)
         estimate = Estimate.from_log_weights(log_w, num_tokens=length)
-        return Part(estimate, influences(log_w, estimate.log_evidence))
+        return TargetEstimate(estimate, influences(log_w, estimate.log_evidence))
     found = yield from bound.elbo(length, options.num_samples, _numbers(key))
     if found.value == -math.inf:
         raise no_probability(UNBOUNDED)
     known = found.stderr is not None
-    return Part(_bounded(found, length, options), found.replicates if known else ())
+    return TargetEstimate(
+        _bounded(found, length, options), found.replicates if known else ()
+    )
 
 
 def check_length(length: int, options: MDMOptions) -> None:
@@ -85,11 +87,13 @@ def check_length(length: int, options: MDMOptions) -> None:
         orders.check_exact(length)
 
 
-def _known(log_p: float, length: int, estimator: str, is_greedy: bool = False) -> Part:
+def _known(
+    log_p: float, length: int, estimator: str, is_greedy: bool = False
+) -> TargetEstimate:
     if log_p == -math.inf:
         raise no_probability(NEVER)
     estimate = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
-    return Part(estimate, (log_p,), is_greedy)
+    return TargetEstimate(estimate, (log_p,), is_greedy)
 
 
 def _bounded(found: bound.Bounded, length: int, options: MDMOptions) -> Estimate:

@@ -27,7 +27,7 @@ from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.orders import RULES
-from lm_latent_eval.wrappers.mdm.texts import Cutter
+from lm_latent_eval.wrappers.mdm.texts import TokenCutter
 
 Asked = tuple[Query, GenerationOptions, list[int]]
 """What is to be written, and the tokens before it."""
@@ -36,7 +36,9 @@ Asked = tuple[Query, GenerationOptions, list[int]]
 class Writer:
     """Writes after contexts; those of one length together."""
 
-    def __init__(self, denoiser: Denoiser, cut: Cutter, options: MDMOptions) -> None:
+    def __init__(
+        self, denoiser: Denoiser, cut: TokenCutter, options: MDMOptions
+    ) -> None:
         """Take a model and how it writes."""
         self.denoiser, self.cut, self.options = denoiser, cut, options
         self.end = cut.tokenizer.eos_token_id

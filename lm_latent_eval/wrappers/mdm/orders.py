@@ -162,7 +162,7 @@ def confidence(rows: Tensor) -> Tensor:
     return rows.amax(-1)
 
 
-def entropy(rows: Tensor) -> Tensor:
+def negative_entropy(rows: Tensor) -> Tensor:
     """The negative entropy, nats."""
     return (rows.exp() * rows.masked_fill(rows == -torch.inf, 0.0)).sum(-1)
 
@@ -180,7 +180,7 @@ def left_to_right(rows: Tensor) -> Tensor:
 
 RULES: dict[str, Certainty] = {
     "confidence": confidence,
-    "entropy": entropy,
+    "entropy": negative_entropy,
     "margin": margin,
     "left_to_right": left_to_right,
 }

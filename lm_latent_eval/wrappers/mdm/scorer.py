@@ -19,7 +19,7 @@ from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.estimating import (
-    Part,
+    TargetEstimate,
     check_length,
     compared,
     estimated,
@@ -29,7 +29,7 @@ from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.predictions import Asking
 from lm_latent_eval.wrappers.mdm.source import Source
-from lm_latent_eval.wrappers.mdm.texts import Cut, Cutter
+from lm_latent_eval.wrappers.mdm.texts import Cut, TokenCutter
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class MDMScorer:
             mask_token=str(denoiser.mask),
             logit_shift=denoiser.shift,
         )
-        self.cut = Cutter(
+        self.cut = TokenCutter(
             source.tokenizer,
             denoiser.mask,
             source.max_length,
@@ -148,7 +148,7 @@ class MDMScorer:
         self,
         queries: Sequence[Query],
         cut: Callable[[Query], Cut],
-        ask: Callable[[int, MDMOptions, int], Asking[Part]],
+        ask: Callable[[int, MDMOptions, int], Asking[TargetEstimate]],
     ) -> Iterator[Answer]:
         """Score what queries are cut into, and put their windows together."""
         if self.options.guidance:
@@ -175,7 +175,7 @@ class MDMScorer:
                 if not each.targets:
                     yield self._answer(each, [], 0, whole)
                     bar.update()
-            parts: dict[int, dict[int, Part]] = {}
+            parts: dict[int, dict[int, TargetEstimate]] = {}
             passes = [0] * len(cuts)
             rule = RULES[self.options.order]
             for job, found in answer_all(self.denoiser, rule, jobs):
@@ -188,7 +188,7 @@ class MDMScorer:
                     bar.update()
 
     def _answer(
-        self, cut: Cut, windows: Sequence[Part], passes: int, whole: bool
+        self, cut: Cut, windows: Sequence[TargetEstimate], passes: int, whole: bool
     ) -> Answer:
         """Multiply windows, and the probability of their number of tokens."""
         factors = [part.estimate for part in windows]
@@ -229,7 +229,7 @@ class MDMScorer:
                 bar.update()
 
 
-def _named(query: Query, asking: Asking[Part]) -> Asking[Part]:
+def _named(query: Query, asking: Asking[TargetEstimate]) -> Asking[TargetEstimate]:
     """Name the query in what an estimator refuses."""
     with naming(query):
         return (yield from asking)

@@ -29,7 +29,7 @@ have taken those names for networks that are not shifted."""
 
 
 @runtime_checkable
-class Adapted(Protocol):
+class WithAdapter(Protocol):
     """A network with an adapter around it, as PEFT makes it."""
 
     def get_base_model(self) -> PreTrainedModel:
@@ -78,7 +78,7 @@ class Source:
             ValueError: If that file is damaged, or the network looks at a time.
         """
         model, tokenizer = network.model, network.tokenizer
-        if isinstance(model, Adapted):
+        if isinstance(model, WithAdapter):
             model = model.get_base_model()
         config = model.config
         mask = tokenizer.mask_token_id

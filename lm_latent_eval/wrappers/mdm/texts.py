@@ -35,7 +35,7 @@ class Cut:
     """Whether the tokens of the query's strings are those of others as well."""
 
 
-class Cutter:
+class TokenCutter:
     """Cuts queries by a tokenizer."""
 
     def __init__(

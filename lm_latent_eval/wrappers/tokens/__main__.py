@@ -13,7 +13,7 @@ from lm_latent_eval.models.checkpoint import directory_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.wrappers.tokens.gaps import Gap, Place, find
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 
 PLACES = 10
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("estimator=canonical looks at no other segmentation")
     try:
         texts = read_texts(args.data)[: args.first]
-        model = Tokens.open_directory(
+        model = SegmentedLM.open_directory(
             directory_of(args.checkpoint),
             dtype=parse_dtype(args.dtype),
             device=parse_device(args.device),

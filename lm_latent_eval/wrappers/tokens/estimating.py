@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.tokens.estimators import Estimator, canonical, shifted
+from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator, canonical, shifted
 from lm_latent_eval.wrappers.tokens.passes import Scores
 from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
 from lm_latent_eval.wrappers.tokens.walk import Walk
 
 
 def windows(
-    estimator: Estimator | None,
+    estimator: WalkEstimator | None,
     pieces: Sequence[Piece],
     plain: Sequence[Scores],
     walks: Sequence[Walk],
@@ -52,7 +52,7 @@ def windows(
 
 
 def continuation(
-    estimator: Estimator | None,
+    estimator: WalkEstimator | None,
     query: Query,
     read: Continuation,
     plain: Scores | None,

@@ -20,22 +20,22 @@ from lm_latent_eval.inference.mixed import LEAST, Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.wrappers.network import no_probability
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.walk import Plan, Spot, Walk
+from lm_latent_eval.wrappers.tokens.walk import Spot, Walk, WalkPlan
 
 NEVER = "in every segmentation that was looked at"
 Method = BeamMarginalization | Exact | ImportanceSampling | Mixed | ParticleFilter
 
 
 @dataclass(frozen=True)
-class Estimator:
+class WalkEstimator:
     """One estimator of ``inference``, for walks."""
 
     name: str
     method: Method
-    plan: Plan
+    plan: WalkPlan
 
     @classmethod
-    def of(cls, options: TokensOptions) -> Estimator:
+    def of(cls, options: TokensOptions) -> WalkEstimator:
         """Choose what the options name.
 
         Raises:
@@ -43,19 +43,19 @@ class Estimator:
         """
         name, k = options.estimator, options.num_samples
         if name == "exact":
-            return cls(name, Exact(), Plan(None))
+            return cls(name, Exact(), WalkPlan(None))
         if name == "beam":
-            return cls(name, BeamMarginalization(k), Plan(k))
+            return cls(name, BeamMarginalization(k), WalkPlan(k))
         if name == "is":
-            return cls(name, ImportanceSampling(k), Plan(0, k))
+            return cls(name, ImportanceSampling(k), WalkPlan(0, k))
         if name == "smc":
             filters = ParticleFilter(k)
-            return cls(name, filters, Plan(0, k, filters.filters))
+            return cls(name, filters, WalkPlan(0, k, filters.filters))
         mixed = Mixed(k)
         return cls(
             name,
             mixed,
-            Plan(mixed.search.num_samples, mixed.sampling.num_samples),
+            WalkPlan(mixed.search.num_samples, mixed.sampling.num_samples),
         )
 
     def log_weights(self, walk: Walk) -> Tensor:
@@ -176,4 +176,4 @@ def shifted(estimate: Estimate, log_factor: float) -> Estimate:
     )
 
 
-__all__ = ["Estimator", "canonical", "shifted"]
+__all__ = ["WalkEstimator", "canonical", "shifted"]

@@ -15,7 +15,7 @@ from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
 from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
 
 
-class Tokens:
+class SegmentedLM:
     """A causal LM that scores strings by all of their segmentations."""
 
     def __init__(self, network: Network) -> None:

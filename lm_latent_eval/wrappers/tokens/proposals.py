@@ -27,7 +27,7 @@ Scores = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 
-class Proposal(Protocol):
+class PathProposal(Protocol):
     """Scores how a path goes on from a node."""
 
     def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
@@ -43,13 +43,13 @@ class Proposal(Protocol):
 
 
 @dataclass(frozen=True)
-class NextToken:
+class TemperedNextToken:
     """q(token | path) in proportion to p(token | path)^(1 / temperature)."""
 
     temperature: float
 
     def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
-        """See ``Proposal``."""
+        """See ``PathProposal``."""
         return log_p / self.temperature
 
 
@@ -67,7 +67,7 @@ class LookAhead:
     temperature: float
 
     def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
-        """See ``Proposal``."""
+        """See ``PathProposal``."""
         nexts = np.array(self.lattice.edges[node].nexts, int)[edges]
         scores = log_p.copy()
         scores[: len(nexts)] += self.log_rest(nexts)
@@ -106,7 +106,7 @@ class Unigram:
         return ways
 
     def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
-        """See ``Proposal``."""
+        """See ``PathProposal``."""
         ways = self._ways[node]
         overrun = len(log_p) > len(edges)
         return np.append(ways[edges], ways[-1:] if overrun else [])
@@ -127,4 +127,4 @@ def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Scores:
     return found
 
 
-__all__ = ["LookAhead", "NextToken", "Proposal", "Unigram", "frequencies"]
+__all__ = ["LookAhead", "PathProposal", "TemperedNextToken", "Unigram", "frequencies"]

@@ -20,7 +20,7 @@ from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.continuations import Continuations
 from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.estimating import continuation, windows
-from lm_latent_eval.wrappers.tokens.estimators import Estimator
+from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator
 from lm_latent_eval.wrappers.tokens.generation import generate
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
@@ -78,7 +78,7 @@ class TokensScorer:
             most_rows=parse_batch_size(max_batch_size),
         )
         plain = options.estimator == "canonical"
-        self._estimator = None if plain else Estimator.of(options)
+        self._estimator = None if plain else WalkEstimator.of(options)
 
     @property
     def mass(self) -> Mass:

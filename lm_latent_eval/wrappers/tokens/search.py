@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens.proposals import Proposal
+from lm_latent_eval.wrappers.tokens.proposals import PathProposal
 from lm_latent_eval.wrappers.tokens.reading import Reading
-from lm_latent_eval.wrappers.tokens.walk import Plan, Stretch, Walk
+from lm_latent_eval.wrappers.tokens.walk import Stretch, Walk, WalkPlan
 
 
 def search(
     network: Network,
     stretches: Sequence[Stretch],
-    plan: Plan,
-    proposal: Callable[[Stretch], Proposal],
+    plan: WalkPlan,
+    proposal: Callable[[Stretch], PathProposal],
     keys: Sequence[int],
 ) -> list[Walk]:
     """Search for segmentations of texts, and draw some.

@@ -25,7 +25,7 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 @dataclass(frozen=True)
-class Table:
+class ByteTable:
     """Which tokens write which bytes."""
 
     pieces: Pieces
@@ -79,9 +79,9 @@ class Table:
 class Vocabulary:
     """The tokens of a tokenizer as bytes."""
 
-    first: Table
+    first: ByteTable
     """What a token writes at the beginning of a text."""
-    later: Table
+    later: ByteTable
     """What it writes after another one."""
     special: dict[int, bytes]
     """Tokens that stand for no text of their own -> how they are spelled out."""
@@ -116,7 +116,9 @@ class Vocabulary:
         plain = {token: str(one).encode() for token, one in added.items()}
         first, later = _pieces(backend, names, plain)
         return cls(
-            Table(first), Table(later), {t: name.encode() for t, name in marks.items()}
+            ByteTable(first),
+            ByteTable(later),
+            {t: name.encode() for t, name in marks.items()},
         )
 
     def write(self, tokens: Sequence[int], *, begins: bool) -> list[bytes]:

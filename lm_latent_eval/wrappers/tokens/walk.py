@@ -24,7 +24,7 @@ import torch
 from lm_latent_eval.inference.smc import RESAMPLING_LANE
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.tokens.lattice import Lattice
-from lm_latent_eval.wrappers.tokens.proposals import Numbers, Proposal, Scores
+from lm_latent_eval.wrappers.tokens.proposals import Numbers, PathProposal, Scores
 from lm_latent_eval.wrappers.tokens.reading import Reading
 
 OVERRUN = -1
@@ -72,7 +72,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WalkPlan:
     """How much is looked at."""
 
     width: int | None
@@ -105,7 +105,12 @@ class Walk:
     """What is found and drawn of one text."""
 
     def __init__(
-        self, stretch: Stretch, plan: Plan, proposal: Proposal, key: int, row: int
+        self,
+        stretch: Stretch,
+        plan: WalkPlan,
+        proposal: PathProposal,
+        key: int,
+        row: int,
     ) -> None:
         """Begin.
 
@@ -272,4 +277,4 @@ class Walk:
             log_w[first : first + size] = even - psi[chosen]
 
 
-__all__ = ["OVERRUN", "Path", "Plan", "Spot", "Stretch", "Walk"]
+__all__ = ["OVERRUN", "Path", "Spot", "Stretch", "Walk", "WalkPlan"]

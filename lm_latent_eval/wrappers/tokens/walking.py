@@ -18,13 +18,13 @@ from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
 from lm_latent_eval.wrappers.tokens.pieces import Piece
 from lm_latent_eval.wrappers.tokens.proposals import (
     LookAhead,
-    NextToken,
-    Proposal,
+    PathProposal,
+    TemperedNextToken,
     Unigram,
     frequencies,
 )
 from lm_latent_eval.wrappers.tokens.search import search
-from lm_latent_eval.wrappers.tokens.walk import Plan, Stretch, Walk
+from lm_latent_eval.wrappers.tokens.walk import Stretch, Walk, WalkPlan
 
 ROWS = 256
 """Sequences that the network goes on with together, where no batch size is given."""
@@ -68,7 +68,7 @@ class Walker:
         pieces: Sequence[Piece],
         names: Sequence[str],
         scores: Mapping[tuple[Tokens, Tokens], Scores],
-        plan: Plan,
+        plan: WalkPlan,
     ) -> list[Walk]:
         """Search and draw segmentations.
 
@@ -141,10 +141,10 @@ class Walker:
         size = len(stretches[order[0]].given)
         return [n for n in order[:texts] if len(stretches[n].given) == size]
 
-    def _proposal(self, stretch: Stretch) -> Proposal:
+    def _proposal(self, stretch: Stretch) -> PathProposal:
         temperature = self._options.temperature
         if self._options.proposal == "lm":
-            return NextToken(temperature)
+            return TemperedNextToken(temperature)
         if self._options.proposal == "ahead":
             return LookAhead(stretch.lattice, stretch.log_rest, temperature)
         return Unigram(stretch.lattice, self._frequencies, temperature)

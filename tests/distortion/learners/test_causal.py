@@ -13,7 +13,7 @@ from lm_latent_eval.distortion.languages.words import word_tokenizer
 from lm_latent_eval.distortion.learners.architectures import (
     ARCHITECTURES,
     Configuration,
-    Pretrained,
+    PretrainedStart,
     named_size,
 )
 from lm_latent_eval.distortion.learners.causal import CausalLearner
@@ -112,15 +112,15 @@ def test_pretrained_models_begin_and_end_as_the_data_do(tmp_path):
         vocab_size=5, n_positions=12, n_embd=8, n_layer=1, n_head=2, eos_token_id=4
     )
     path = save(tmp_path / "model", GPT2LMHeadModel(config))
-    model = Pretrained(path).build(vocabulary, MAX_LENGTH, 0)
+    model = PretrainedStart(path).build(vocabulary, MAX_LENGTH, 0)
     for found in (model.config, model.generation_config):
         assert (found.bos_token_id, found.eos_token_id) == (0, 1)
     wrong = save(tmp_path / "wrong", GPT2LMHeadModel(config), ["b", "a", "never"])
     with pytest.raises(ValueError, match=r"token 2 is 'b' for .*wrong and 'a' for"):
-        Pretrained(wrong).build(vocabulary, MAX_LENGTH, 0)
+        PretrainedStart(wrong).build(vocabulary, MAX_LENGTH, 0)
     other = save(tmp_path / "other", GPT2LMHeadModel(config))
-    assert Pretrained(path).settings() == Pretrained(path).settings()
-    assert Pretrained(path).settings() != Pretrained(other).settings()
+    assert PretrainedStart(path).settings() == PretrainedStart(path).settings()
+    assert PretrainedStart(path).settings() != PretrainedStart(other).settings()
     with pytest.raises(ValueError, match="there is gpt2-small, gpt2-medium"):
         named_size("gpt3")
 

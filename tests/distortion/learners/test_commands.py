@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.words import word_tokenizer
 from tests.distortion.languages.tiny import WALK, gpt2
@@ -40,7 +40,7 @@ def test_score_and_measure(folder, tmp_path, capsys):
     ):
         assert score(folder, *options, "--output", f"{tmp_path}/{name}") == 0
     found = {
-        name: Scores.open(tmp_path / name).columns()
+        name: ScoresFolder.open(tmp_path / name).columns()
         for name in ("test", "perturbed", "random")
     }
     assert {name: len(each) for name, each in found.items()} == {

@@ -13,7 +13,7 @@ import torch
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.enumeration import EveryTree
 from lm_latent_eval.distortion.learners.latent import BOUNDS, LatentLearner
-from lm_latent_eval.distortion.learners.lexicon import word_tokenizer, words_of
+from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -134,7 +134,7 @@ def test_numbers_are_those_of_the_model():
 
 def test_a_sequence_is_not_cut_into_sentences():
     words = {2: "Plums", 3: "."}
-    given = replace(checkpoint(), words=word_tokenizer(["Plums", "."]))
+    given = replace(checkpoint(), words=exact_vocabulary(["Plums", "."]))
     assert len(given.model.sentence_starts("Plums . Plums .")) == 2, "premise"
     ids = [2, 3, 2, 3, END_ID]
     expected = EveryTree(given, words, END_ID).score([0], [ids]).log_p
@@ -196,7 +196,7 @@ def test_a_word_that_is_a_mark_is_no_word():
     with pytest.raises(ValueError, match="lacks 1 of 1 words of the language: <pad>"):
         latent(words={2: "<pad>"})
     with pytest.raises(ValueError, match="words that are marks: <unk>; rename"):
-        word_tokenizer(["a", "<unk>"])
+        exact_vocabulary(["a", "<unk>"])
 
 
 def test_sequences_that_have_no_probability():
@@ -225,7 +225,7 @@ def test_models_and_options_that_do_not_apply():
 
 def saved(directory: Path) -> Path:
     """An RNNG over the words of the tiny grammar."""
-    tokenizer = word_tokenizer(["b", "never", "a"])
+    tokenizer = exact_vocabulary(["b", "never", "a"])
     model = checkpoint(seed=1).model
     config = model.config.to_dict() | {"vocab_size": 7, "num_words": 7}
     torch.manual_seed(0)
@@ -245,7 +245,7 @@ def test_from_files(tmp_path):
     found = learner.score(corpus.indices, rows["ids"])
     assert found.log_p.isfinite().all()
     settings = learner.settings()
-    assert settings.pop("digest") == checkpoints.load(path).digest
+    assert settings.pop("digest") == checkpoints.load_checkpoint(path).digest
     assert settings == {
         "kind": "latent",
         "model": "rnng",

@@ -18,7 +18,7 @@ from lm_latent_eval.distortion.learners.architectures import Configuration
 from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.enumeration import EveryTree
 from lm_latent_eval.distortion.learners.latent_language import LATENTS, LatentLanguage
-from lm_latent_eval.distortion.learners.lexicon import word_tokenizer, words_of
+from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, words_of
 from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.models import MODELS
 from lm_latent_eval.models import checkpoint as checkpoints
@@ -203,7 +203,7 @@ def test_models_that_are_no_languages():
 
 def test_words_and_settings_that_cannot_be():
     given = rnng()
-    spaced = replace(given, words=word_tokenizer(["grow", "New York"]))
+    spaced = replace(given, words=exact_vocabulary(["grow", "New York"]))
     with pytest.raises(ValueError, match=r"untrained: .*'New York' is not a str"):
         LatentLanguage(spaced)
     for name in ("max_words", "batch_size"):
@@ -249,7 +249,7 @@ def test_from_files(tmp_path):
     assert language.settings() == {
         "kind": "latent",
         "model": "rnng",
-        "digest": checkpoints.load(directory).digest,
+        "digest": checkpoints.load_checkpoint(directory).digest,
         "dtype": "float64",
     }
     single = LatentLanguage.load(directory, dtype="float32")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.languages import language_of
 from lm_latent_eval.distortion.learners.learner import ScoredSequences
-from lm_latent_eval.distortion.learners.scores import score
+from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.random_sequences import random_sequence
 from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
 from lm_latent_eval.estimators import Bound
@@ -53,7 +53,9 @@ def corpus(request, tmp_path):
 
 
 def test_a_corpus(corpus, tmp_path):
-    scores = score(Guess(), Unchanged(corpus, 30), tmp_path / "out", quiet=True)
+    scores = score_sequences(
+        Guess(), Unchanged(corpus, 30), tmp_path / "out", quiet=True
+    )
     found, known = scores.columns(), corpus.reader()(range(3, 33))
     assert found.index.tolist() == [*range(3, 33)]
     assert found.true_log_p.equal(known.log_p)
@@ -65,7 +67,7 @@ def test_a_corpus(corpus, tmp_path):
     assert found.stderr.equal(expected.stderr)
     assert scores.settings["bound"] == str(Bound.STOCHASTIC_LOWER)
     with pytest.raises(ValueError, match=r"num_sequences=41: .* has 40"):
-        score(Guess(), Unchanged(corpus, 41), tmp_path / "more")
+        score_sequences(Guess(), Unchanged(corpus, 41), tmp_path / "more")
 
 
 def test_perturbed(corpus, tmp_path, monkeypatch):
@@ -74,8 +76,8 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{module}._SHARD_ROWS", 50)
     language = language_of(corpus)
     source = Perturbed(corpus, language, num_edits=4, seed=7)
-    score(Guess(), source, tmp_path / "out", quiet=True)
-    found = Scores.open(tmp_path / "out").columns()
+    score_sequences(Guess(), source, tmp_path / "out", quiet=True)
+    found = ScoresFolder.open(tmp_path / "out").columns()
     assert len(found) == 40 * 5
     perturbation = Perturbation([2, 3, 4], 1, LENGTH)
     read = corpus.reader()
@@ -99,7 +101,7 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
 
 def test_random(corpus, tmp_path):
     source = Random(corpus, language_of(corpus), 25, mean_length=2.0, seed=1)
-    found = score(Guess(), source, tmp_path / "out", quiet=True).columns()
+    found = score_sequences(Guess(), source, tmp_path / "out", quiet=True).columns()
     how = {"max_length": LENGTH, "mean_length": 2.0, "seed": 1}
     drawn = [random_sequence([2, 3, 4], 1, index=i, **how) for i in range(25)]
     assert found.index.tolist() == [*range(25)]
@@ -111,11 +113,11 @@ def test_random(corpus, tmp_path):
 
 def test_what_is_there_is_not_scored_again(corpus, tmp_path):
     guess = Guess()
-    score(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
-    score(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
+    score_sequences(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
+    score_sequences(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
     assert guess.asked == 1 + 40  # one to see whether it can be done
     with pytest.raises(ValueError, match="num_sequences is 40 there and 39 here"):
-        score(guess, Unchanged(corpus, 39), tmp_path / "out", quiet=True)
+        score_sequences(guess, Unchanged(corpus, 39), tmp_path / "out", quiet=True)
 
 
 def test_another_language_is_refused(corpus):

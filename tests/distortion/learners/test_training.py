@@ -18,7 +18,10 @@ from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import sequences, training
-from lm_latent_eval.distortion.learners.architectures import Configuration, Pretrained
+from lm_latent_eval.distortion.learners.architectures import (
+    Configuration,
+    PretrainedStart,
+)
 from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
 from lm_latent_eval.distortion.learners.history import History
@@ -356,7 +359,7 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     options = TrainingOptions(epochs=3, learning_rate=0.01, batch_size=16)
     history = train_learner(
         tmp_path / "second",
-        Pretrained(tmp_path / "first"),
+        PretrainedStart(tmp_path / "first"),
         data,
         data,
         options,

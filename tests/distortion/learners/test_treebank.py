@@ -9,7 +9,7 @@ from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.derivations import Derivation
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.learners.lexicon import texts_of, word_tokenizer
+from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, texts_of
 from lm_latent_eval.distortion.learners.treebank import derivations, parsed, write_trees
 from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank, reduces
 from lm_latent_eval.text.words import END
@@ -41,7 +41,7 @@ def test_binary_trees_by_hand():
         "old fox and naps so", (0, 4, 8, 12, 17), frozenset({(0, 4), (0, 1)})
     )
     words = ["so", "old", "fox", "and", "naps"]
-    ids, before = reduces(sentence, word_tokenizer(words))
+    ids, before = reduces(sentence, exact_vocabulary(words))
     assert ids == [5, 6, 7, 8, 4, END]
     # ((old fox) (and (naps so)))
     assert before == [0, 0, 1, 0, 0, 3]

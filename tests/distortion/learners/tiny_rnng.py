@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from lm_latent_eval.distortion.learners.lexicon import word_tokenizer
+from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 from tests.models.rnng import reference
@@ -18,7 +18,7 @@ IDS = {2: 5, 3: 4, 1: 3}
 
 
 def checkpoint(**options) -> Checkpoint:
-    tokenizer = word_tokenizer(["grow", "plums"])
+    tokenizer = exact_vocabulary(["grow", "plums"])
     options = {"never_uttered": [PADDING, UNKNOWN, START], **options}
     model = reference.tiny(vocab_size=tokenizer.vocab_size, **options)
     return Checkpoint("rnng", model, tokenizer, Path("untrained"))

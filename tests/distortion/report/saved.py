@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.distortion.columns import Columns, Scores, Trajectory
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
 
 
 def columns(true_log_p: Tensor, model_log_p: Tensor, **changes: Any) -> Columns:
@@ -34,7 +34,7 @@ def save(directory: Path, found: Columns, bound: str = "exact") -> Path:
     def rows(some: range) -> Columns:
         return found[(found.index >= some.start) & (found.index < some.stop)]
 
-    Scores.fill(directory, about, rows, quiet=True)
+    ScoresFolder.fill(directory, about, rows, quiet=True)
     return directory
 
 

@@ -89,7 +89,7 @@ def test_overestimation():
 )
 def test_amount(first, last, expected):
     epochs = [columns(TRUE, TRUE + NOISE + mean) for mean in (first, last)]
-    assert verdicts(claims.amount({"m": epochs})) == [expected]
+    assert verdicts(claims.more_data({"m": epochs})) == [expected]
 
 
 def test_entropy():
@@ -99,15 +99,15 @@ def test_entropy():
         0.7: comparison(0.1 * colder + NOISE, colder),
         1.0: comparison(0.1 * warmer + NOISE, warmer),
     }
-    (case,) = claims.entropy(same)
+    (case,) = claims.low_entropy(same)
     assert case.verdict is ClaimVerdict.UNDECIDED
     worse = {**same, 0.7: comparison(0.1 * colder + NOISE - 1, colder)}
-    (case,) = claims.entropy(worse)
+    (case,) = claims.low_entropy(worse)
     assert case.verdict is ClaimVerdict.HOLDS
     difference = float(case.numbers.split()[0])
     assert difference == pytest.approx(-1, abs=0.2)
     apart = {**same, 1.0: comparison(NOISE, warmer - 1000)}
-    (case,) = claims.entropy(apart)
+    (case,) = claims.low_entropy(apart)
     assert case.verdict is ClaimVerdict.UNDECIDED
     assert "no probability that both have" in case.numbers
 
@@ -163,13 +163,13 @@ def test_intervals_by_hand():
         # (iv): the same change of every sequence, and what is left.
         last = true + alternating - shift
         epochs = [columns(true, last - 10), columns(true, last)]
-        assert verdicts(claims.amount({"m": epochs})) == [expected]
+        assert verdicts(claims.more_data({"m": epochs})) == [expected]
         # (v): two means in one bin, with the errors of both.
         pair = {
             0.7: comparison(alternating - shift * 2**0.5, true),
             1.0: comparison(alternating, true),
         }
-        (case,) = claims.entropy(pair)
+        (case,) = claims.low_entropy(pair)
         assert case.verdict is expected
         assert f"± {1.96 * stderr * 2**0.5:.2f} nats over 1 bins" in case.numbers
 

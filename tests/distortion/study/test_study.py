@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.columns import Scores
+from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
-from lm_latent_eval.distortion.report.study import report
+from lm_latent_eval.distortion.report.study import write_report
 from lm_latent_eval.distortion.study.layout import Layout, Learners
 from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import DistortionStudy
@@ -65,17 +65,17 @@ def test_every_figure_and_table(study):
 def test_columns_are_of_the_models(study):
     plan, layout = DistortionPlan.read(MINI), Layout(study)
     for learner in Learners(plan).all:
-        scores = Scores.open(layout.scores(learner, "test"))
+        scores = ScoresFolder.open(layout.scores(learner, "test"))
         assert len(scores.columns()) == plan.num_test
         digest = scores.settings["learner"]["digest"]
         history = layout.learner(learner) / "history.jsonl"
         epochs = plan.iterations if learner.online else plan.epochs
         assert len(history.read_text().splitlines()) == epochs
-        text = Scores.open(layout.scores(learner, "text"))
+        text = ScoresFolder.open(layout.scores(learner, "text"))
         assert text.settings["learner"]["digest"] == digest
     (mapped,) = Learners(plan).mapped
     assert mapped.online
-    rows = Scores.open(layout.scores(mapped, "perturbed")).columns()
+    rows = ScoresFolder.open(layout.scores(mapped, "perturbed")).columns()
     assert len(rows) == plan.num_perturbed * (plan.num_edits + 1)
 
 
@@ -119,14 +119,14 @@ def test_tables_are_of_the_right_columns(study):
     tables = (study / "report" / "tables.md").read_text()
     held_out = read_texts(layout.text("language") / "test.txt")
     fixed = learners.fixed[0]
-    text = Scores.open(layout.scores(fixed, "text"))
+    text = ScoresFolder.open(layout.scores(fixed, "text"))
     tokenizer = load_tokenizer(layout.tokenizer)
     lengths = [
         min(plan.max_length, 1 + len(tokenizer.encode(t, add_special_tokens=False)))
         for t in held_out
     ]
     assert text.columns().num_tokens.tolist() == lengths
-    test = Scores.open(layout.scores(fixed, "test")).columns()
+    test = ScoresFolder.open(layout.scores(fixed, "test")).columns()
     row = next(
         line for line in tables.splitlines() if line.startswith("| LSTM | base |")
     )
@@ -134,7 +134,7 @@ def test_tables_are_of_the_right_columns(study):
     for place, found in ((3, test), (6, text.columns())):
         nats = -found.model_log_p.sum() / found.num_tokens.sum()
         assert cells[place] == f"{nats.exp().item():.4g}"
-    mapped = Scores.open(layout.scores(learners.mapped[0], "perturbed")).columns()
+    mapped = ScoresFolder.open(layout.scores(learners.mapped[0], "perturbed")).columns()
     last = mapped[mapped.edits == plan.num_edits]
     mean = (last.model_log_p - last.true_log_p).mean().item()
     number = str(plan.num_perturbed)
@@ -147,7 +147,7 @@ def test_a_report_runs_no_model(study, tmp_path):
     before = (study / "report" / "tables.md").read_text()
     copy = tmp_path / "copy"
     shutil.copytree(study, copy, ignore=shutil.ignore_patterns("*.safetensors"))
-    assert report(copy, tmp_path / "report") == before
+    assert write_report(copy, tmp_path / "report") == before
     for figure in FIGURES:
         name = f"figure_{figure}.svg"
         again = (tmp_path / "report" / name).read_bytes()
@@ -188,4 +188,4 @@ def test_another_plan_or_writer_is_refused(study, text):
     with pytest.raises(ValueError, match="jobs=0: expected at least 1"):
         DistortionStudy(DistortionPlan.read(MINI), study, text, jobs=0).run()
     with pytest.raises(ValueError, match="is not the settings of a study"):
-        report(study / "text", study / "report")
+        write_report(study / "text", study / "report")

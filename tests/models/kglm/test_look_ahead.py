@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from functools import cache
+
 import pytest
 import torch
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm import look_ahead
+from lm_latent_eval.models.kglm import look_ahead, parents
 from lm_latent_eval.models.kglm.encoding import KGLMState
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.look_ahead import Candidates
@@ -24,8 +27,18 @@ TEXT = [KNOWN, COPIED, KNOWN, COPIED]
 
 @pytest.fixture
 def kglm(monkeypatch):
+    """Two edges lead from Ada to Bo, one from either to Cy, and none from there."""
     monkeypatch.setattr(look_ahead, "FURTHEST", torch.inf)
-    return tiny_models.kglm(tiny_models.plain_graph())
+    graph = KnowledgeGraph.build(
+        [("Ada", r, "Bo") for r in ("knows", "likes")]
+        + [(someone, "likes", "Cy") for someone in ("Ada", "Bo")],
+        {"Ada": [[COPIED], [KNOWN, COPIED]], "Bo": [[KNOWN]], "Cy": [[KNOWN]]},
+        max_aliases=2,
+        max_alias_words=2,
+        reflexive=False,
+        inverse=False,
+    )
+    return tiny_models.kglm(graph)
 
 
 def batch_of(*texts):
@@ -57,74 +70,158 @@ def test_candidates_begin_with_a_word_and_whole_names_come_first(monkeypatch):
     assert Candidates.of(batch, graph).node.tolist() == [[0, min(b, d)], [0, c]]
 
 
-def stand_in(kglm, text):
-    """Sum over every path of the chain of states, by hand: log psi and log beta."""
-    encoding = kglm.proposal("prior").encode(batch_of(text))
-    walk, num_tokens = encoding.walk, len(text)
-    states = [0, *range(1, kglm.knowledge.num_nodes)]
+def stand_in(kglm, text, after=None, *, derived="by edges"):
+    """Sum over every path of the chain of states, by hand: log psi and log beta.
 
+    A state is the node of a mention, or 0, and the last node that was mentioned.
+    Mentions are derived "by edges" of parents, from parents whose edges are
+    "unlisted", or from "anybody".
+    """
+    encoding = kglm.proposal("prior").encode(batch_of(text), after)
+    walk, num_tokens, graph = encoding.walk, len(text), kglm.knowledge
+    nodes = range(1, graph.num_nodes)
+
+    def at(t, *ids):
+        return torch.tensor([t]), *(graph.entity(torch.tensor([i])) for i in ids)
+
+    @cache
     def word(t, node):
-        position, nodes = torch.tensor([t]), torch.tensor([node])
-        return kglm._log_words(encoding.text, encoding.batch, position, nodes)[0]
+        place, node = torch.tensor([t]), torch.tensor([node])
+        return kglm._log_words(encoding.text, encoding.batch, place, node).item()
 
-    scores = walk.scores.mention
+    @cache
+    def log_new(t, node):
+        return walk.new.log_prob(*at(t, node)).item()
 
-    def step(t, before, after):
-        """Log-probabilities of all ways from one state to another at token t."""
-        possible = [True, True, True, before != 0]
-        types = scores[t].masked_fill(~torch.tensor(possible), -torch.inf)
-        types = types.log_softmax(-1)
-        if after == 0:
-            return types[Mention.NONE]
-        entity = kglm.knowledge.entity(torch.tensor([after]))
-        new = walk.new.log_prob(torch.tensor([t]), entity)[0]
-        ways = [
-            types[Mention.NEW] + new,
-            types[Mention.DERIVED] - torch.tensor(len(states) - 1.0).log(),
-        ]
-        if before == after:
-            ways.append(types[Mention.CONTINUE])
-        return torch.stack(ways).logsumexp(0)
+    @cache
+    def log_types(t, continues):
+        possible = torch.tensor([True, True, True, continues])
+        scores = walk.scores.mention[t].masked_fill(~possible, -torch.inf)
+        return scores.log_softmax(-1).tolist()
 
-    def beta(t, before):
+    def p_derived(t, node, last):
+        if derived == "anybody":
+            return 1 / len(nodes)
+        unknown = float(after is not None and t < kglm.config.cutoff)
+        parents = [n for n in nodes if graph.neighbours(n)]
+        score = {n: walk.scores.parent.at(*at(t, n)).item() for n in parents}
+        best, sums = max(score.values()), [unknown / len(nodes), unknown]
+        for n in parents:
+            edge = walk.edges.log_prob(*at(t, n), torch.tensor([node])).exp().item()
+            edge = edge if derived == "by edges" else 1 / len(nodes)
+            weight = math.exp(score[n] - best) * (1 if n == last else recent(t)[n])
+            sums = [sums[0] + weight * edge, sums[1] + weight]
+        return sums[0] / sums[1] if sums[1] else 0.0
+
+    @cache
+    def recent(t):
+        """How probable mentions are by the chain that derives from anybody."""
+        _, _, begun = stand_in(kglm, text, after, derived="anybody")
+        window = begun[max(t - kglm.config.cutoff, 0) : t]
+        return {n: 1 - math.prod(1 - some[n] for some in window) for n in nodes}
+
+    @cache
+    def ways(t, node, last):
+        """What may follow a state: weight, whether a mention begins, and the state."""
+        types = [math.exp(x) for x in log_types(t, node != 0)]
+        found = [(types[Mention.NONE], False, 0, last)]
+        for n in nodes:
+            new = types[Mention.NEW] * math.exp(log_new(t, n))
+            again = types[Mention.DERIVED] * p_derived(t, n, last)
+            found.append((new + again, True, n, n))
+        if node:
+            found.append((types[Mention.CONTINUE], False, node, node))
+        return found
+
+    @cache
+    def beta(t, node, last):
         if t == num_tokens:
-            return torch.zeros((), dtype=torch.float64)
-        return torch.stack([step(t, before, s) + psi(t, s) for s in states]).logsumexp(
-            0
-        )
+            return 1.0
+        return sum(p * psi(t, *state) for p, _, *state in ways(t, node, last))
 
-    def psi(t, state):
-        return word(t, state) + beta(t + 1, state)
+    @cache
+    def psi(t, node, last):
+        return math.exp(word(t, node)) * beta(t + 1, node, last)
+
+    def begun(t):
+        """Of every node, the probability that a mention of it begins at t."""
+
+        def over(now, node, last):
+            if now == t:
+                sums = dict.fromkeys(nodes, 0.0)
+                for p, begins, *state in ways(t, node, last):
+                    if begins:
+                        sums[state[0]] += p * psi(t, *state)
+                return sums
+            total = dict.fromkeys(nodes, 0.0)
+            for p, _, *state in ways(now, node, last):
+                for n, x in over(now + 1, *state).items():
+                    total[n] += p * math.exp(word(now, state[0])) * x
+            return total
+
+        return {n: x / beta(0, 0, 0) for n, x in over(0, 0, 0).items()}
 
     def relative(f):
-        table = [[f(t, s) - f(t, 0) for s in states] for t in range(num_tokens)]
-        return torch.tensor(table, dtype=torch.float64)
+        table = [
+            [
+                [math.log(f(t, n, n) / f(t, 0, 0)), math.log(f(t, 0, n) / f(t, 0, 0))]
+                for n in nodes
+            ]
+            for t in range(num_tokens)
+        ]
+        return torch.tensor(table, dtype=torch.float64).unbind(-1)
 
-    return relative(psi), relative(beta)
+    return relative(psi), relative(beta), [begun(t) for t in range(num_tokens)]
 
 
-def test_the_tilt_sums_over_every_path(kglm):
+def of_every_node(kglm, tilt, positions):
+    """What a tilt has for a mention, and for none after it, (positions, nodes) each."""
+    node = torch.arange(1, kglm.knowledge.num_nodes).expand(len(positions), -1)
+    position = positions[:, None].expand_as(node)
+    return tilt.at(position, node), tilt.of_none(position, node[..., None])
+
+
+@pytest.mark.parametrize("derived", ["by edges", "unlisted"])
+def test_the_tilt_sums_over_every_path(kglm, monkeypatch, derived):
+    if derived == "unlisted":
+        monkeypatch.setattr(parents, "MOST_EDGES", 0)
     walk = encoded(kglm, TEXT[:1], TEXT, TEXT[:2]).walk
-    wanted_tilt, wanted_beta = stand_in(kglm, TEXT)
-    position = torch.arange(4, 8)[:, None]  # the second text of the batch
-    node = torch.arange(1, kglm.knowledge.num_nodes).expand(4, -1)
-    for tilt, wanted in [(walk.tilt, wanted_tilt), (walk.expected, wanted_beta)]:
-        found = tilt.at(position.expand_as(node), node)
+    psi, beta, _ = stand_in(kglm, TEXT, derived=derived)
+    for tilt, wanted in [(walk.tilt, psi), (walk.expected, beta)]:
+        # Those of the second text of the batch.
+        found = of_every_node(kglm, tilt, torch.arange(4, 8))
         # Rounding leaves 1e-16 of p_new to nodes beyond the candidates.
-        torch.testing.assert_close(found, wanted[:, 1:], rtol=0, atol=1e-8)
-    assert wanted_tilt[:, 1:].abs().max() > 0.1, "premise: something to see"
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+    assert psi[0].abs().max() > 0.1, "premise: something to see"
+    assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
+
+
+def test_parents_from_before_a_piece_lead_to_all_alike(kglm):
+    proposal, batch = kglm.proposal("adapted"), batch_of([KNOWN, KNOWN])
+    encoding = proposal.encode(batch)
+    draws = proposal.sample(encoding, Streams([1], 1), 1)
+    after = proposal.advance(encoding, draws.latents)
+    walk = proposal.encode(batch_of(TEXT), after).walk
+    psi, beta, _ = stand_in(kglm, TEXT, after)
+    for tilt, wanted in [(walk.tilt, psi), (walk.expected, beta)]:
+        found = of_every_node(kglm, tilt, torch.arange(4))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+    first = of_every_node(kglm, encoded(kglm, TEXT).walk.tilt, torch.arange(4))
+    assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
 def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm):
     encoding, proposal = encoded(kglm, TEXT[:2], TEXT), kglm.proposal("adapted")
-    _, wanted = stand_in(kglm, TEXT)
-    nodes = torch.arange(kglm.knowledge.num_nodes)
-    history = nodes.new_zeros(2, len(nodes), kglm.config.cutoff)
-    history[..., -1] = nodes
+    _, (mention, none), _ = stand_in(kglm, TEXT)
+    nodes = torch.arange(1, kglm.knowledge.num_nodes)
+    history = nodes.new_zeros(2, 2 * len(nodes) + 1, kglm.config.cutoff)
+    history[..., : len(nodes), -1] = nodes
+    history[..., len(nodes) : -1, 0] = nodes
     state = KGLMState(encoding.carry, history)
     for t in range(len(TEXT)):
         found = proposal.log_ahead(encoding, t, state)
-        torch.testing.assert_close(found[1], wanted[t], rtol=0, atol=1e-8)
+        wanted = torch.cat([mention[t], none[t], torch.zeros(1)])
+        torch.testing.assert_close(found[1], wanted, rtol=0, atol=1e-8)
         assert found[0].any() == (t < 2), "nothing is ahead of a text that ended"
     assert not proposal.log_ahead(encoding, len(TEXT), state).any()
     prior = kglm.proposal("prior")

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.study.report.claims import claims
-from lm_latent_eval.study.report.columns import Column, read_columns
+from lm_latent_eval.study.report.columns import StudyColumn, read_columns
 from lm_latent_eval.study.report.figures import _all_near, _looks
 from lm_latent_eval.study.report.ridges import kernel_density, ridges
 from lm_latent_eval.study.report.tables import as_markdown
@@ -120,15 +120,15 @@ def test_no_two_curves_look_alike():
         {"estimator": "is", "proposal": p, "temperature": t, "num_samples": 1}
         for p, t in curves
     ]
-    [looks] = _looks([Column(settings, made, "peeking")])
+    [looks] = _looks([StudyColumn(settings, made, "peeking")])
     styles = [
         (look["color"], look.get("marker"), look.get("linestyle"))
         for look in looks.values()
     ]
     assert len(set(styles)) == len(curves) == len({x["label"] for x in looks.values()})
     # Another model with fewer proposals: a name looks the same beside this one.
-    fewer = Column({**settings, "others": ["prior"]}, made, "peeking")
-    both = _looks([Column(settings, made, "peeking"), fewer])
+    fewer = StudyColumn({**settings, "others": ["prior"]}, made, "peeking")
+    both = _looks([StudyColumn(settings, made, "peeking"), fewer])
     assert both[1]["prior", 1.0] == both[0]["prior", 1.0]
 
 
@@ -136,7 +136,7 @@ def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
     """Whose axis neither the fewest samples nor far temperatures decide."""
     values = {0.5: [90, 30, 30], 0.9: [50, 10.1, 10.02], 1.0: [99, 10, 10]}
     curves = {("peeking", t): v for t, v in (values | {1.1: [20, 9.9, 9.99]}).items()}
-    made = Column(
+    made = StudyColumn(
         {**SETTINGS, "temperatures": [0.5, 0.9, 1.0, 1.1]}, rows(curves, {}), "peeking"
     )
     ax, [looks] = Figure().subplots(), _looks([made])
@@ -145,7 +145,7 @@ def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
     assert shown["τ = 0.9"][1:] == pytest.approx([1, 0.2])
     assert shown["τ = 1.1"][1:] == pytest.approx([-1, -0.1])
     assert ax.get_ylim() == pytest.approx((-0.22, 0.22)), "of the later half, 1.1 times"
-    alone = Column(SETTINGS, rows({("peeking", 1.0): [9, 8, 7]}, {}), "peeking")
+    alone = StudyColumn(SETTINGS, rows({("peeking", 1.0): [9, 8, 7]}, {}), "peeking")
     empty = Figure().subplots()
     _all_near(empty, alone, *_looks([alone]))
     assert not empty.has_data()
@@ -159,7 +159,7 @@ def test_narrow_densities_are_no_spikes_beside_wide_ones(spread, scale):
         wide = spread / 0.01 if row["temperature"] == 2 else 1.0
         row["predicted"] = list(8 * np.exp(wide * narrow))
         row["replicates"] = row["predicted"][:3]
-    column = Column(SETTINGS, made, "peeking")
+    column = StudyColumn(SETTINGS, made, "peeking")
     ax = Figure().subplots()
     ridges(ax, column, *_looks([column]))
     assert ax.get_xscale() == scale
@@ -271,8 +271,8 @@ SETTINGS = {
 }
 
 
-def column(curves, beams) -> Column:
-    return Column(SETTINGS, rows(curves, beams), "peeking")
+def column(curves, beams) -> StudyColumn:
+    return StudyColumn(SETTINGS, rows(curves, beams), "peeking")
 
 
 def test_claims_that_hold():
@@ -332,7 +332,7 @@ def test_claims_of_nothing_but_infinities(tmp_path):
     write(tmp_path / "rows.jsonl", written)
     found = read(tmp_path / "rows.jsonl")
     assert found == made
-    text = as_markdown([Column(SETTINGS, found, "peeking")])
+    text = as_markdown([StudyColumn(SETTINGS, found, "peeking")])
     assert "∞" in text
     assert text.count("not tested") == 3, "levels, monotonicity and temperatures"
 

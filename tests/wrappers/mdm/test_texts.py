@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.mdm.texts import Cutter
+from lm_latent_eval.wrappers.mdm.texts import TokenCutter
 from lm_latent_eval.wrappers.mdm.training import train_tokenizer
 from tests.wrappers.mdm import tiny
 
@@ -21,7 +21,7 @@ def subwords():
 
 @pytest.mark.parametrize("number", [1, 9, 10, 11, 15, 16, 47])
 def test_every_token_is_predicted_once_after_those_before_it(number):
-    cut = Cutter(tiny.tokenizer(framed=True), tiny.MASK, 12)  # room for ten
+    cut = TokenCutter(tiny.tokenizer(framed=True), tiny.MASK, 12)  # room for ten
     words = [tiny.WORDS[n * n % 7] for n in range(number)]
     ids = [tiny.VOCABULARY.index(word) for word in words]
     found = cut.whole(query(" ".join(words)))
@@ -39,7 +39,7 @@ def test_every_token_is_predicted_once_after_those_before_it(number):
 
 
 def test_a_long_context_loses_its_beginning():
-    cut = Cutter(tiny.tokenizer(), tiny.MASK, 6)
+    cut = TokenCutter(tiny.tokenizer(), tiny.MASK, 6)
     (target,) = cut.continuation(query(" fox saw", "the Ada Bo . a the")).targets
     names = [tiny.VOCABULARY[token] for token in target.before]
     assert names == ["Bo", ".", "a", "the"]
@@ -52,7 +52,7 @@ def test_a_long_context_loses_its_beginning():
 def test_a_token_across_the_border_is_the_continuations(subwords, fast, monkeypatch):
     if not fast:  # as tokenizers are that tell no places in the text
         monkeypatch.setattr(type(subwords), "is_fast", False)
-    cut = Cutter(subwords, subwords.mask_token_id, 40)
+    cut = TokenCutter(subwords, subwords.mask_token_id, 40)
     whole = subwords.encode("the fox é", add_special_tokens=False)
     for context in ("", "the", "the ", "the fo", "the fox", "the fox ", "the fox é"):
         found = cut.continuation(query("the fox é"[len(context) :], context))
@@ -66,9 +66,9 @@ def test_a_token_across_the_border_is_the_continuations(subwords, fast, monkeypa
 
 
 def test_what_tokens_do_not_spell_is_counted(subwords):
-    plain = Cutter(subwords, subwords.mask_token_id, 40).whole(query("the\t Fox"))
+    plain = TokenCutter(subwords, subwords.mask_token_id, 40).whole(query("the\t Fox"))
     assert not plain.lossy and not plain.unknown
-    words = Cutter(tiny.tokenizer(), tiny.MASK, 40)
+    words = TokenCutter(tiny.tokenizer(), tiny.MASK, 40)
     odd = words.whole(query("the  zebra"))
     assert odd.lossy and odd.unknown == 1
     assert not words.whole(query("the fox")).lossy

@@ -1,0 +1,269 @@
+"""Devices without float64, as Apple's mps: everything works there, in float32.
+
+On the simulated one, whose numbers are the CPU's, what is left to differ from float32
+networks on the CPU is how log-probabilities are added up.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval import testing
+from lm_latent_eval.devices import in_float64, moved, sent_uniforms, widened
+from lm_latent_eval.estimators import log_evidence
+from lm_latent_eval.harness.backends import Latent
+from lm_latent_eval.inference import estimator_named
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import WholeText, WholeTextsOnly
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.scoring.interface import Query
+from lm_latent_eval.testing import SIMULATED, simulated_device
+from lm_latent_eval.testing.model_laws import PREDICTED, keys, numbers_of
+from lm_latent_eval.text.words import END, UNKNOWN
+from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from tests import tiny_causal
+from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS, written
+from tests.tiny_checkpoint import conditional, generation, rolling
+from tests.wrappers.cot import tiny as tiny_cot
+from tests.wrappers.mdm import tiny as tiny_mdm
+
+every_model = pytest.mark.parametrize("name", TINY_MODELS)
+
+
+@pytest.fixture
+def without_float64():
+    with simulated_device(float64=False):
+        yield
+
+
+def in_float32(name: str) -> testing.Case:
+    """Return a case on the CPU, its weights rounded as the device has them."""
+    case = TINY_MODELS[name].case()
+    case.model.float()
+    return case
+
+
+def one_law_of_each_kind() -> list:
+    """Every law with one proposal of each model, all of which have their turn."""
+    found = []
+    for name, tiny in TINY_MODELS.items():
+        kinds: dict[str, list[str]] = {}
+        for law in map(str, testing.laws(tiny.case())):
+            if not law.startswith("device"):
+                kinds.setdefault(law.split("-")[0], []).append(law)
+        for n, laws in enumerate(kinds.values()):
+            law = laws[n % len(laws)]
+            found.append(pytest.param(name, law, id=f"{name}-{law}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "which"), one_law_of_each_kind())
+def test_laws_hold(name, which, without_float64):
+    case = TINY_MODELS[name].case().on(SIMULATED)
+    [law] = [law for law in testing.laws(case) if str(law) == which]
+    law()
+
+
+def close(found, expected, what=None) -> None:
+    torch.testing.assert_close(
+        in_float64(found), in_float64(expected), rtol=0, atol=PREDICTED, msg=what
+    )
+
+
+@pytest.mark.parametrize(("name", "which"), PAIRS)
+def test_proposals_give_the_numbers_of_the_cpu(name, which):
+    case = in_float32(name)
+    on_cpu = numbers_of(case, which)
+    with simulated_device(float64=False):
+        on_device = numbers_of(case.on(SIMULATED), which)
+    for found, expected in zip(on_device, on_cpu, strict=True):
+        assert found.dtype is torch.float32
+        close(found, expected)
+
+
+@every_model
+def test_estimators_give_the_numbers_of_the_cpu(name):
+    case = in_float32(name)
+    every = [e for e in case.model.estimators if e != "auto"]  # one of the others
+
+    texts = [text for text in case.outcomes() if text[-1] == END][1:3]
+
+    def weights(case: testing.Case) -> dict[str, torch.Tensor]:
+        found = {}
+        for estimator in every:
+            method = estimator_named(estimator, every)(20)
+            proposal = case.proposal()
+            if isinstance(proposal, WholeText) and estimator == "smc":
+                proposal = proposal.left_to_right
+            found[estimator] = case.log_weights(method, proposal, texts)
+        return found
+
+    on_cpu = weights(case)
+    with simulated_device(float64=False):
+        on_device = weights(case.on(SIMULATED))
+    for estimator, expected in on_cpu.items():
+        found = on_device[estimator].double()
+        known = ~(expected.isnan() | (expected < -1e30))  # marks of ``mixed``
+        close(found[known], expected[known], estimator)
+        assert torch.equal(found.isnan(), expected.isnan())
+
+
+LONG, LONG_SENTENCE = 350, 40
+
+
+@pytest.mark.parametrize("name", [n for n in TINY_MODELS if n not in UNNORMALISED])
+def test_sums_over_long_texts_are_a_walk_of_roundings(name):
+    """Relatively by less than sqrt(T) roundings in texts of T tokens.
+
+    As tokens' log-probabilities are added up, the total is rounded: independent
+    roundings add up like steps of a random walk.
+    """
+    case = in_float32(name)
+    length = LONG if case.goes_on else LONG_SENTENCE
+    words = case.words
+    text = [*(words[t * t % 3 % len(words)] for t in range(length)), END]
+    proposal = case.proposal()
+    stepwise = proposal.left_to_right if isinstance(proposal, WholeText) else proposal
+    batch = case.batch([text])
+    latents = stepwise.sample(stepwise.encode(batch), Streams(keys(1), 3), 3).latents
+    on_cpu = case.model.log_joint(case.model.encode(batch), latents)
+    with simulated_device(float64=False):
+        there = case.on(SIMULATED)
+        parts = (latents,) if isinstance(latents, torch.Tensor) else latents
+        moved_there = [part.to(SIMULATED) for part in parts]
+        if isinstance(latents, torch.Tensor):
+            [latents] = moved_there
+        else:
+            latents = type(latents)(*moved_there)
+        encoded = there.model.encode(there.batch([text]))
+        on_device = there.model.log_joint(encoded, latents).cpu()
+    limit = math.sqrt(length + 1) * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(on_device.double(), on_cpu, rtol=limit, atol=0)
+
+
+# -- strings -------------------------------------------------------------------------
+
+
+@every_model
+def test_the_backend_answers_as_on_the_cpu(name, tmp_path):
+    path = written(name, tmp_path)
+
+    def answers(device: str) -> tuple[list[float], list[object]]:
+        lm = Latent(
+            pretrained=path,
+            device=device,
+            dtype="float32",
+            **({} if name in WITHOUT_LATENTS else {"num_samples": 10}),
+        )
+        if lm._scorer.mass == "unnormalised":
+            queries = [Query(n, f"t/{n}", t) for n, t in enumerate(["the", "the the"])]
+            found = list(lm._scorer.score_texts(queries))
+            return [a.estimate.log_evidence for a in found], []
+        numbers = [*map(float, lm.loglikelihood_rolling(rolling("the", "the the a")))]
+        if isinstance(lm.checkpoint.model, WholeTextsOnly):
+            return numbers, []
+        parts = lm.loglikelihood(conditional(("the", " the"), ("the the", " a the")))
+        numbers += [float(number) for number, _ in parts]
+        texts = lm.generate_until(generation("the", "", max_gen_toks=3))
+        drawn = generation("the", max_gen_toks=3, do_sample=True)
+        return numbers, [*(g for _, g in parts), *texts, *lm.generate_until(drawn)]
+
+    on_cpu = answers("cpu")
+    with simulated_device(float64=False):
+        on_device = answers(SIMULATED)
+    assert on_device == (
+        pytest.approx(on_cpu[0], rel=PREDICTED, abs=PREDICTED),
+        on_cpu[1],
+    )
+
+
+def test_float64_is_refused_in_one_line(tmp_path, without_float64):
+    path = written("lstm", tmp_path)
+    with pytest.raises(ValueError, match=r"^dtype=float64: sim has no float64; ") as e:
+        Latent(pretrained=path, device=SIMULATED, dtype="float64")
+    assert "\n" not in str(e.value)
+
+
+def test_weights_in_float64_become_float32(tmp_path, without_float64):
+    path = written("lrlm", tmp_path)
+    model = checkpoint.load_checkpoint(path, device=SIMULATED).model
+    assert model.dtype is torch.float32
+    assert checkpoint.load_checkpoint(path).model.dtype is torch.float64
+
+
+@pytest.mark.parametrize(
+    "estimator", ["canonical", "exact", "beam", "is", "mixed", "smc"]
+)
+def test_tokens(estimator):
+    def found(device):
+        network = tiny_causal.network(tiny_causal.letters())
+        moved(network.model.float(), device)
+        scorer = SegmentedLM(network).scorer(
+            {"estimator": estimator, "num_samples": 10}, quiet=True
+        )
+        texts = [Query(n, f"text/{n}", t) for n, t in enumerate(["abab", "aabba"])]
+        return [a.estimate.log_evidence for a in scorer.score_texts(texts)]
+
+    compare(found)
+
+
+@pytest.mark.parametrize("estimator", ["elbo", "path"])
+def test_masked_diffusion(estimator):
+    def found(device):
+        network = tiny_mdm.network()
+        moved(network.model.float(), device)
+        scorer = MaskedDiffusion(network).scorer({"estimator": estimator}, quiet=True)
+        texts = [Query(0, "text/0", "the fox saw Ada")]
+        return [a.estimate.log_evidence for a in scorer.score_texts(texts)]
+
+    compare(found)
+
+
+def test_thoughts():
+    def found(device):
+        network = tiny_cot.network(dtype=torch.float32)
+        moved(network.model, device)
+        scorer = tiny_cot.scorer(network, num_samples=10, close="forced")
+        questions = [Query(n, f"text/{n}", " c a", "a b") for n in range(2)]
+        answers = scorer.score_continuations(questions)
+        return [answer.estimate.log_evidence for answer in answers]
+
+    compare(found)
+
+
+def compare(found) -> None:
+    on_cpu = found("cpu")
+    with simulated_device(float64=False):
+        on_device = found(SIMULATED)
+    assert on_device == pytest.approx(on_cpu, rel=PREDICTED)
+
+
+# -- numbers -------------------------------------------------------------------------
+
+
+def test_random_numbers_stay_below_1(without_float64):
+    """Half of the cell of float64 next to 1 is 1 in float32."""
+    nearly = torch.tensor([2.0**-53, 0.25, 1 - 2.0**-53], dtype=torch.float64)
+    there = sent_uniforms(nearly, SIMULATED)
+    assert there.dtype is torch.float32
+    assert there.min() > 0
+    assert there.max() < 1
+    assert (there.cpu() - nearly).abs().max() < torch.finfo(torch.float32).eps
+    assert torch.equal(sent_uniforms(nearly, "cpu"), nearly)
+
+
+def test_estimates_are_float64_wherever_weights_are(without_float64):
+    log_w = torch.tensor([-1000.0, -1001.0])
+    there = widened(log_w.to(SIMULATED))
+    assert there.dtype is torch.float32
+    assert torch.equal(log_evidence(there), log_evidence(log_w))
+    assert log_evidence(there).dtype is torch.float64
+
+
+def test_unknown_words_are_priced_there(without_float64):
+    batch = TINY_MODELS["lstm"].case().on(SIMULATED).batch([[UNKNOWN]])
+    assert batch.unknown_log_prob.dtype is torch.float32
