@@ -100,7 +100,7 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Copy tensors of one type to the host, for which it waits once for all of them.
+    """Copy tensors to the host, for which it waits once for all of one type.
 
     Example:
         >>> fetched(torch.tensor([1, 2]), torch.tensor(3))
@@ -108,11 +108,11 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
     """
     if all(tensor.is_cpu for tensor in tensors):
         return tensors
-    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    return tuple(
-        part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)
-    )
+    parts = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        some = [tensor.flatten() for tensor in tensors if tensor.dtype is dtype]
+        parts[dtype] = iter(torch.cat(some).cpu().split([len(part) for part in some]))
+    return tuple(next(parts[tensor.dtype]).view(tensor.shape) for tensor in tensors)
 
 
 def sent_uniforms(uniforms: Tensor, device: torch.device | str) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from lm_latent_eval.convert.files.torch_files import Stored, read_torch
 from lm_latent_eval.convert.files.unpickling import PickleError, load_pickle
 from lm_latent_eval.convert.originals import lrlm, nklm
+from lm_latent_eval.convert.originals.refused import OriginalError
 from lm_latent_eval.convert.renaming import misfits
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
@@ -32,10 +33,6 @@ from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
 
 MARKS = ("<unk>", "<pad>", "<s>", "</s>")
 """The first words of the original's vocabularies."""
-
-
-class OriginalError(ValueError):
-    """A file that is none of the original program's, or is damaged."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lm_latent_eval.convert.files.torch_files import parameters, read_torch
 from lm_latent_eval.convert.files.unpickling import PickleError, StandIn
+from lm_latent_eval.convert.originals.refused import OriginalError
 from lm_latent_eval.convert.originals.rnng import configuration, rename_weights
 from lm_latent_eval.convert.renaming import misfits
 from lm_latent_eval.models import checkpoint
@@ -37,10 +38,6 @@ _CLASSES = (
     "torch.nn.modules.rnn.LSTM",
     "torch.nn.modules.sparse.Embedding",
 )
-
-
-class OriginalError(ValueError):
-    """A file that is no checkpoint of the original program, or is damaged."""
 
 
 def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:

@@ -61,11 +61,11 @@ def _folder(folder: Path) -> list[Record]:
     if results := newest(folder):
         return _results(results)
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
-    if not unfinished:
-        raise FileNotFoundError(
-            f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
-        )
-    return [record for path in unfinished for record in records.read(path)]
+    if found := records.read_unfinished(unfinished):
+        return found
+    raise FileNotFoundError(
+        f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
+    )
 
 
 def _results(path: Path) -> list[Record]:

@@ -6,11 +6,11 @@ import json
 import math
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lm_latent_eval.durable import no_room, write_text
 from lm_latent_eval.resuming.one_writer import BusyError, only_writer
@@ -23,6 +23,7 @@ from lm_latent_eval.resuming.settings import (
 
 Row = dict[str, Any]
 Append = Callable[[Row], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,36 @@ class Journal:
         if not isinstance(row, dict):
             raise self.edited(place, "no record")
         return row
+
+
+def read_run(
+    journals: Sequence[Journal], parse: Callable[[Row], T]
+) -> tuple[Settings, list[T]]:
+    """Read what one run has left in several files: one a process, say.
+
+    Args:
+        journals: The files; of none, nothing.
+        parse: Makes a result of a row.
+
+    Returns:
+        What the results depend on, and the results in the order of files and lines.
+
+    Raises:
+        ValueError: If they are of several runs or something else, or a line was edited.
+    """
+    runs, found = dict[str, Settings](), []
+    for journal in journals:
+        settings, rows = journal.read()
+        runs[json.dumps(settings)] = settings
+        for place, row in rows.items():
+            try:
+                found.append(parse(row))
+            except (ValueError, KeyError, TypeError) as err:
+                raise journal.edited(place, f"{err!r:.200}") from err
+    if len(runs) > 1:
+        names = ", ".join(str(journal.path) for journal in journals)
+        raise ValueError(f"there are several unfinished runs: name one of {names}")
+    return next(iter(runs.values()), {}), found
 
 
 def remove(paths: Iterable[Path]) -> None:

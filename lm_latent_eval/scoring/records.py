@@ -21,7 +21,7 @@ import torch
 
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.resuming.journal import Journal, Row
+from lm_latent_eval.resuming.journal import Journal, Row, read_run
 from lm_latent_eval.resuming.settings import FormatError, check_format
 from lm_latent_eval.scoring.answer import Answer
 
@@ -196,7 +196,7 @@ def read(path: Path) -> list[Record]:
         ValueError: If the file is none, or another version's.
     """
     if path.name.endswith(UNFINISHED):
-        return _unfinished(path)
+        return read_unfinished([path])
     try:
         table = pq.read_table(path)
         settings = json.loads((table.schema.metadata or {})[METADATA])
@@ -210,14 +210,19 @@ def read(path: Path) -> list[Record]:
         raise ValueError(f"{path} is no record of a run ({err!r:.200})") from err
 
 
-def _unfinished(path: Path) -> list[Record]:
-    settings, rows = _journal(path).read()
+def read_unfinished(paths: Sequence[Path]) -> list[Record]:
+    """Read what a killed run has found, every process of it, a task each.
+
+    Raises:
+        ValueError: If a file is none, or they are of several runs.
+    """
+
+    def placed(row: Row) -> tuple[str, Answer]:
+        return row["task"], answer_of(row)
+
+    settings, rows = read_run([_journal(path) for path in paths], placed)
     tasks: dict[str, dict[tuple[int, int], Answer]] = {}
-    for line, row in rows.items():  # of what was asked twice, the last
-        try:
-            task, answer = row["task"], answer_of(row)
-        except (ValueError, KeyError, TypeError) as err:
-            raise _journal(path).edited(line, f"{err!r:.200}") from err
+    for task, answer in rows:  # of what was asked twice, the last
         tasks.setdefault(task, {})[answer.index, answer.option] = answer
     return [
         Record(task, settings, [found[place] for place in sorted(found)], False)
@@ -256,6 +261,7 @@ __all__ = [
     "answer_of",
     "journal",
     "read",
+    "read_unfinished",
     "row_of",
     "table_of",
     "write",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import fetched, sent
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ class TokenBatch:
             self.unknown_log_prob[index],
             self.spelled,
         )
+
+    @cached_property
+    def on_host(self) -> tuple[Tensor, Tensor]:
+        """Targets and lengths, for which a device is waited for once."""
+        targets, length = fetched(self.targets, self.length)
+        return targets, length
 
     @property
     def inside(self) -> Tensor:

@@ -113,8 +113,17 @@ def test_a_killed_run_leaves_its_answers(run, tmp_path):
         for record in records.read(path)
     ]
     assert (left.task, len(left.answers), left.finished) == (TASKS[0], 3, False)
+    [path] = folder.glob(f"*texts*{records.UNFINISHED}")
+    with (
+        records.journal(path, left.settings),
+        pytest.raises(ValueError, match="another run is writing into"),
+    ):
+        run(str(tmp_path / "out"))
+    assert path.exists(), "which the refused run leaves alone"
     run(str(tmp_path / "out"))
-    assert not list(folder.glob(f"*{records.UNFINISHED}")), "the same run, finished"
+    assert not list(folder.glob(".*")) + list(folder.glob(f"*{records.UNFINISHED}")), (
+        "the same run, finished"
+    )
 
 
 def test_distorted_copies_are_no_corpus(backend):

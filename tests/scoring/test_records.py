@@ -97,6 +97,24 @@ def test_a_killed_run_that_is_started_again_keeps_what_it_had(tmp_path):
     assert [(a.index, a.words) for a in record.answers] == [(0, 2), (1, 7)]
 
 
+def test_processes_of_a_killed_run_leave_one_record(tmp_path):
+    for rank, numbers in enumerate(((0, 2), (1, 3))):
+        path = tmp_path / f"run_{rank}{records.UNFINISHED}"
+        with records.journal(path, {"seed": 3}) as add:
+            for n in numbers:
+                add("a", answer(n))
+    paths = sorted(tmp_path.glob(f"*{records.UNFINISHED}"))
+    [record] = records.read_unfinished(paths)
+    assert [a.index for a in record.answers] == [0, 1, 2, 3]
+    assert not record.finished
+    other = tmp_path / f"other{records.UNFINISHED}"
+    with records.journal(other, {"seed": 4}):
+        pass
+    with pytest.raises(ValueError, match="several unfinished runs: name one of"):
+        records.read_unfinished([*paths, other])
+    assert records.read_unfinished([]) == []
+
+
 def test_records_of_another_version_are_named(tmp_path, monkeypatch):
     finished, killed = tmp_path / "r.parquet", tmp_path / f"r{records.UNFINISHED}"
     with monkeypatch.context() as patched:

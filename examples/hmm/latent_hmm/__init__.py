@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
@@ -101,13 +102,13 @@ class HMM(Pretrained):
     @property
     def log_transitions(self) -> Tensor:
         """Log p(z_t | z_{t-1}), (S + 1, S)."""
-        return self.transitions.double().log_softmax(-1)
+        return widened(self.transitions).log_softmax(-1)
 
     @property
     def log_emissions(self) -> Tensor:
         """Log p(x_t | z_t), (S, V); padding and the start are no words."""
         never = torch.tensor([PADDING, START], device=self.device)
-        scores = self.emissions.double().index_fill(-1, never, -torch.inf)
+        scores = widened(self.emissions).index_fill(-1, never, -torch.inf)
         return scores.log_softmax(-1)
 
     def encode(self, batch: TokenBatch, after: State | None = None) -> Encoded:
@@ -179,7 +180,7 @@ class Proposal:
     ) -> Draws[Tensor]:
         """Draw K walks, a state at a time."""
         previous = encoded.before.expand(-1, number)
-        log_q, walk = torch.zeros_like(previous, dtype=torch.float64), []
+        log_q, walk = wide_zeros(previous.shape, previous.device), []
         for t in range(encoded.log_x.shape[1]):
             log_step = self._log_step(encoded, previous, t)
             below = log_step.exp().cumsum(-1)[..., :-1] < uniforms(t)[..., :1]
@@ -193,7 +194,7 @@ class Proposal:
     ) -> Beam[Tensor]:
         """Keep the walks of largest q."""
         if score is None:
-            score = torch.zeros_like(encoded.before, dtype=torch.float64)
+            score = wide_zeros(encoded.before.shape, encoded.before.device)
         path = encoded.before.expand_as(score)[..., None]
         origin = torch.arange(score.shape[1], device=score.device).expand_as(score)
         for t in range(encoded.log_x.shape[1]):

@@ -39,6 +39,12 @@ def test_it_keeps_the_law(law):
     law()
 
 
+def test_it_keeps_the_laws_on_a_device_without_float64():
+    with testing.simulated_device(float64=False):
+        for law in testing.laws(tiny().on(testing.SIMULATED)):
+            law()
+
+
 def forward(model: HMM, ids: list[int]) -> float:
     """Log p(x), a matrix a word: none of the model's own sums."""
     transitions, emissions = model.transitions.exp(), model.emissions.exp()

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.words import Words
 
@@ -26,7 +27,7 @@ class AliasMemo:
         self.fits = math.prod(shape) * weight.element_size() <= self.LIMIT
         if self.fits:
             self.keys = weight.new_empty(shape)
-            self.known = torch.zeros(n, dtype=torch.bool, device=weight.device)
+            self.known = torch.zeros(n, dtype=torch.bool)
 
     @property
     def outdated(self) -> bool:
@@ -38,12 +39,16 @@ class AliasMemo:
         return sum(weight._version for weight in weights)
 
     def __call__(self, node: Tensor) -> tuple[Tensor, Tensor]:
-        """Return encoded and plain alias words, (n, dim, slots) and (n, slots)."""
+        """Return encoded and plain alias words, (n, dim, slots) and (n, slots).
+
+        Nodes and plain words are on the host.
+        """
         words = self.graph.alias_words(node)
         if not self.fits:
             return self.words.encode_aliases(words), words.flatten(1)
         new = node[~self.known[node]]
         if len(new):
-            self.keys[new] = self.words.encode_aliases(self.graph.alias_words(new))
+            encoded = self.words.encode_aliases(self.graph.alias_words(new))
+            self.keys[sent(new, encoded.device)] = encoded
             self.known[new] = True
-        return self.keys[node], words.flatten(1)
+        return self.keys[sent(node, self.keys.device)], words.flatten(1)

@@ -213,11 +213,3 @@ def search(column: Rows, key: Tensor, *, right: bool = False) -> Tensor:
     if isinstance(column, Column):
         return column.search(key, right=right)
     return torch.searchsorted(column, key, right=right)
-
-
-def moved(column: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
-    """Apply a function that moves tensors; what does not move stays in its file."""
-    if isinstance(column, Column):
-        moves = function(torch.empty(0, dtype=column.dtype)).device.type != "cpu"
-        return function(column.whole()) if moves else column
-    return function(column)

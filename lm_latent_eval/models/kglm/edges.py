@@ -4,7 +4,7 @@ r"""Which edge of its parent leads to a DERIVED mention.
     p(\mathrm{edge} \mid c) \propto e^{s_t(\mathrm{relation}) + b_t(\mathrm{tail})}
 
 over the edges that leave c, b being the tilt. Edges are listed for the (position,
-parent) pairs asked for; no table has a column an edge.
+parent) pairs asked for, on the host; no table has a column an edge.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.ragged import (
@@ -57,8 +58,9 @@ class Edges:
             edge, pair = expand_ranges(first, last)
             tilted.append(segment_logsumexp(self._scores(t[pair], edge), pair, len(t)))
             if self.tilt is not None:
-                score = self.relation[t[pair], self.graph.relation(edge)]
+                score = self._plain(t[pair], edge)
                 plain.append(segment_logsumexp(score, pair, len(t)))
+        which = sent(which, self.relation.device)
         log_z = torch.cat(tilted)[which]
         return log_z, torch.cat(plain)[which] if plain else log_z
 
@@ -72,28 +74,38 @@ class Edges:
         count = torch.bincount(pair, minlength=len(t))
         end = count.cumsum(0)
         listed, row = expand_ranges((end - count)[which], end[which])
-        return tail[listed], log_prob[listed], row
+        return tail[listed], log_prob[sent(listed, log_prob.device)], row
 
-    def sample(self, position: Tensor, parent: Tensor, u: Tensor) -> Tensor:
-        """Draw an edge of each (position, parent) and return its tail, (n,)."""
+    def sample(
+        self, position: Tensor, parent: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draw an edge of each (position, parent).
+
+        Returns:
+            Which of the edges that are listed were drawn, (n,), where the scores are,
+            and the tails of those listed.
+        """
         distinct, which = self._distinct(position, parent)
         start, end = self._range(distinct[1])
-        drawn, first = torch.empty_like(position), 0
+        drawn, tails = torch.zeros_like(position), []
+        drawn, first, listed = sent(drawn, u.device), 0, 0
         for t, c in in_groups(distinct, end - start, AT_ONCE):
             tail, log_prob, pair = self._every(t, c)
-            mine = (which >= first) & (which < first + len(t))
-            edge = invert_cdf(
-                log_prob.exp(), pair, len(t), which[mine] - first, u[mine]
+            (mine,) = ((which >= first) & (which < first + len(t))).nonzero(
+                as_tuple=True
             )
-            drawn[mine] = tail[edge]
-            first += len(t)
-        return drawn
+            there, query = sent(mine, u.device), which[mine] - first
+            edge = invert_cdf(log_prob.exp(), pair, len(t), query, u[there])
+            drawn = drawn.index_copy(0, there, edge + listed)
+            tails.append(tail)
+            first, listed = first + len(t), listed + len(tail)
+        return drawn, torch.cat(tails)
 
     def _every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         edge, pair = expand_ranges(*self._range(parent))
         score = self._scores(position[pair], edge)
         log_z = segment_logsumexp(score, pair, len(position))
-        return self.graph.tail(edge), score - log_z[pair], pair
+        return self.graph.tail(edge), score - log_z[sent(pair, score.device)], pair
 
     def _distinct(
         self, position: Tensor, parent: Tensor
@@ -108,7 +120,12 @@ class Edges:
         return start, torch.where(self.graph.has_edges[parent], end, start)
 
     def _scores(self, position: Tensor, edge: Tensor) -> Tensor:
-        score = self.relation[position, self.graph.relation(edge)]
+        score = self._plain(position, edge)
         if self.tilt is not None:
             score = score + self.tilt.at(position, self.graph.tail(edge))
         return score
+
+    def _plain(self, position: Tensor, edge: Tensor) -> Tensor:
+        index = (position, self.graph.relation(edge))
+        there, relation = (sent(x, self.relation.device) for x in index)
+        return self.relation[there, relation]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import fetched, wide_zeros, widened
 from lm_latent_eval.models.kglm.walk import Walk, Walks
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
@@ -62,13 +62,17 @@ class Encoded:
         log_psi = wide_zeros(window.shape[:2], window.device)
         if self.walk.expected is None or t == self.text.shape[1]:
             return log_psi
-        position = self._positions(t)[:, None].expand_as(log_psi)
+        (window,) = fetched(window)
+        position = self._positions(t)[:, None].expand(window.shape[:2])
         return widened(self.walk.expected_after(position, window))
 
     def _positions(self, t: int) -> Tensor:
-        """Return where token t of each text is in the flattened (B * T), (B,)."""
+        """Return where token t of each text is in the flattened (B * T), (B,).
+
+        On the host.
+        """
         batch, num_tokens = self.text.shape[:2]
-        return torch.arange(batch, device=self.text.device) * num_tokens + t
+        return torch.arange(batch) * num_tokens + t
 
     def after(self, walks: Walks) -> KGLMState:
         """Return the state after the piece under the given walks."""
@@ -79,6 +83,10 @@ class Encoded:
         last = torch.arange(cutoff, device=path.device) + self.batch.length[:, None]
         return KGLMState(self.carry, path.gather(2, last[:, None].expand_as(history)))
 
-    def before(self, walks: Walks) -> Tensor:
-        """Return the nodes before the piece of every walk, (B, K, cutoff)."""
-        return self.history.expand(*walks.node.shape[:2], self.history.shape[-1])
+    def on_host(self, walks: Walks) -> tuple[Tensor, Walks]:
+        """Return the nodes before the piece of every walk, (B, K, cutoff), and walks.
+
+        A device is waited for once.
+        """
+        history, mention, node = fetched(self.history, *walks)
+        return history.expand(*node.shape[:2], -1), Walks(mention, node)

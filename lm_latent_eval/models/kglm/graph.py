@@ -12,14 +12,14 @@ of the extended vocabulary (words the model can utter, then words it can only co
 0 fills. ``entity_of`` (N,) maps a node to its row in the models' entity embeddings:
 the identity for new models, while converted ones share rows among literals.
 
-Of a loaded graph, on the CPU, only what is looked up is read (``columns.py``). Moving
-a model to a GPU moves the columns, but not the names.
+Of a loaded graph only what is looked up is read (``columns.py``). It stays on the host,
+wherever the model is: who can follow whom is asked for there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.kglm.columns import Rows, everything, moved, search
+from lm_latent_eval.models.kglm.columns import Rows, everything, search
 from lm_latent_eval.models.kglm.graph_file import (
     COLUMNS,
     FILE_NAME,
@@ -48,8 +48,6 @@ from lm_latent_eval.models.kglm.triples import REFLEXIVE, columns_of
 __all__ = ["FILE_NAME", "NO_ENTITY", "REFLEXIVE", "GraphError", "KnowledgeGraph"]
 
 NO_ENTITY = 0
-_IDS = ("aliases", "alias_order", "edge_relation", "entity_of")
-"""Columns whose numbers point into others: they are checked where they are used."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +168,7 @@ class KnowledgeGraph:
 
     def neighbours(self, head: int) -> list[int]:
         """List the distinct tails of one head, in increasing order."""
-        start, end = self.edge_range(
-            torch.tensor([head], device=self.node_of_entity.device)
-        )
+        start, end = self.edge_range(torch.tensor([head]))
         edges, _ = expand_ranges(start, end)
         return [int(node) for node in self.tail(edges).unique()]
 
@@ -196,14 +192,7 @@ class KnowledgeGraph:
         return words, alias // self.aliases.shape[1], which
 
     def _inside(self, column: str, ids: Tensor) -> Tensor:
-        """Return ids that a file may have got wrong where nobody looked at loading it.
-
-        On a device, which would be waited for, none are: all were looked at before
-        they were moved there.
-        """
-        return self._checked(column, ids) if ids.is_cpu else ids
-
-    def _checked(self, column: str, ids: Tensor) -> Tensor:
+        """Check ids that a file may have got wrong; at loading, some were looked at."""
         what, limit = {
             "aliases": ("an alias's word", self.lookups.num_words),
             "alias_order": ("an alias", self.num_nodes * self.aliases.shape[1]),
@@ -218,23 +207,6 @@ class KnowledgeGraph:
         return ids
 
     # -- making and keeping ---------------------------------------------------------
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> KnowledgeGraph:
-        """Return the graph with every column moved by a function.
-
-        Raises:
-            GraphError: If an id dangles in a column that leaves its file.
-        """
-        columns: dict[str, Any] = {
-            n: moved(getattr(self, n), function) for n in COLUMNS
-        }
-        lookups: dict[str, Any] = {
-            n: moved(getattr(self.lookups, n), function) for n in LOOKUPS
-        }
-        for name, column in (columns | lookups).items():
-            if name in _IDS and isinstance(column, Tensor) and not column.is_cpu:
-                self._checked(name, column)
-        return replace(self, **columns, known_lookups=replace(self.lookups, **lookups))
 
     @classmethod
     def build(

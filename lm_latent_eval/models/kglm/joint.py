@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -27,7 +28,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.alias_memo import AliasMemo
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
@@ -110,7 +111,7 @@ class KGLMJoint(Pretrained):
                 f"{config.num_entities}, {config.num_relations} and {config.num_words} "
                 "words: it belongs to another checkpoint"
             )
-        self.graph = graph.map(lambda column: column.to(self.device))
+        self.graph = graph
         self._forget()
 
     def check_extras(self) -> None:
@@ -139,11 +140,18 @@ class KGLMJoint(Pretrained):
             only_possible=self.config.only_possible,
         )
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
+    ) -> Encoded:
+        """Return what was read, with the targets and the walks that it now has."""
+        history = after.history if after else encoded.history
+        return replace(encoded, batch=batch, history=history)
+
     def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
-        log_z = log_prob_walks(
-            encoded.walk, encoded.before(walks), walks, encoded.batch.length
-        )
+        history, walks = encoded.on_host(walks)
+        _, length = encoded.batch.on_host
+        log_z = log_prob_walks(encoded.walk, history, walks, length)
         return (widened(log_z) + self.log_words(encoded, walks)).sum(-1)
 
     def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
@@ -152,16 +160,21 @@ class KGLMJoint(Pretrained):
         Each (position, node) of a text is scored once, however many walks share it.
         """
         batch, num_nodes = encoded.batch, self.knowledge.num_nodes
-        inside = batch.inside[:, None].expand_as(walks.node)
-        place = torch.arange(batch.targets.numel(), device=walks.node.device)
-        place = place.view_as(batch.targets)[:, None].expand_as(walks.node)
+        targets, length = batch.on_host
+        (node,) = fetched(walks.node)
+        inside = torch.arange(targets.shape[1]) < length[:, None, None]
+        inside = inside.expand_as(node)
+        place = torch.arange(targets.numel()).view_as(targets)[:, None].expand_as(node)
         pair, shared = torch.unique(
-            place[inside] * num_nodes + walks.node[inside], return_inverse=True
+            place[inside] * num_nodes + node[inside], return_inverse=True
         )
         log_p = self._log_words(
             encoded.text, batch, pair // num_nodes, pair % num_nodes
         )
-        return log_p.new_zeros(walks.node.shape).masked_scatter(inside, log_p[shared])
+        result = log_p.new_zeros(node.numel())
+        index = inside.flatten().nonzero()[:, 0], shared
+        here, which = (sent(x, result.device) for x in index)
+        return result.index_copy(0, here, log_p[which]).view(node.shape)
 
     def _log_words(
         self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
@@ -173,29 +186,42 @@ class KGLMJoint(Pretrained):
         Args:
             text: h^t, (B, T, token_embedding_dim).
             batch: B texts of T tokens.
-            position: Places in the flattened (B * T), non-decreasing, (U,).
-            node: A node for each, (U,).
+            position: Places in the flattened (B * T), non-decreasing, on the host,
+                (U,).
+            node: A node for each, on the host, (U,).
         """
-        num_texts, size = len(batch.length), max(1, batch.targets.shape[1])
+        targets, _ = batch.on_host
+        num_texts, size = len(targets), max(1, targets.shape[1])
         at_once = max(1, TABLE // (size * self.config.vocab_size))
-        texts = torch.arange(num_texts, device=node.device).split(at_once)
-        group = position // (size * at_once)
-        counts = group.bincount(minlength=len(texts)).tolist()
-        columns = zip(texts, position.split(counts), node.split(counts), strict=True)
+        first = range(0, num_texts, at_once)
+        counts = (position // (size * at_once)).bincount(minlength=len(first)).tolist()
+        columns = zip(first, position.split(counts), node.split(counts), strict=True)
         return torch.cat(
             [
                 self._log_words_at_once(
-                    text[some], batch.select(some), places - some[0] * size, nodes
+                    text[b : b + at_once],
+                    targets[b : b + at_once],
+                    batch.unknown_log_prob[b : b + at_once],
+                    places - b * size,
+                    nodes,
+                    spelled=batch.spelled,
                 )
-                for some, places, nodes in columns
+                for b, places, nodes in columns
             ]
         )
 
     def _log_words_at_once(
-        self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
+        self,
+        text: Tensor,
+        targets: Tensor,
+        unknown_log_prob: Tensor,
+        position: Tensor,
+        node: Tensor,
+        *,
+        spelled: bool,
     ) -> Tensor:
         distinct, column = torch.unique(node, return_inverse=True)
-        at_once = self._nodes_at_once(batch.targets.shape[1])
+        at_once = self._nodes_at_once(targets.shape[1])
         groups, group = distinct.split(at_once), column // at_once
         # Group after group, the pairs of each in their order.
         order = group.argsort(stable=True)
@@ -205,17 +231,17 @@ class KGLMJoint(Pretrained):
             keys, aliases = self._aliases(some)
             paths = self.generative.words.log_paths(
                 text,
-                batch.targets,
-                batch.unknown_log_prob,
+                targets,
+                unknown_log_prob,
                 self._entity_vectors(some),
                 keys,
                 aliases,
                 position[mine],
                 column[mine] % at_once,
-                spelled=batch.spelled,
+                spelled=spelled,
             )
             log_p.append(log_add(*paths))
-        return torch.cat(log_p)[order.argsort()]
+        return torch.cat(log_p)[sent(order.argsort(), text.device)]
 
     def _nodes_at_once(self, num_tokens: int) -> int:
         """How many nodes' words, aliases and products with tokens fit into a table."""
@@ -244,18 +270,18 @@ class KGLMJoint(Pretrained):
             Log-probabilities in nats, (B, num_words).
         """
         batch, samples, _ = encoded.history.shape
+        (history,) = fetched(encoded.history)
         log_weight = log_w.log_softmax(-1).to(encoded.text.dtype)
         rows = []
         for b in range(batch):
-            position = torch.full((samples,), b, device=log_w.device)
-            here = Rows(position, encoded.history[b])
+            here = Rows(torch.full((samples,), b), history[b])
             mass = encoded.walk.node_probs(here, log_weight[b])
-            node = self._not_negligible(mass)
+            (node,) = fetched(self._not_negligible(mass))
             mixed = mass.new_zeros(self.config.num_words)
             for some in node.split(self._nodes_at_once(1)):
                 mixed = mixed + self.generative.words.next_word(
                     encoded.text[b, 0],
-                    mass[some],
+                    mass[sent(some, mass.device)],
                     self._entity_vectors(some),
                     *self._aliases(some),
                 )
@@ -308,7 +334,7 @@ class KGLMJoint(Pretrained):
 
     def _entity_vectors(self, node: Tensor) -> Tensor:
         table: nn.Embedding = self.generative.trunk.entity_embeddings
-        vectors: Tensor = table(self.knowledge.entity(node))
+        vectors: Tensor = table(sent(self.knowledge.entity(node), self.device))
         return vectors
 
     def _aliases(self, node: Tensor) -> tuple[Tensor, Tensor]:
@@ -326,10 +352,8 @@ class KGLMJoint(Pretrained):
         return super().train(mode)  # type: ignore[no-any-return]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the graph with the weights."""
+        """Forget what was derived from weights that move."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.graph is not None:
-            self.graph = self.graph.map(fn)
         self._forget()
         return self
 

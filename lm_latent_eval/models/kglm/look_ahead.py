@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.parents import Parents, parents_of
@@ -66,7 +66,10 @@ class WordScorer(Protocol):
 
 @dataclass(frozen=True)
 class Candidates:
-    """The states of each text: no mention, then nodes that its words suggest."""
+    """The states of each text: no mention, then nodes that its words suggest.
+
+    On the host.
+    """
 
     node: Tensor
     """(B, 1 + C), the first 0."""
@@ -76,8 +79,10 @@ class Candidates:
     @classmethod
     def of(cls, batch: TokenBatch, graph: KnowledgeGraph) -> Candidates:
         """Find the nodes with an alias that begins with a word of the text."""
-        num_tokens = batch.targets.shape[1]
-        text = batch.targets.masked_fill(~batch.inside, -1)
+        targets, length = batch.on_host
+        num_tokens = targets.shape[1]
+        inside = torch.arange(num_tokens) < length[:, None]
+        text = targets.masked_fill(~inside, -1)
         words, node, position = graph.aliases_that_begin(text.flatten())
         key, which = torch.unique(
             position // num_tokens * graph.num_nodes + node, return_inverse=True
@@ -156,16 +161,17 @@ def _costs(
     walk: Walk, batch: TokenBatch, words: WordScorer, states: Candidates
 ) -> Costs:
     shape = (*batch.targets.shape, states.node.shape[1])
-    position = torch.arange(batch.targets.numel(), device=batch.targets.device)
+    position, device = torch.arange(batch.targets.numel()), batch.targets.device
     places = position.view(*shape[:2], 1).expand(shape)
     node, used = (x[:, None].expand(shape) for x in (states.node, states.used))
-    some = batch.inside[..., None] & used
-    word = wide_zeros(shape, node.device)
-    word = word.masked_fill(~used, -torch.inf)
-    word[some] = widened(words(places[some], node[some]))
+    inside = torch.arange(shape[1]) < batch.on_host[1][:, None]
+    some = (inside[..., None] & used).flatten().nonzero()[:, 0]
+    word = wide_zeros(shape, device).masked_fill(sent(~used, device), -torch.inf)
+    paid = widened(words(places.flatten()[some], node.flatten()[some]))
+    word = word.flatten().index_copy(0, sent(some, device), paid).view(shape)
 
     log_new, entity = walk.new.top(position, OTHERS)
-    typical = walk.graph.node_of_entity[entity]
+    typical = walk.graph.node_of_entity[fetched(entity)[0]]
     paid = words(position[:, None].expand_as(typical).flatten(), typical.flatten())
     paid = widened(paid.view_as(typical)) + widened(log_new).log_softmax(-1)
     other_word = paid.logsumexp(-1).view(shape[:2])
@@ -173,10 +179,10 @@ def _costs(
     entity = walk.graph.entity(node)
     own = (walk.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
     new = widened(walk.new.log_prob(places.flatten(), entity.flatten()).view(shape))
-    new = new.masked_fill(~own, -torch.inf)
+    new = new.masked_fill(sent(~own, device), -torch.inf)
     other_new = (1 - new.exp().sum(-1)).clamp_min(0.0).log()
 
-    candidate = widened(F.pad(states.used[:, 1:], (1, 1)))
+    candidate = widened(sent(F.pad(states.used[:, 1:], (1, 1)), device))
     derived = candidate / candidate.sum(-1, keepdim=True).clamp_min(1)
     scores = widened(walk.scores.mention).view(*shape[:2], len(Mention))
     none_to_continue = scores.clone()
@@ -203,15 +209,13 @@ def _backward(
     costs: Costs, length: Tensor, parents: Parents | None = None
 ) -> tuple[Ahead, Ahead]:
     """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
-    psi, beta = (
-        Ahead(torch.empty_like(costs.word), torch.empty_like(costs.word))
-        for _ in range(2)
-    )
+    nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
+    nobody[:, 0] = True
     ahead = [torch.zeros_like(costs.derived) for _ in range(2)]
-    mentioned = F.pad(costs.word[..., 1:], (1, 0), value=-torch.inf)
+    found: list[tuple[Tensor, ...]] = [(costs.word[:, :0],) * 4]
     for t in reversed(range(costs.word.shape[1])):
-        mention, none = mentioned[:, t] + ahead[0], costs.word[:, t, :1] + ahead[1]
-        psi.mention[:, t], psi.none[:, t] = mention, none
+        mention = (costs.word[:, t] + ahead[0]).masked_fill(nobody, -torch.inf)
+        none = costs.word[:, t, :1] + ahead[1]
         new = (costs.new[:, t] + mention).logsumexp(-1, True)
         derived = (costs.derived + mention).logsumexp(-1, True)
         if parents is not None:
@@ -223,8 +227,11 @@ def _backward(
             if n == 0:
                 value = torch.logaddexp(going_on, value)
             ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
-            beta[n][:, t] = ahead[n]
-    return psi, beta
+        found.append((mention[:, None], none[:, None], *[x[:, None] for x in ahead]))
+    mention, none, *ahead = (
+        torch.cat(part, 1) for part in zip(*reversed(found), strict=True)
+    )
+    return Ahead(mention, none), Ahead(*ahead)
 
 
 def _recent(costs: Costs, psi: Ahead, beta: Ahead, cutoff: int) -> Tensor:
@@ -278,13 +285,14 @@ def _tilt(value: Tensor, walk: Walk, states: Candidates) -> Tilt:
     candidate = states.node[:, 1:].repeat_interleave(
         num_positions // len(states.node), 0
     )
-    position = torch.arange(num_positions, device=value.device)[:, None]
-    listed = candidate != NO_ENTITY
-    key, order = (position * num_nodes + candidate)[listed].sort()
+    position = torch.arange(num_positions)[:, None]
+    (listed,) = (candidate != NO_ENTITY).flatten().nonzero(as_tuple=True)
+    key, order = (position * num_nodes + candidate).flatten()[listed].sort()
     end = key.new_tensor([num_positions * num_nodes])
+    known = value[:, :-1].flatten()[sent(listed[order], value.device)]
     return Tilt(
         torch.cat([key, end]),
-        torch.cat([value[:, :-1][listed][order], value.new_zeros(1)]),
+        torch.cat([known, value.new_zeros(1)]),
         value[:, -1],
         num_nodes,
         continues=True,

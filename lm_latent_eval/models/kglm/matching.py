@@ -10,10 +10,12 @@ from annotation, and may then be fitted to what p says of texts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.proposals import Strengths
@@ -21,10 +23,13 @@ from lm_latent_eval.models.proposals import Strengths
 
 @dataclass(frozen=True)
 class Tilt:
-    """b_t(node) at P positions: of the nodes that are listed, and of all others."""
+    """b_t(node) at P positions: of the nodes that are listed, and of all others.
+
+    Which are listed is known on the host, where positions and nodes are.
+    """
 
     key: Tensor
-    """position * N + node, increasing, and P * N at the end, (M + 1,)."""
+    """position * N + node, increasing, and P * N at the end, on the host, (M + 1,)."""
     value: Tensor
     """Nats, and 0 at the end, (M + 1,)."""
     others: Tensor
@@ -51,7 +56,7 @@ class Tilt:
         key, which = torch.unique(
             torch.cat([position * num_nodes + node, end]), return_inverse=True
         )
-        score = torch.cat([score, score.new_zeros(1)])
+        score, which = torch.cat([score, score.new_zeros(1)]), sent(which, score.device)
         value = score.new_zeros(len(key)).scatter_reduce(0, which, score, "amax")
         others = score.new_zeros(num_positions)
         return cls(key, value, others, num_nodes, continues=False)
@@ -64,7 +69,7 @@ class Tilt:
             self,
             key=torch.cat([row * self.num_nodes + node, end]),
             value=torch.cat([value, value.new_zeros(1)]),
-            others=self.others[position],
+            others=self.others[sent(position, self.others.device)],
             none=None if self.none is None else self.none.select(position),
         )
 
@@ -83,11 +88,12 @@ class Tilt:
         It is 0 where the window has no node, and else what the last one makes of it.
         """
         if self.none is None:
-            return torch.zeros_like(position, dtype=self.others.dtype)
-        place = torch.arange(window.shape[-1], device=window.device)
+            return self.others.new_zeros(position.shape)
+        place = torch.arange(window.shape[-1])
         place = (place * (window != NO_ENTITY)).argmax(-1, keepdim=True)
         last = window.gather(-1, place).squeeze(-1)
-        return self.none.at(position, last).masked_fill(last == NO_ENTITY, 0.0)
+        nothing = sent(last == NO_ENTITY, self.others.device)
+        return self.none.at(position, last).masked_fill(nothing, 0.0)
 
     def of_continuing(self, position: Tensor, node: Tensor) -> Tensor:
         """Return what the mass of going on with a mention is tilted by, elementwise."""
@@ -100,7 +106,12 @@ class Tilt:
         key = position * self.num_nodes + node
         place = torch.searchsorted(self.key, key)
         listed = self.key[place] == key
-        return torch.where(listed, self.value[place], self.others[position])
+        index = torch.where(listed, place, len(self.key) + position)
+        return self._both[sent(index, self.value.device)]
+
+    @cached_property
+    def _both(self) -> Tensor:
+        return torch.cat([self.value, self.others])
 
     def entries(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """List the listed nodes of some positions: index into them, node and value."""
@@ -109,7 +120,8 @@ class Tilt:
             torch.searchsorted(self.key, low),
             torch.searchsorted(self.key, low + self.num_nodes),
         )
-        return row, self.key[entry] % self.num_nodes, self.value[entry]
+        value = self.value[sent(entry, self.value.device)]
+        return row, self.key[entry] % self.num_nodes, value
 
 
 class AliasMatching(nn.Module):
@@ -133,8 +145,8 @@ class AliasMatching(nn.Module):
         """Match every position with the aliases that begin with its word.
 
         Args:
-            targets: Extended word ids, (B, T).
-            length: Words of each text, (B,).
+            targets: Extended word ids, on the host, (B, T).
+            length: Words of each text, on the host, (B,).
             graph: The nodes and their aliases.
             weights: By name; None are those that were learned.
 
@@ -142,15 +154,16 @@ class AliasMatching(nn.Module):
             b at the B * T positions, at least 0.
         """
         batch, num_tokens = targets.shape
-        inside = torch.arange(num_tokens, device=targets.device) < length[:, None]
+        inside = torch.arange(num_tokens) < length[:, None]
         text = targets.masked_fill(~inside, -1)
         words, node, position = graph.aliases_that_begin(text.flatten())
         beyond = text.new_full((batch, words.shape[1]), -1)
         ahead = torch.cat([text, beyond], 1).unfold(1, words.shape[1], 1)
         ahead = ahead[:, :num_tokens].flatten(0, 1)[position]
         used = words != 0
-        stands = ((words == ahead) | ~used).all(-1).to(self.weight.dtype)
-        size = used.sum(-1).to(self.weight.dtype)
+        there = self.weight.device
+        stands = sent(((words == ahead) | ~used).all(-1), there).to(self.weight.dtype)
+        size = sent(used.sum(-1), there).to(self.weight.dtype)
         start, whole, longer = (
             self.weight if weights is None else (weights[n] for n in self.WEIGHTS)
         )

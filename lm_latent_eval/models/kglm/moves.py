@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.kglm.unfolding import windows
 from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
@@ -22,17 +22,19 @@ def moved(
 
     Args:
         walk: The distribution to draw from.
-        history: Nodes before the texts, (B, K, cutoff).
-        walks: K a text, (B, K, T).
-        length: Tokens of each text, (B,).
+        history: Nodes before the texts, on the host, (B, K, cutoff).
+        walks: K a text, on the host, (B, K, T).
+        length: Tokens of each text, on the host, (B,).
         uniforms: As ``Moves`` has them.
 
     Returns:
-        Walks, and log R(z | z') - log R(z' | z) in nats, (B, K) float64.
+        Walks, and log R(z | z') - log R(z' | z) in nats, (B, K) float64, where the
+        scores are.
     """
     batch, _samples, num_tokens = walks.node.shape
-    t = (uniforms(0)[..., 0] * length[:, None]).long()
-    text = torch.arange(batch, device=t.device)[:, None].expand_as(t)
+    (u,) = fetched(uniforms(0)[..., 0])
+    t = (u * length[:, None]).long()
+    text = torch.arange(batch)[:, None].expand_as(t)
     behind = windows(history, walks.node)
     window = behind.gather(2, t[..., None, None].expand(-1, -1, 1, behind.shape[-1]))
     rows = Rows((text * num_tokens + t).flatten(), window.flatten(0, 2))
@@ -44,9 +46,10 @@ def moved(
 
     new_mention = walks.mention.scatter(2, at, mention.view(*t.shape, 1))
     begins = (walks.mention != Mention.CONTINUE).long().cumsum(-1)
-    places = torch.arange(num_tokens, device=t.device)
+    places = torch.arange(num_tokens)
     follows = (places > at) & (begins == begins.gather(2, at))
     follows = follows | (places == at)
     new_node = torch.where(follows, node.view(*t.shape, 1), walks.node)
     log_ratio = widened(log_old - log_new).view_as(t)
-    return Walks(new_mention, new_node), log_ratio
+    new = (sent(part, log_ratio.device) for part in (new_mention, new_node))
+    return Walks(*new), log_ratio

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.ragged import invert_cdf, segment_logsumexp
@@ -33,13 +33,21 @@ class NewEntities:
     scores: EntityScores
     graph: KnowledgeGraph
     introducible: Tensor
-    """Rows of the entity table that may be introduced, (E,) bool."""
+    """Rows of the entity table that may be introduced, on the host, (E,) bool."""
     tilt: Tilt | None
 
     @cached_property
-    def possible(self) -> Tensor:
-        """Whether any entity may be introduced, ()."""
-        return self.introducible.any()
+    def possible(self) -> bool:
+        """Whether any entity may be introduced."""
+        return bool(self.introducible.any())
+
+    @cached_property
+    def _impossible(self) -> Tensor:
+        """Rows that may not, where the scores are, (E,) bool."""
+        return sent(~self.introducible, self.scores.hidden.device)
+
+    def _sent(self, index: Tensor) -> Tensor:
+        return sent(index, self.scores.hidden.device)
 
     @cached_property
     def log_z(self) -> Tensor:
@@ -47,8 +55,8 @@ class NewEntities:
         log_z = self.scores.hidden.new_zeros(len(self.scores.hidden))
         if self.possible:
             # Into one tensor: small results between large ones scatter the heap.
-            for few in self.scores.few(torch.arange(len(log_z), device=log_z.device)):
-                log_z[few] = self._masked_rows(few).logsumexp(-1)
+            for few in self.scores.few(torch.arange(len(log_z))):
+                log_z[self._sent(few)] = self._masked_rows(few).logsumexp(-1)
         return log_z
 
     @cached_property
@@ -57,12 +65,12 @@ class NewEntities:
         lift = torch.zeros_like(self.log_z)
         if self.tilt is None:
             return lift
-        every = torch.arange(len(lift), device=lift.device)
-        position, entity, tilt = self._tilted(every)
+        position, entity, tilt = self._tilted(torch.arange(len(lift)))
         log_plain = widened(self._log_plain(position, entity))
         listed = segment_logsumexp(log_plain + tilt, position, len(lift))
         plain = log_plain.exp()
-        rest = 1 - plain.new_zeros(len(lift)).index_add(0, position, plain)
+        listed_mass = plain.new_zeros(len(lift))
+        rest = 1 - listed_mass.index_add(0, self._sent(position), plain)
         unlisted = rest.clamp_min(0.0).log() + self.tilt.others
         return torch.logaddexp(unlisted, listed).to(lift)
 
@@ -72,51 +80,59 @@ class NewEntities:
         if self.tilt is None:
             return log_plain
         node = self.graph.node_of_entity[entity]
-        return log_plain + self.tilt.at(position, node) - self.lift[position]
+        lift = self.lift[self._sent(position)]
+        return log_plain + self.tilt.at(position, node) - lift
 
     def log_probs(self, position: Tensor) -> Tensor:
         """Return log p_new of every entity at some positions in nats, (n, E)."""
-        log_plain = self._masked_rows(position) - self.log_z[position, None]
+        there = self._sent(position)
+        log_plain = self._masked_rows(position) - self.log_z[there, None]
         if self.tilt is None:
             return log_plain
         row, entity, tilt = self._tilted(position)
-        others = self.tilt.others[position, None].expand_as(log_plain)
-        tilted = log_plain + others.index_put((row, entity), tilt)
-        return tilted - self.lift[position, None]
+        others = self.tilt.others[there, None].expand_as(log_plain)
+        index = (self._sent(row), self._sent(entity))
+        tilted = log_plain + others.index_put(index, tilt)
+        return tilted - self.lift[there, None]
 
     def sample(self, position: Tensor, u: Tensor) -> Tensor:
-        """Draw an entity at each position (non-decreasing), (n,), by inverting cdfs."""
+        """Draw an entity at each position (non-decreasing), (n,), by inverting cdfs.
+
+        The entities are where the scores are.
+        """
         distinct, which = position.unique_consecutive(return_inverse=True)
-        drawn, first = torch.empty_like(position), 0
+        drawn, first = self._sent(torch.zeros_like(position)), 0
         for few in self.scores.few(distinct):
             prob = self.log_probs(few).exp()
-            row = torch.arange(len(few), device=u.device)
-            mine = (which >= first) & (which < first + len(few))
-            place = invert_cdf(
-                prob.flatten(),
-                row.repeat_interleave(prob.shape[1]),
-                len(few),
-                which[mine] - first,
-                u[mine],
+            row = torch.arange(len(few)).repeat_interleave(prob.shape[1])
+            (mine,) = ((which >= first) & (which < first + len(few))).nonzero(
+                as_tuple=True
             )
-            drawn[mine] = place % prob.shape[1]
+            there, query = self._sent(mine), which[mine] - first
+            place = invert_cdf(prob.flatten(), row, len(few), query, u[there])
+            drawn = drawn.index_copy(0, there, place % prob.shape[1])
             first += len(few)
         return drawn
 
     def top(self, position: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Return the most probable entities: log p_new and entity, (n, number) each."""
+        """Return the most probable entities: log p_new and entity, (n, number) each.
+
+        Both are where the scores are.
+        """
         number = min(number, self.scores.num_entities)
         distinct, which = torch.unique(position, return_inverse=True)
         best = [self.log_probs(few).topk(number) for few in self.scores.few(distinct)]
+        which = self._sent(which)
         log_prob, entity = (torch.cat(part)[which] for part in zip(*best, strict=True))
         return log_prob, entity
 
     def _log_plain(self, position: Tensor, entity: Tensor) -> Tensor:
-        score = self.scores.at(position, entity) - self.log_z[position]
-        return score.masked_fill(~self.introducible[entity], -torch.inf)
+        score = self.scores.at(position, entity) - self.log_z[self._sent(position)]
+        impossible = self._sent(~self.introducible[entity])
+        return score.masked_fill(impossible, -torch.inf)
 
     def _masked_rows(self, position: Tensor) -> Tensor:
-        return self.scores.rows(position).masked_fill(~self.introducible, -torch.inf)
+        return self.scores.rows(position).masked_fill(self._impossible, -torch.inf)
 
     def _tilted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """List the introducible entities that the tilt does: index, entity and tilt."""
@@ -126,4 +142,5 @@ class NewEntities:
         entity = self.graph.entity(node)
         own = (self.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
         own &= self.introducible[entity]
-        return row[own], entity[own], tilt[own]
+        (own,) = own.nonzero(as_tuple=True)
+        return row[own], entity[own], tilt[self._sent(own)]

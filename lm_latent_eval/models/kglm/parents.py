@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.ragged import (
     distinct_pairs,
@@ -86,7 +87,7 @@ def parents_of(
 
     Args:
         walk: The distribution of p's next step.
-        nodes: Of the states, (B, S); 0 of those that are no node.
+        nodes: Of the states, on the host, (B, S); 0 of those that are no node.
         recent: r, (B, T, S).
         cutoff: Tokens that an entity stays a parent after its mention.
         follows: Whether the piece follows another, whose mentions are not known here.
@@ -97,13 +98,15 @@ def parents_of(
     able = graph.has_edges[entity]
     able &= graph.node_of_entity[entity] == nodes[owner, state]
     owner, state, entity = owner[able], state[able], entity[able]
-    place = torch.arange(num_tokens, device=nodes.device)
+    place, device = torch.arange(num_tokens), recent.device
     position = owner[:, None] * num_tokens + place
     found = walk.scores.parent.at(
         position.flatten(), entity.repeat_interleave(num_tokens)
     )
     score = recent.new_full((batch, num_states, num_tokens), -torch.inf)
-    score[owner, state] = found.view(position.shape).to(score)
+    score[sent(owner, device), sent(state, device)] = found.view(position.shape).to(
+        score
+    )
     peak = score.amax(1, True)
     weight = (score - peak.masked_fill(peak.isneginf(), 0.0)).exp()
 
@@ -114,14 +117,19 @@ def parents_of(
     edge, which = expand_ranges(start[few], end[few])
     kind, log_edge = _log_edges(walk, graph.relation(edge), which, position[few])
     tail, listed = _states(owner[few][which], graph.tail(edge), nodes, graph.num_nodes)
+    before = (place < (cutoff if follows else 0)).to(recent.dtype)
+    head = (owner * num_states + state)[few][which][listed]
+    before, known, head, tail, kind = (
+        sent(x, device) for x in (before, known, head, tail, kind[listed])
+    )
     return Parents(
         weight.transpose(1, 2),
         recent,
-        (place < (cutoff if follows else 0)).to(recent),
+        before,
         known,
-        (owner * num_states + state)[few][which][listed],
+        head,
         tail,
-        kind[listed],
+        kind,
         log_edge.to(recent),
     )
 
@@ -138,18 +146,22 @@ def _log_edges(
         position: Of the tokens of every head, (H, T).
 
     Returns:
-        Which row each edge has, (M,), and log p(edge | head), (rows, T).
+        Which row each edge has, on the host, (M,), and log p(edge | head), (rows, T).
     """
     scores = walk.scores.relation
     head, relation, kind = distinct_pairs(head, relation, scores.shape[1])
-    score = scores[position[head], relation[:, None]]
-    number = torch.bincount(kind, minlength=len(head)).to(score)
+    number = torch.bincount(kind, minlength=len(head))
     num_tokens = position.shape[1]
-    cell = torch.arange(num_tokens, device=head.device) + head[:, None] * num_tokens
+    cell = torch.arange(num_tokens) + head[:, None] * num_tokens
+    here, relation, there, number = (
+        sent(x, scores.device)
+        for x in (position[head], relation[:, None], head, number)
+    )
+    score, number = scores[here, relation], number.to(scores)
     log_z = segment_logsumexp(
         (score + number.log()[:, None]).flatten(), cell.flatten(), position.numel()
     )
-    return kind, score - log_z.view(position.shape)[head]
+    return kind, score - log_z.view(position.shape)[there]
 
 
 def _fewest(number: Tensor, owner: Tensor, most: int) -> Tensor:
@@ -169,7 +181,7 @@ def _states(
     Returns:
         States of the nodes that have one, (M,), and which nodes these are, (M,).
     """
-    text = torch.arange(len(nodes), device=nodes.device)[:, None]
+    text = torch.arange(len(nodes))[:, None]
     key, state = (text * num_nodes + nodes).flatten().sort(stable=True)
     wanted = owner * num_nodes + node
     place = torch.searchsorted(key, wanted).clamp_max(len(key) - 1)

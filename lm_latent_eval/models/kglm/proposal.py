@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
@@ -46,6 +47,12 @@ class KGLMProposal:
         """Read the text and score every decision of a walk."""
         return self.weighed(self.read(batch, after))
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
+    ) -> Encoded:
+        """Return what was read, after other walks."""
+        return self.model.encode_again(encoded, batch, after)
+
     def read(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Do what no strength changes."""
         encoded = self.model._encode(
@@ -71,7 +78,7 @@ class KGLMProposal:
         walk, batch = encoded.walk, encoded.batch
         if self.trunk.matching is not None:
             tilt = self.trunk.matching(
-                batch.targets, batch.length, self.model.knowledge, self.strengths
+                *batch.on_host, self.model.knowledge, self.strengths
             )
             walk = replace(walk, tilt=tilt)
         by = factors(self.strengths, self.temperature)
@@ -92,26 +99,25 @@ class KGLMProposal:
             raise ValueError(
                 f"{samples} histories cannot continue in {num_samples} walks"
             )
-        history = encoded.history.expand(batch, num_samples, cutoff)
-        num_tokens = encoded.batch.targets.shape[1]
+        (history,) = fetched(encoded.history)
+        history = history.expand(batch, num_samples, cutoff)
+        targets, length = encoded.batch.on_host
         return Draws(
-            *sample_walks(
-                encoded.walk, history, encoded.batch.length, uniforms, num_tokens
-            )
+            *sample_walks(encoded.walk, history, length, uniforms, targets.shape[1])
         )
 
     def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        history = encoded.before(walks)
-        log_z = log_prob_walks(encoded.walk, history, walks, encoded.batch.length)
-        return widened(log_z).sum(-1)
+        history, walks = encoded.on_host(walks)
+        _, length = encoded.batch.on_host
+        return widened(log_prob_walks(encoded.walk, history, walks, length)).sum(-1)
 
     def moved(
         self, encoded: Encoded, walks: Walks, uniforms: Uniforms
     ) -> tuple[Walks, Tensor]:
         """Draw one decision of each walk anew."""
-        history = encoded.before(walks)
-        return moved(encoded.walk, history, walks, encoded.batch.length, uniforms)
+        _, length = encoded.batch.on_host
+        return moved(encoded.walk, *encoded.on_host(walks), length, uniforms)
 
     def beam(
         self, encoded: Encoded, width: int, score: Tensor | None = None
@@ -121,20 +127,13 @@ class KGLMProposal:
         One that looks ahead ranks by log p so far and what it expects of the rest,
         whatever its strengths and its temperature.
         """
-        history = encoded.history
         if score is None:
-            score = wide_zeros(history.shape[:2], history.device)
-        num_tokens = encoded.batch.targets.shape[1]
-        return Beam(
-            *beam_walks(
-                encoded.search or encoded.walk,
-                history,
-                score,
-                encoded.batch.length,
-                num_tokens,
-                width,
-            )
-        )
+            score = torch.zeros(encoded.history.shape[:2], dtype=torch.float64)
+        history, score = fetched(encoded.history, score)
+        targets, length = encoded.batch.on_host
+        walk, num_tokens = encoded.search or encoded.walk, targets.shape[1]
+        found = beam_walks(walk, history, score.double(), length, num_tokens, width)
+        return Beam(*found)
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""

@@ -1,4 +1,8 @@
-"""Rows of different lengths, kept as one flat axis with the row of each element."""
+"""Rows of different lengths, kept as one flat axis with the row of each element.
+
+Which rows and elements there are is told on the host, where no device has to be waited
+for; their values may be on a device.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import in_float64
+from lm_latent_eval.devices import in_float64, sent
 
 
 def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,7 +30,7 @@ def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([5, 6, 0]), tensor([0, 0, 1]))
     """
     count = end - start
-    row = torch.repeat_interleave(torch.arange(len(count), device=start.device), count)
+    row = torch.arange(len(count), device=start.device).repeat_interleave(count)
     offset = count.cumsum(0) - count
     element = torch.arange(len(row), device=start.device) - offset[row] + start[row]
     return element, row
@@ -140,12 +144,13 @@ def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
 
     Args:
         value: Nats, shape (N,).
-        row: The row of each value, shape (N,).
+        row: The row of each value, there or on the host, shape (N,).
         num_rows: R.
 
     Returns:
         Shape (R,), differentiable in ``value``.
     """
+    row = sent(row, value.device)
     peak = value.new_full((num_rows,), -torch.inf).scatter_reduce(
         0, row, value.detach(), "amax"
     )
@@ -161,9 +166,9 @@ def invert_cdf(
 
     Args:
         prob: Unnormalised probabilities, grouped by row, shape (N,).
-        row: The row of each, non-decreasing, shape (N,).
+        row: The row of each, non-decreasing, there or on the host, shape (N,).
         num_rows: R; every row asked for has positive mass.
-        query: The row to draw from, shape (Q,).
+        query: The row to draw from, there or on the host, shape (Q,).
         u: A number in (0, 1) each, shape (Q,).
 
     Returns:
@@ -180,7 +185,7 @@ def invert_cdf(
     ends = torch.searchsorted(
         row, torch.arange(num_rows, device=row.device), right=True
     )
-    ends, query, u = (x.to(mass.device) for x in (ends, query, u))
+    ends, query, u = (sent(x, mass.device) for x in (ends, query, u))
     start, end = mass[F.pad(ends, (1, 0))[query]], mass[ends[query]]
     # Below the end despite rounding: the first mass above is of this row, and grown.
     drawn = torch.minimum(start + u * (end - start), torch.nextafter(end, start))

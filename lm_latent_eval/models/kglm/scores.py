@@ -1,7 +1,8 @@
 """Unnormalised log-probabilities of every decision of a walk, computed when asked for.
 
 A graph may have a million entities and a text thousands of positions, so scores of
-(position, entity) pairs are kept as the vectors whose products they are.
+(position, entity) pairs are kept as the vectors whose products they are. Positions and
+entities are on the host.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from lm_latent_eval.devices import sent
 
 AT_ONCE = 1 << 21
 """Numbers of one kind (positions x entities, pairs x dimensions) held at a time."""
@@ -46,11 +49,13 @@ class EntityScores:
 
     def select(self, position: Tensor) -> EntityScores:
         """Pick positions."""
+        position = sent(position, self.hidden.device)
         scale = None if self.scale is None else self.scale[position]
         return replace(self, hidden=self.hidden[position], scale=scale)
 
     def at(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return s of positions and entities, elementwise, (n,)."""
+        position, entity = (sent(x, self.weight.device) for x in (position, entity))
         size = max(1, AT_ONCE // self.weight.shape[1])
         pairs = zip(position.split(size), entity.split(size), strict=True)
         score = torch.cat([(self.hidden[t] * self.weight[e]).sum(-1) for t, e in pairs])
@@ -60,6 +65,7 @@ class EntityScores:
 
     def rows(self, position: Tensor) -> Tensor:
         """Return s of every entity at some positions, (n, E)."""
+        position = sent(position, self.weight.device)
         score = F.linear(self.hidden[position], self.weight, self.bias)
         return score if self.scale is None else score * self.scale[position, None]
 
@@ -86,11 +92,12 @@ class Scores:
 
     def select(self, position: Tensor) -> Scores:
         """Pick positions."""
+        there = sent(position, self.mention.device)
         return Scores(
-            self.mention[position],
+            self.mention[there],
             self.new.select(position),
             self.parent.select(position),
-            self.relation[position],
+            self.relation[there],
         )
 
     def scaled(self, factor: Tensor | float) -> Scores:

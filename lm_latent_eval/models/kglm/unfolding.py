@@ -1,4 +1,7 @@
-"""Walks from their first step to their last: scoring, sampling and searching them."""
+"""Walks from their first step to their last: scoring, sampling and searching them.
+
+Walks and what is behind them are on the host, log-probabilities where the scores are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
 from lm_latent_eval.models.ties import ranks
@@ -30,7 +33,7 @@ def windows(history: Tensor, node: Tensor) -> Tensor:
 
 def log_prob_walks(walk: Walk, history: Tensor, walks: Walks, length: Tensor) -> Tensor:
     """Return log p(z_t | z_<t) of whole walks in nats, (B, K, T); 0 past the end."""
-    places = torch.arange(walks.node.shape[-1], device=length.device)
+    places = torch.arange(walks.node.shape[-1])
     inside = places < length[:, None, None]
     return _scored(walk, walk.log_prob, history, walks, inside.expand_as(walks.node))
 
@@ -57,8 +60,11 @@ def _scored(
             b.split(chunk), k.split(chunk), t.split(chunk), strict=True
         )
     ]
-    result = walk.scores.mention.new_zeros(some.shape)
-    return result.index_put((b, k, t), torch.cat(parts)) if parts else result
+    result = walk.scores.mention.new_zeros(some.numel())
+    if parts:
+        (index,) = some.flatten().nonzero(as_tuple=True)
+        result = result.index_copy(0, sent(index, result.device), torch.cat(parts))
+    return result.view(some.shape)
 
 
 def sample_walks(
@@ -71,25 +77,29 @@ def sample_walks(
     """Draw walks from left to right; return them with log q, (B, K) float64.
 
     The nodes of all tokens are scored once they are drawn: walks agree on most.
+    Walks are returned where the scores are.
     """
+    device = walk.scores.mention.device
     batch, samples, width = history.shape
     path = torch.cat([history, history.new_zeros(batch, samples, num_tokens)], -1)
     mention = torch.zeros_like(path[..., width:])
-    log_q = wide_zeros(history.shape[:2], history.device)
+    log_q = wide_zeros(history.shape[:2], device)
     for t in range(num_tokens):
         (text,) = (length > t).nonzero(as_tuple=True)
         rows = Rows(
             (text * num_tokens + t).repeat_interleave(samples),
             path[text, :, t : t + width].flatten(0, 1),
         )
-        m, node, log_mention = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
+        there = sent(text, device)
+        m, node, log_mention = walk.sample(rows, uniforms(t)[there].flatten(0, 1))
         mention[text, :, t] = m.view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
-        log_q[text] += widened(log_mention).view(-1, samples)
+        log_q[there] += widened(log_mention).view(-1, samples)
     walks = Walks(mention, path[..., width:])
     named = (mention == Mention.NEW) | (mention == Mention.DERIVED)
     log_node = _scored(walk, walk.log_node, history, walks, named)
-    return walks, log_q + widened(log_node).sum(-1)
+    drawn = Walks(*(sent(part, device) for part in walks))
+    return drawn, log_q + widened(log_node).sum(-1)
 
 
 def beam_walks(
@@ -107,7 +117,8 @@ def beam_walks(
     Args:
         walk: The distribution to search under.
         history: Nodes before the piece of every walk so far, (B, K, cutoff).
-        score: Of the walks so far, nats, (B, K) float64; ``-inf``: there is none.
+        score: Of the walks so far, nats, on the host, (B, K) float64; ``-inf``: there
+            is none.
         length: Tokens of each text, (B,).
         num_tokens: T.
         width: Walks to keep.
@@ -115,28 +126,30 @@ def beam_walks(
     Returns:
         Walks (B, width, T), their scores (B, width), ``-inf`` where there is none,
         and which of the K walks so far each of them continues, (B, width). Exact if no
-        text has more than ``width`` walks.
+        text has more than ``width`` walks. All are where the scores of ``walk`` are.
     """
     batch, samples, _ = history.shape
-    device = history.device
-    places = torch.arange(batch, device=device)[:, None]
+    device = walk.scores.mention.device
+    log_best, entity = fetched(*walk.new.top(torch.arange(batch * num_tokens), width))
+    places = torch.arange(batch)[:, None]
     more = max(width - samples, 0)
     window = F.pad(history, (0, 0, 0, more))[:, :width]
     score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
-    start = torch.arange(width, device=device).clamp_max(samples - 1).repeat(batch, 1)
+    start = torch.arange(width).clamp_max(samples - 1).repeat(batch, 1)
     came_from = start.new_zeros(num_tokens, batch, width)
     step = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
         going_on = length > t
         text, place = ((score > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
         rows = Rows(text * num_tokens + t, window[text, place])
-        option = walk.options(rows, text, score[text, place], width)
+        best = log_best, entity
+        option = walk.options(rows, text, score[text, place], width, best)
         owner = text[option.row]
         order, rank = ranked_within(owner, ranks(option.score))
         order, rank = order[rank < width], rank[rank < width]
         owner, chosen = owner[order], place[option.row[order]]
 
-        came_from[t] = torch.arange(width, device=device)
+        came_from[t] = torch.arange(width)
         came_from[t, owner, rank] = chosen
         step[0, t, owner, rank] = option.mention[order]
         step[1, t, owner, rank] = option.node[order]
@@ -145,9 +158,11 @@ def beam_walks(
         score = score.masked_fill(going_on[:, None], -torch.inf)
         score[owner, rank] = option.score[order]
     # Walk back along the links.
-    origin = torch.arange(width, device=device).repeat(batch, 1)
+    origin = torch.arange(width).repeat(batch, 1)
     found = start.new_zeros(2, batch, width, num_tokens)
     for t in reversed(range(num_tokens)):
         found[..., t] = step[:, t, places, origin]
         origin = came_from[t, places, origin]
-    return Walks(found[0], found[1]), score, start.gather(1, origin)
+    ends = (*found, score, start.gather(1, origin))
+    mention, node, score, origin = (sent(end, device) for end in ends)
+    return Walks(mention, node), score, origin

@@ -30,6 +30,9 @@ A distribution may be tilted towards nodes that the text speaks for:
 with every sum of Z_t done exactly: over new entities, over edges, over parents, over
 types. That nothing is mentioned has b_t = 0, or what the node that was mentioned last
 makes of it, and a continuation is tilted or keeps its mass: both the tilt's to say.
+
+Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
+model's device, which is waited for twice a token: for types and parents, and for nodes.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.models.kglm.edges import Edges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
@@ -80,7 +84,10 @@ class Walks(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """R independent decisions, each with the place and the past it is taken from."""
+    """R independent decisions, each with the place and the past it is taken from.
+
+    On the host.
+    """
 
     position: Tensor
     """Index into the flattened (B * T) positions, (R,)."""
@@ -106,7 +113,7 @@ class Rows:
 
 
 class Options(NamedTuple):
-    """Ranked choices of several rows, flat."""
+    """Ranked choices of several rows, flat, on the host."""
 
     row: Tensor
     mention: Tensor
@@ -119,9 +126,9 @@ class Parents(NamedTuple):
     """What a DERIVED mention may be derived from, for every row, flat."""
 
     row: Tensor
-    """Non-decreasing, (N,)."""
+    """Non-decreasing, on the host, (N,)."""
     entity: Tensor
-    """Recent entities, each once a row, (N,)."""
+    """Recent entities, each once a row, on the host, (N,)."""
     log_prob: Tensor
     """Nats, (N,)."""
     lift: Tensor
@@ -129,10 +136,9 @@ class Parents(NamedTuple):
 
     def of(self, rows: Tensor) -> Parents:
         """Keep those of some rows, (R,) bool."""
-        kept = rows[self.row]
-        return Parents(
-            self.row[kept], self.entity[kept], self.log_prob[kept], self.lift
-        )
+        (kept,) = rows[self.row].nonzero(as_tuple=True)
+        log_prob = self.log_prob[sent(kept, self.log_prob.device)]
+        return Parents(self.row[kept], self.entity[kept], log_prob, self.lift)
 
 
 @dataclass(frozen=True)
@@ -142,13 +148,16 @@ class Walk:
     scores: Scores
     graph: KnowledgeGraph
     introducible: Tensor
-    """Rows of the entity table that a NEW mention may name, (E,) bool."""
+    """Rows of the entity table that a NEW mention may name, on the host, (E,) bool."""
     only_possible: bool
     tilt: Tilt | None = None
     """b_t(node); None is no tilt. Only where ``only_possible``."""
     expected: Tilt | None = None
     """What is still to be paid for the text from t on after a mention of a node, less
     what after none: a search compares unfinished walks by it. None is nothing."""
+
+    def _sent(self, index: Tensor) -> Tensor:
+        return sent(index, self.scores.mention.device)
 
     def select(self, position: Tensor) -> Walk:
         """Pick positions."""
@@ -183,7 +192,7 @@ class Walk:
         if self.expected is None:
             return self.scores.mention.new_zeros(previous.shape)
         return torch.where(
-            previous == NO_ENTITY,
+            self._sent(previous == NO_ENTITY),
             self.expected.of_none(position, window),
             self.expected.at(position, previous),
         )
@@ -193,13 +202,14 @@ class Walk:
     def log_prob(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
         """Return log p(z_t | z_<t) of one choice a row, in nats, (R,)."""
         past, which = rows.distinct()
-        log_mention = self.log_mention(past)[which, mention]
+        index = (self._sent(which), self._sent(mention))
+        log_mention = self.log_mention(past)[index]
         right_node = torch.where(
             mention == Mention.CONTINUE,
             (node == rows.previous) & (node != NO_ENTITY),
             (mention == Mention.NONE) == (node == NO_ENTITY),
         )
-        log_mention = log_mention.masked_fill(~right_node, -torch.inf)
+        log_mention = log_mention.masked_fill(self._sent(~right_node), -torch.inf)
         return log_mention + self.log_node(rows, mention, node)
 
     def log_node(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
@@ -209,7 +219,7 @@ class Walk:
         if len(new):
             entity = self.graph.entity(node[new])
             log_new = self.new.log_prob(rows.position[new], entity)
-            result = result.index_add(0, new, log_new)
+            result = result.index_add(0, self._sent(new), log_new)
         (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
         if len(derived):
             past, which = rows.pick(derived).distinct()
@@ -217,7 +227,8 @@ class Walk:
                 which, node[derived], self.graph.num_nodes
             )
             log_derived = self.log_derived(past.pick(some), tail)
-            result = result.index_add(0, derived, log_derived[pair])
+            log_derived = log_derived[self._sent(pair)]
+            result = result.index_add(0, self._sent(derived), log_derived)
         return result
 
     def log_mention(self, rows: Rows, parents: Parents | None = None) -> Tensor:
@@ -231,20 +242,21 @@ class Walk:
         """Tilted masses of the mention types, not normalised, (R, 4)."""
         if parents is None and self.tilt is not None:
             parents = self.parents(rows)
-        scores = self.scores.mention[rows.position]
+        position = self._sent(rows.position)
+        scores = self.scores.mention[position]
         if self.only_possible:
             row = self._recent(rows)[0] if parents is None else parents.row
             always = torch.ones_like(rows.position, dtype=torch.bool)
-            can_begin = self.new.possible.expand_as(always)
+            can_begin = always & self.new.possible
             can_derive = torch.zeros_like(always).index_fill(0, row, True)
             possible = torch.stack(
                 [always, can_begin, can_derive, rows.previous != NO_ENTITY], -1
             )
-            scores = scores.masked_fill(~possible, -torch.inf)
+            scores = scores.masked_fill(self._sent(~possible), -torch.inf)
         log_mention = scores.log_softmax(-1)
         if self.tilt is None or parents is None:
             return log_mention
-        lift_new = self.new.lift[rows.position]
+        lift_new = self.new.lift[position]
         again = self.tilt.of_continuing(rows.position, rows.previous)
         none = self.tilt.of_none(rows.position, F.pad(rows.window[:, 1:], (0, 1)))
         return log_mention + torch.stack([none, lift_new, parents.lift, again], -1)
@@ -258,13 +270,14 @@ class Walk:
         row, entity = self._recent(rows)
         position, num_rows = rows.position[row], len(rows.position)
         score = self.scores.parent.at(position, entity)
-        log_parent = score - segment_logsumexp(score, row, num_rows)[row]
+        there = self._sent(row)
+        log_parent = score - segment_logsumexp(score, there, num_rows)[there]
         if self.tilt is None:
             return Parents(row, entity, log_parent, score.new_zeros(num_rows))
         tilted_sum, plain_sum = self.edges.log_sums(position, entity)
         tilted = log_parent + (tilted_sum - plain_sum)
-        lift = segment_logsumexp(tilted, row, num_rows)
-        log_prob = tilted - lift[row]
+        lift = segment_logsumexp(tilted, there, num_rows)
+        log_prob = tilted - lift[there]
         return Parents(row, entity, log_prob, lift.masked_fill(lift.isneginf(), 0.0))
 
     def _recent(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -297,43 +310,64 @@ class Walk:
 
         Args:
             rows: R decisions, grouped by position in increasing order.
-            u: Uniform numbers, (R, 4).
+            u: Uniform numbers, (R, 4), where the scores are.
 
         Returns:
-            Mention types, nodes, and log-probabilities of the types in nats, each (R,):
-            with ``log_node``, those of the choices.
+            Mention types and nodes on the host, and log-probabilities of the types in
+            nats, each (R,): with ``log_node``, those of the choices.
         """
         past, which = rows.distinct()
         parents = self.parents(past)
         num_pasts = len(past.position)
         log_mention = self.log_mention(past, parents)
-        every = torch.arange(num_pasts, device=u.device)
+        every, there = torch.arange(num_pasts), self._sent(which)
         mention = invert_cdf(
             log_mention.exp().flatten(),
             every.repeat_interleave(len(Mention)),
             num_pasts,
-            which,
+            there,
             u[:, 0],
         ) % len(Mention)
+        log_type = log_mention[there, mention]
+        # Whoever can derive a mention draws a parent at once, wanted or not.
+        can_derive = torch.zeros(num_pasts, dtype=torch.bool)
+        can_derive[parents.row] = True
+        able = can_derive[which].nonzero()[:, 0]
+        parent = invert_cdf(
+            parents.log_prob.exp(),
+            parents.row,
+            num_pasts,
+            which[able],
+            u[self._sent(able), 1],
+        )
+        mention, parent = fetched(mention, parent)
         node = torch.where(mention == Mention.CONTINUE, rows.previous, NO_ENTITY)
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
+        derives = mention[able] == Mention.DERIVED
+        derived, parent = able[derives], parents.entity[parent[derives]]
+        drawn, tail = [u.new_zeros(0).long()] * 2, rows.position[:0]
         if len(new):
-            entity = self.new.sample(rows.position[new], u[new, 1])
-            node[new] = self.graph.node_of_entity[entity]
-        (derived,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
+            drawn[0] = self.new.sample(rows.position[new], u[self._sent(new), 1])
         if len(derived):
-            row, parent, log_parent, _ = parents
-            drawn = invert_cdf(
-                log_parent.exp(), row, num_pasts, which[derived], u[derived, 1]
+            drawn[1], tail = self.edges.sample(
+                rows.position[derived], parent, u[self._sent(derived), 2]
             )
-            node[derived] = self.edges.sample(
-                rows.position[derived], parent[drawn], u[derived, 2]
-            )
-        return mention, node, log_mention[which, mention]
+        if len(new) or len(derived):
+            entity, edge = fetched(*drawn)
+            node[new] = self.graph.node_of_entity[entity]
+            node[derived] = tail[edge]
+        return mention, node, log_type
 
     # -- enumeration ----------------------------------------------------------------
 
-    def options(self, rows: Rows, group: Tensor, score: Tensor, width: int) -> Options:
+    def options(
+        self,
+        rows: Rows,
+        group: Tensor,
+        score: Tensor,
+        width: int,
+        best: tuple[Tensor, Tensor],
+    ) -> Options:
         r"""List the choices that may be among the best of a group of walks.
 
         Walks are ranked by log q, or, if it is known what is ``expected`` of the rest
@@ -354,18 +388,20 @@ class Walk:
             group: Which of them compete, non-decreasing, (R,).
             score: What the walks so far are ranked by, nats, (R,) float64.
             width: How many of a group are wanted.
+            best: The ``width`` best NEW entities of every position: log p_new and
+                entity, (P, width) each.
         """
         parents = self.parents(rows)
         tilted = self._log_tilted(rows, parents)
+        paid = self.expected_after(rows.position, rows.window)
+        tilted, paid = fetched(tilted, paid)
         if self.expected is not None:
-            paid = self.expected_after(rows.position, rows.window)
             score = score + tilted.logsumexp(-1) - paid
         scores = score[:, None] + tilted.log_softmax(-1)
         scores[rows.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
         none, new, derived, again = scores.unbind(-1)
-        here, which = torch.unique(rows.position, return_inverse=True)
-        log_best, entity = self.new.top(here, width)
-        best_new = new + log_best[which, 0]
+        log_best, entity = best
+        best_new = new + log_best[rows.position, 0]
         known = torch.stack([none, best_new, again], -1)
         enough = least_of_best(group, known, width)[group] - GRID  # against rounding
 
@@ -374,12 +410,13 @@ class Walk:
         most = (width // (rank + 1)).clamp_max(entity.shape[1])
         place, ranked = expand_ranges(torch.zeros_like(most), most)
         new_row = able[order[ranked]]
-        new_node = self.graph.node_of_entity[entity[which[new_row], place]]
-        log_new = log_best[which[new_row], place]
+        here = rows.position[new_row], place
+        new_node, log_new = self.graph.node_of_entity[entity[here]], log_best[here]
         derived_row, derived_node, log_derived = self._derived_options(
             rows, parents.of(derived >= enough)
         )
-        every = torch.arange(len(score), device=score.device)
+        (log_derived,) = fetched(log_derived)
+        every = torch.arange(len(score))
         sure = log_new.new_zeros(len(every))
         parts = [
             (Mention.NONE, every, torch.zeros_like(every), sure),
@@ -411,31 +448,36 @@ class Walk:
         """
         here = rows.position[:1]
         rows, which = rows.distinct()
+        node_of = self._sent(self.graph.node_of_entity)
         log_weight = segment_logsumexp(log_weight, which, len(rows.position))
         parents, previous = self.parents(rows), rows.previous
         log_mention = self.log_mention(rows, parents) + log_weight[:, None]
         new = (
             log_mention[:, Mention.NEW].exp().sum() * self.new.log_probs(here)[0].exp()
         )
-        new = new.masked_fill(self.graph.node_of_entity == NO_ENTITY, 0.0)
+        new = new.masked_fill(node_of == NO_ENTITY, 0.0)
         row, derived_node, log_derived = self._derived_options(rows, parents)
-        derived = (log_derived + log_mention[row, Mention.DERIVED]).exp()
+        derived = (log_derived + log_mention[self._sent(row), Mention.DERIVED]).exp()
         again = log_mention[:, Mention.CONTINUE].exp()
         none = log_mention[:, Mention.NONE].exp()
+        nobody, previous = self._sent(previous == NO_ENTITY), self._sent(previous)
         return (
             none.new_zeros(self.graph.num_nodes)
-            .index_add(0, self.graph.node_of_entity, new)
-            .index_add(0, derived_node, derived)
-            .index_add(0, previous, again.masked_fill(previous == NO_ENTITY, 0.0))
+            .index_add(0, node_of, new)
+            .index_add(0, self._sent(derived_node), derived)
+            .index_add(0, previous, again.masked_fill(nobody, 0.0))
             .index_add(0, torch.zeros_like(previous), none)
         )
 
     def _derived_options(
         self, rows: Rows, parents: Parents
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Distinct derivable nodes of every row, edges and parents summed."""
+        """Distinct derivable nodes of every row, edges and parents summed.
+
+        Rows and nodes are on the host.
+        """
         row, entity, log_parent, _ = parents
         tail, log_edge, pair = self.edges.every(rows.position[row], entity)
         row, node, which = distinct_pairs(row[pair], tail, self.graph.num_nodes)
-        log_path = log_parent[pair] + log_edge
+        log_path = log_parent[self._sent(pair)] + log_edge
         return row, node, segment_logsumexp(log_path, which, len(row))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 
@@ -62,27 +62,30 @@ class Words(nn.Module):
         scores = F.linear(condensed, self.output_weight, self.bias)
         never = self.config.never_uttered
         if never:
-            index = torch.tensor(never, device=scores.device)
+            index = sent(torch.tensor(never), scores.device)
             scores = scores.index_fill(-1, index, -torch.inf)
         return scores
 
     def entity_scores(self, entity_embedding: Tensor) -> Tensor:
         """Q_v(n): the entity's part of the generation scores, (..., V)."""
         weight = self.condense.weight[:, -entity_embedding.shape[-1] :]
-        return F.linear(F.linear(entity_embedding, weight), self.output_weight)
+        # In the order that multiplies least: it depends on how many nodes there are.
+        factors = [entity_embedding, weight.T, self.output_weight.T]
+        scores: Tensor = torch.linalg.multi_dot(factors)
+        return scores
 
     def encode_aliases(self, aliases: Tensor) -> Tensor:
         """Encode the words of each node's aliases for copying.
 
         Args:
-            aliases: Extended word ids, 0 where there is none, (n, A, L).
+            aliases: Extended word ids, 0 where there is none, on the host, (n, A, L).
 
         Returns:
             One vector a word, ready to be multiplied by h, (n, dim, A * L).
         """
         n, num_aliases, length = aliases.shape
         dim, slots = self.config.token_embedding_dim, num_aliases * length
-        encoded = aliases.new_zeros(n, slots, dim, dtype=self.copy.weight.dtype)
+        encoded = self.copy.weight.new_zeros(n, slots, dim)
         encoded = encoded.view(-1, length, dim)
         forms = aliases.reshape(-1, length).long()
         (some,) = (forms != 0).any(-1).nonzero(as_tuple=True)
@@ -90,6 +93,7 @@ class Words(nn.Module):
             words = forms[some].masked_fill(
                 forms[some] >= self.config.vocab_size, UNKNOWN
             )
+            words, some = (sent(x, encoded.device) for x in (words, some))
             states, _ = self.alias_encoder(self.tokens[0](words))
             states = states * (words != 0)[..., None]
             encoded = encoded.index_copy(0, some, states)
@@ -117,15 +121,15 @@ class Words(nn.Module):
 
         Args:
             hidden: h of each position, (B, T, dim).
-            target: Extended ids of the tokens, (B, T).
+            target: Extended ids of the tokens, on the host, (B, T).
             unknown_log_prob: What an unknown word costs on top of p(unknown), (B, T),
                 float64.
             entity_embedding: Embeddings of n nodes, (n, entity_dim).
             alias_keys: From ``encode_aliases``, (n, dim, slots).
-            aliases: Extended word ids of the slots, (n, slots).
+            aliases: Extended word ids of the slots, on the host, (n, slots).
             position: The place of each pair in the flattened (B * T), non-decreasing,
-                (U,).
-            node: Which of the n nodes each pair has, (U,).
+                on the host, (U,).
+            node: Which of the n nodes each pair has, on the host, (U,).
             spelled: Whether an unknown word that can be copied can be uttered as well,
                 at the price of its spelling.
 
@@ -142,14 +146,18 @@ class Words(nn.Module):
         log_z = log_add(
             log_sum_product(position_scores, entity_scores, position, node), copy
         )
-        cost = unknown_log_prob.flatten()[position]
         unknown = (target >= self.config.vocab_size) | (target == UNKNOWN)
         word = target.masked_fill(unknown, UNKNOWN)
+        known, copied_alone = ~unknown, unknown & same
+        position, node, word, known, copied_alone = (
+            sent(x, hidden.device) for x in (position, node, word, known, copied_alone)
+        )
         flat_scores = position_scores.flatten(0, 1)
         generate = widened(flat_scores[position, word]) + entity_scores[node, word]
-        generate = generate + cost.masked_fill(~unknown, 0.0)
+        cost = unknown_log_prob.flatten()[position]
+        generate = generate + cost.masked_fill(known, 0.0)
         if not spelled:
-            generate = generate.masked_fill(unknown & same, -torch.inf)
+            generate = generate.masked_fill(copied_alone, -torch.inf)
         return generate - log_z, copied - log_z
 
     @staticmethod
@@ -164,18 +172,22 @@ class Words(nn.Module):
         """Sum the copies of every pair, over the slots that hold a word.
 
         Returns:
-            Log of the sum of all, and of those of the target, and whether there is one
-            of the target, each (U,).
+            Log of the sum of all, and of those of the target, and, on the host, whether
+            there is one of the target, each (U,).
         """
         owner, slot = (aliases != 0).nonzero(as_tuple=True)
         count = torch.bincount(owner, minlength=len(aliases))
         end = count.cumsum(0)
         word, pair = expand_ranges((end - count)[node], end[node])
-        score = products(hidden, alias_keys[owner, :, slot], position[pair], word)
+        index = (sent(x, hidden.device) for x in (owner, slot))
+        keys = alias_keys.transpose(1, 2)[tuple(index)]
+        score = products(hidden, keys, position[pair], word)
         wanted = target[pair]
         same = (aliases[owner, slot][word] == wanted) & (wanted != UNKNOWN)
+        (same,) = same.nonzero(as_tuple=True)
         copy = segment_logsumexp(score, pair, len(node))
-        copied = segment_logsumexp(score[same], pair[same], len(node))
+        of_target = score[sent(same, score.device)]
+        copied = segment_logsumexp(of_target, pair[same], len(node))
         there = torch.zeros_like(node, dtype=torch.bool)
         return copy, copied, there.index_fill(0, pair[same], True)
 
@@ -194,13 +206,14 @@ class Words(nn.Module):
             weight: Probabilities of the nodes, (n,).
             entity_embedding: (n, entity_dim).
             alias_keys: (n, dim, slots).
-            aliases: (n, slots).
+            aliases: On the host, (n, slots).
 
         Returns:
             Probabilities of the extended words, (num_words,).
         """
         scores = self.position_scores(hidden) + self.entity_scores(entity_embedding)
         copy = torch.einsum("d,nds->ns", hidden, alias_keys)
+        aliases = sent(aliases, copy.device)
         copy = copy.masked_fill(aliases == 0, -torch.inf)
         log_z = log_add(scores.logsumexp(-1), logsumexp(copy))
         log_weight = (weight.log() - log_z)[:, None]
@@ -232,8 +245,9 @@ def products(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
     Args:
         a: B texts of T positions, (B, T, V).
         b: (n, V).
-        row: The position of each pair in the flattened (B * T), non-decreasing, (U,).
-        column: Its row of b, (U,).
+        row: The position of each pair in the flattened (B * T), non-decreasing, on the
+            host, (U,).
+        column: Its row of b, on the host, (U,).
 
     Returns:
         (U,).
@@ -244,12 +258,13 @@ def products(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
     for x, t, n in zip(a, row.split(count), column.split(count), strict=True):
         # Each text has its own rows of b.
         needed, which = torch.unique(n, return_inverse=True)
-        place = t % num_positions
+        place = sent(t % num_positions, x.device)
         if SPARSE * len(n) < num_positions * len(needed):
             few = max(1, NUMBERS // SPARSE // a.shape[-1])
-            pairs = zip(place.split(few), n.split(few), strict=True)
+            pairs = zip(place.split(few), sent(n, x.device).split(few), strict=True)
             found += [(x[i] * b[j]).sum(-1) for i, j in pairs]
         else:
+            needed, which = (sent(index, x.device) for index in (needed, which))
             found.append((x @ b[needed].T)[place, which])
     return torch.cat(found)
 
@@ -265,8 +280,9 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     Args:
         a: B texts of T positions, (B, T, V), nats.
         b: (n, V), nats.
-        row: The position of each pair in the flattened (B * T), non-decreasing, (U,).
-        column: Its row of b, (U,).
+        row: The position of each pair in the flattened (B * T), non-decreasing, on the
+            host, (U,).
+        column: Its row of b, on the host, (U,).
 
     Returns:
         (U,) float64.
@@ -276,6 +292,7 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     peak_b = b.detach().amax(-1, keepdim=True)
     product = products((a - peak_a).exp(), (b - peak_b).exp(), row, column)
 
+    row, column = (sent(index, a.device) for index in (row, column))
     limit = torch.finfo(a.dtype)
     (tiny,) = (product.detach() < num_words * limit.tiny / limit.eps).nonzero(
         as_tuple=True

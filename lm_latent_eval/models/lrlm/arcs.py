@@ -19,7 +19,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 @dataclass(frozen=True)
 class Arcs:
-    """Namings that texts may be read as, sorted by (place, naming)."""
+    """Namings that texts may be read as, sorted by (place, naming), on the host."""
 
     place: Tensor
     """start * B + text, non-decreasing, (N,)."""
@@ -52,8 +52,10 @@ def find_arcs(topics: Topics, batch: TokenBatch) -> Arcs:
         topics: The namings.
         batch: B texts of T tokens.
     """
-    num_texts, num_tokens = batch.targets.shape
-    words = batch.targets.masked_fill(~batch.inside, PAD)
+    targets, lengths = batch.on_host
+    num_texts, num_tokens = targets.shape
+    inside = torch.arange(num_tokens) < lengths[:, None]
+    words = targets.masked_fill(~inside, PAD)
     flat = words.t().flatten()  # by place
     first = topics.first_words
     found, place = expand_ranges(

@@ -36,7 +36,7 @@ class RelationModel(Pretrained):
         """
         topics = Topics.load(directory)
         check_fit(topics, self.config, directory)
-        self.topics = topics.to(self.device)
+        self.topics = topics
 
     def check_extras(self) -> None:
         """Nothing is left to check: the topics are checked when they are read."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 
 TABLE = 1 << 24
@@ -22,6 +23,8 @@ def log_choice(
     vectors: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Return log p(member | its group, a query), each (query, group) normalised once.
+
+    Who asks what is told on the host.
 
     Args:
         query: Vectors that members' are compared with, (P, D).
@@ -45,6 +48,7 @@ def log_choice(
     log_z = segment_logsumexp(scores, of_pair, len(pair))
     first = (end - start).cumsum(0) - (end - start)
     place = first[which] + chosen - start[which]
+    place, which = (sent(x, scores.device) for x in (place, which))
     return scores[place] - log_z[which]
 
 
@@ -59,6 +63,7 @@ def _products(query: Tensor, table: Tensor, row: Tensor, column: Tensor) -> Tens
     for some, rows, columns in zip(
         asking.split(at_once), row.split(sizes), column.split(sizes), strict=True
     ):
-        scores = query[some] @ table.t()
-        parts.append(scores[rows % at_once, columns])
+        index = (some, rows % at_once, columns)
+        some, rows, columns = (sent(x, query.device) for x in index)
+        parts.append((query[some] @ table.t())[rows, columns])
     return torch.cat(parts)

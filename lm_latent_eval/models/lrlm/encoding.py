@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, log_sum, sunk
 from lm_latent_eval.models.lrlm.state import WORD, Readings, RelationState, after_last
@@ -27,30 +27,39 @@ class Encoded:
     """What everything is predicted from, (B, T, inner)."""
     lattice: Lattice
     state: RelationState
-    """Where the readings before the pieces stand."""
+    """Where the readings before the pieces stand, on the host."""
     carry: Any
     topics: Topics
 
     @cached_property
     def summed(self) -> tuple[Tensor, RelationState]:
         """Log p of the pieces, (B,), and the state of all readings after them."""
-        return _sum(self)
+        log_p, state = _sum(self)
+        return sent(log_p, self.value.device), state.sent(self.value.device)
+
+    @property
+    def words(self) -> tuple[Tensor, Tensor]:
+        """The words, and which places have one, on the host, (B, T) each."""
+        targets, length = self.batch.on_host
+        return targets, torch.arange(targets.shape[1]) < length[:, None]
 
 
 def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     """Return log p(x, z_k) in nats, (B, K) float64."""
     lattice, topics = encoded.lattice, encoded.topics
+    readings = Readings(*fetched(*readings))
     source, offset = readings
     batch, samples, num_tokens = source.shape
-    inside = encoded.batch.inside[:, None].expand_as(source)
+    targets, inside = encoded.words
+    inside = inside[:, None].expand_as(source)
     naming = (source - 1).clamp_min(0)
     begins = (source != WORD) & (offset == 0) & inside
     follows = (source != WORD) & (offset > 0) & inside
     words = lattice.word[:, None].masked_fill(~((source == WORD) & inside), 0.0)
     total = words.sum(-1)
 
-    texts = torch.arange(batch, device=source.device)[:, None, None]
-    place = torch.arange(num_tokens, device=source.device) * batch + texts
+    texts = torch.arange(batch)[:, None, None]
+    place = torch.arange(num_tokens) * batch + texts
     many = len(topics.naming_alias)
     key = lattice.arcs.place * many + lattice.arcs.naming
     wanted = (place * many + naming)[begins]
@@ -62,7 +71,7 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
         cost = torch.where(found, lattice.score[where], cost)
     total = total + torch.zeros_like(words).masked_scatter(begins, cost).sum(-1)
 
-    said = encoded.batch.targets[:, None].expand_as(source)
+    said = targets[:, None].expand_as(source)
     wrong = follows & (topics.word(naming, offset) != said)
     before, _, _ = encoded.state.expanded(samples)
     topic = _topic_after(encoded, readings)
@@ -70,7 +79,8 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     new = (before == 0) & (topic != 0)
     prior = widened(topics.log_prior)[(topic - 1).clamp_min(0)]
     total = total + prior.masked_fill(~new, 0.0)
-    return sunk(total).masked_fill(wrong.any(-1), -torch.inf)
+    log_p = sunk(total).masked_fill(wrong.any(-1), -torch.inf)
+    return sent(log_p, encoded.value.device)
 
 
 def _topic_after(encoded: Encoded, readings: Readings) -> Tensor:
@@ -79,7 +89,7 @@ def _topic_after(encoded: Encoded, readings: Readings) -> Tensor:
     before, _, _ = encoded.state.expanded(source.shape[1])
     if not source.shape[-1]:
         return before
-    begins = (source != WORD) & (offset == 0) & encoded.batch.inside[:, None]
+    begins = (source != WORD) & (offset == 0) & encoded.words[1][:, None]
     first = begins.long().argmax(-1, keepdim=True)
     naming = (source.gather(-1, first)[..., 0] - 1).clamp_min(0)
     named = encoded.topics.naming_topic[naming]
@@ -88,10 +98,12 @@ def _topic_after(encoded: Encoded, readings: Readings) -> Tensor:
 
 def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
     """Return the state after pieces under given readings."""
+    readings = Readings(*fetched(*readings))
     topic = _topic_after(encoded, readings)
     _, naming, coming = encoded.state.expanded(readings.source.shape[1])
-    last = (encoded.batch.length - 1)[:, None, None].clamp_min(0)
-    nothing = (encoded.batch.length == 0)[:, None]
+    _, length = encoded.batch.on_host
+    last = (length - 1)[:, None, None].clamp_min(0)
+    nothing = (length == 0)[:, None]
     if readings.source.shape[-1]:
         last = last.expand(*topic.shape, 1)
         source, offset = (column.gather(-1, last)[..., 0] for column in readings)
@@ -99,18 +111,19 @@ def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
         offset = torch.where(nothing, coming - 1, offset)
     else:
         source, offset = naming + 1, coming - 1
-    return after_last(encoded.topics, encoded.carry, topic, source, offset)
+    after = after_last(encoded.topics, encoded.carry, topic, source, offset)
+    return after.sent(encoded.value.device)
 
 
 def goes_on(encoded: Encoded) -> Tensor:
     """Whether open names go on as their texts do, (B, K, H); true where none is."""
-    state, topics, words = encoded.state, encoded.topics, encoded.batch.targets
+    state, topics, (words, inside) = encoded.state, encoded.topics, encoded.words
     width = topics.alias_words.shape[1]
-    step = torch.arange(width, device=words.device)
+    step = torch.arange(width)
     name = topics.alias_words[topics.naming_alias[state.naming.clamp_min(0)]]
     name = F.pad(name, (0, width), value=PAD)
     name = name.gather(-1, state.offset[..., None] + step)
-    said = words.masked_fill(~encoded.batch.inside, PAD)
+    said = words.masked_fill(~inside, PAD)
     said = F.pad(said, (0, width), value=PAD)[:, None, None, :width]
     agrees = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
     return agrees | (state.naming < 0)

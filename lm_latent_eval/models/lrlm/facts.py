@@ -23,6 +23,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
 from lm_latent_eval.models.lrlm.topics import Topics
@@ -51,7 +52,7 @@ def pieces(alias: str, number: int) -> list[int]:
 
 
 class Facts(nn.Module):
-    """Vectors of facts and aliases of whatever topics there are."""
+    """Vectors of facts and aliases, whose numbers are on the host."""
 
     def __init__(self, config: RelationConfig) -> None:
         """Build the tables."""
@@ -68,24 +69,31 @@ class Facts(nn.Module):
     def aliases(self, topics: Topics, alias: Tensor) -> Tensor:
         """Return alias vectors, (n,) -> (n, alias_dim)."""
         if not self.config.num_pieces:
-            return self.alias(alias)  # type: ignore[no-any-return]
+            return self.alias(self._sent(alias))  # type: ignore[no-any-return]
         piece, row = expand_ranges(*topics.pieces_of(alias))
-        return _mean(self.piece(topics.alias_pieces[piece]), row, len(alias))
+        vectors = self.piece(self._sent(topics.alias_pieces[piece]))
+        return _mean(vectors, row, len(alias))
 
     def vectors(self, topics: Topics, fact: Tensor) -> Tensor:
         """Return fact vectors, (n,) -> (n, 2 * fact_dim)."""
-        relation = self.relation(topics.fact_relation[fact])
+        relation = self.relation(self._sent(topics.fact_relation[fact]))
         return torch.cat([relation, self._objects(topics, fact)], -1)
 
     def _objects(self, topics: Topics, fact: Tensor) -> Tensor:
         if self.config.num_objects:
-            return self.object(topics.fact_object[fact])  # type: ignore[no-any-return]
+            objects = self._sent(topics.fact_object[fact])
+            return self.object(objects)  # type: ignore[no-any-return]
         naming, row = expand_ranges(*topics.namings_of(fact))
         alias, which = topics.naming_alias[naming].unique(return_inverse=True)
-        return _mean(self.aliases(topics, alias)[which], row, len(fact))
+        vectors = self.aliases(topics, alias)[self._sent(which)]
+        return _mean(vectors, row, len(fact))
+
+    def _sent(self, index: Tensor) -> Tensor:
+        return sent(index, self.relation.weight.device)
 
 
 def _mean(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
     """Return the mean of each row's values; 0 of none."""
-    total = value.new_zeros(num_rows, value.shape[-1]).index_add(0, row, value)
-    return total / row.bincount(minlength=num_rows).clamp_min(1)[:, None]
+    count = row.bincount(minlength=num_rows).clamp_min(1)[:, None]
+    row, count = (sent(x, value.device) for x in (row, count))
+    return value.new_zeros(num_rows, value.shape[-1]).index_add(0, row, value) / count

@@ -19,11 +19,12 @@ Source: Hayashi et al. (2020), section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
@@ -91,23 +92,38 @@ class LRLMJoint(RelationModel):
 
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
         """Read the tokens before each target and score all that a reading can do."""
-        state = after or RelationState.begin(torch.zeros_like(batch.length))
+        nothing = torch.zeros(len(batch.length), dtype=torch.long)
+        state = after.on_host() if after else RelationState.begin(nothing)
         embedded = self.words.embed(batch.inputs)
         hidden, carry = self.trunk(embedded, batch.length, state.carry)
-        value = self._informed(hidden, state)
+        return self._scored(batch, self._informed(hidden, state), state, carry)
+
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
+    ) -> Encoded:
+        """Score what was read, with the targets and the readings that it now has."""
+        return self._scored(batch, encoded.value, after or encoded.state, encoded.carry)
+
+    def _scored(
+        self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any
+    ) -> Encoded:
+        """Score all that a reading can do."""
         # By place: the first word of every text, then the second, ...
         by_place = value.transpose(0, 1).flatten(0, 1)
         log_source = widened(self.selector(by_place).log_softmax(-1))
         word = log_source[:, 0].view(value.shape[1], -1).t()
         word = word + self._log_words(value, batch)
+        word = word.masked_fill(~batch.inside, 0.0).clamp_min(FLOOR)
         arcs = self._arcs(batch, state)
-        score = log_source[arcs.place, 1] + self._log_namings(by_place, arcs)
+        score = log_source[sent(arcs.place, value.device), 1]
+        score = score + self._log_namings(by_place, arcs)
+        word, score = fetched(word, score)
         lattice = Lattice(
-            batch.length,
-            word.masked_fill(~batch.inside, 0.0).clamp_min(FLOOR),
+            batch.on_host[1],
+            word.double(),
             arcs,
-            score,
-            widened(self.knowledge.log_prior[arcs.topic - 1]),
+            score.double(),
+            self.knowledge.log_prior[arcs.topic - 1].double(),
             _keys(state, self.knowledge.num_topics),
             self.knowledge.num_topics,
         )
@@ -137,22 +153,24 @@ class LRLMJoint(RelationModel):
 
     def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
-        state, value = encoded.state, encoded.value[:, 0]
+        here, value = encoded.state, encoded.value[:, 0]
+        state = here.sent(value.device)
         log_w = log_w.log_softmax(-1)[..., None] + state.log_share
         log_source = widened(self.selector(value).log_softmax(-1))
         log_words = widened(self.words.log_probs(value))
-        rows = []
+        coming = self.knowledge.word(here.naming.clamp_min(0), here.offset)
+        coming, rows = sent(coming, value.device), []
         for b, weight in enumerate(log_w.exp()):
             topic, naming = state.topic[b].flatten(), state.naming[b].flatten()
-            share, offset = weight.flatten(), state.offset[b].flatten()
+            share = weight.flatten()
             between = naming < 0
             free = share.masked_fill(~between, 0.0)
             by_topic = free.new_zeros(self.config.num_topics + 1)
             by_topic = by_topic.index_add(0, topic, free)
             named = self._first_words(value[b], by_topic) * log_source[b, 1].exp()
             mixed = named.new_zeros(self.config.num_words)
-            going = self.knowledge.word(naming[~between], offset[~between])
-            mixed = mixed.index_add(0, going, share[~between])
+            going, inner = coming[b].flatten(), share.masked_fill(between, 0.0)
+            mixed = mixed.index_add(0, going, inner)
             uttered = log_words[b].exp() * free.sum() * log_source[b, 0].exp()
             mixed[: len(uttered)] += uttered
             rows.append((mixed + named).log())
@@ -166,8 +184,9 @@ class LRLMJoint(RelationModel):
             by_topic: Probability of no topic yet, and of each, (num_topics + 1,).
         """
         topics = self.knowledge
-        prob = by_topic[1:] + by_topic[0] * widened(topics.log_prior).exp()
-        (some,) = prob.nonzero(as_tuple=True)
+        prior = sent(topics.log_prior, value.device).exp()
+        prob = by_topic[1:] + by_topic[0] * prior
+        (some,) = fetched(prob)[0].nonzero(as_tuple=True)
         naming = expand_ranges(*topics.facts_of(some + 1))[0]
         naming, _ = expand_ranges(*topics.namings_of(naming))
         nothing = torch.zeros_like(naming)
@@ -175,8 +194,8 @@ class LRLMJoint(RelationModel):
             nothing, nothing, nothing, nothing, naming, topics.naming_topic[naming]
         )
         log_p = self._log_namings(value[None], arcs)
-        mass = prob[arcs.topic - 1] * log_p.exp()
-        first = topics.word(naming, nothing)
+        mass = prob[sent(arcs.topic - 1, prob.device)] * log_p.exp()
+        first = sent(topics.word(naming, nothing), prob.device)
         return mass.new_zeros(self.config.num_words).index_add(0, first, mass)
 
     # -- what a reading is made of ----------------------------------------------------
@@ -197,25 +216,24 @@ class LRLMJoint(RelationModel):
         fact, row = expand_ranges(*self.knowledge.facts_of(topic))
         vectors = self.facts.vectors(self.knowledge, fact)
         total = hidden.new_zeros(len(topic), vectors.shape[-1])
-        mean = total.index_add(0, row, vectors) / row.bincount()[:, None]
+        row, count = (sent(x, total.device) for x in (row, row.bincount()[:, None]))
+        mean = total.index_add(0, row, vectors) / count
         return torch.cat([hidden, mean[:, None].expand(*hidden.shape[:2], -1)], -1)
 
     def _log_words(self, value: Tensor, batch: TokenBatch) -> Tensor:
         """Return log p(x_t | a word), its spelling included, (B, T) float64."""
-        inside = batch.inside
+        targets, length = batch.on_host
+        inside = torch.arange(targets.shape[1]) < length[:, None]
+        place = sent(inside.flatten().nonzero()[:, 0], value.device)
         at_once = max(1, TABLE // self.config.vocab_size)
-        known = self.words.known(batch.targets)
+        known, value = self.words.known(batch.targets), value.flatten(0, 1)
         parts = [
-            widened(self.words.log_prob(some, words))
-            for some, words in zip(
-                value[inside].split(at_once),
-                known[inside].split(at_once),
-                strict=True,
-            )
+            widened(self.words.log_prob(value[some], known.flatten()[some]))
+            for some in place.split(at_once)
         ]
         cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        log_p = torch.zeros_like(cost).masked_scatter(inside, torch.cat(parts))
-        return log_p + cost
+        log_p = torch.zeros_like(cost.flatten()).index_copy(0, place, torch.cat(parts))
+        return log_p.view_as(cost) + cost
 
     def _arcs(self, batch: TokenBatch, state: RelationState) -> Arcs:
         """Find the names in texts, of topics that they may be about."""

@@ -13,6 +13,9 @@ and the same backwards: beta is the mass of what follows a border, where arcs th
 out of the text end with it. All are logarithms here. What is impossible counts as
 ``FLOOR``, so that gradients exist.
 
+A lattice is small, and what leads where follows from the text: so it is on the host,
+wherever its costs were computed.
+
 Source: Hayashi et al. (2020), section 3.2; Sarawagi and Cohen (2004) for semi-Markov
 sums.
 """

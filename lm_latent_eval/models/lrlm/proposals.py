@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.lrlm.encoding import (
     Encoded,
@@ -21,6 +23,7 @@ from lm_latent_eval.models.lrlm.reading import (
     sample_readings,
 )
 from lm_latent_eval.models.lrlm.state import Everything, Readings, RelationState
+from lm_latent_eval.models.no_latents import Unmoved
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -59,19 +62,6 @@ class Summation:
 
 
 @dataclass(frozen=True)
-class Unmoved:
-    """The state of what reads nothing."""
-
-    def select(self, index: Tensor) -> Unmoved:
-        """Pick texts."""
-        return self
-
-    def resample(self, index: Tensor) -> Unmoved:
-        """Pick latents of each text."""
-        return self
-
-
-@dataclass(frozen=True)
 class Planned:
     """A piece of text, encoded, and how to go through it."""
 
@@ -97,23 +87,31 @@ class Adapted:
     ) -> Draws[Readings]:
         """Draw K readings a text, continuing the K histories if there are any."""
         encoded = planned.encoded
-        return sample_readings(
+        drawn = sample_readings(
             planned.plan, encoded.topics, encoded.state, uniforms, num_samples
         )
+        device = encoded.value.device
+        return Draws(_sent(drawn.latents, device), sent(drawn.log_q, device))
 
     def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        return log_prob_readings(planned.plan, planned.encoded.state, readings)
+        readings, encoded = Readings(*fetched(*readings)), planned.encoded
+        log_q = log_prob_readings(planned.plan, encoded.state, readings)
+        return sent(log_q, encoded.value.device)
 
     def beam(
         self, planned: Planned, width: int, score: Tensor | None = None
     ) -> Beam[Readings]:
         """Find up to ``width`` distinct readings of high p, by what p charges them."""
         encoded = planned.encoded
-        agrees = goes_on(encoded).all(-1)
-        return beam_readings(
+        agrees, device = goes_on(encoded).all(-1), encoded.value.device
+        if score is not None:
+            score = fetched(score)[0].double()
+        found = beam_readings(
             planned.plan, encoded.topics, agrees, encoded.state, width, score
         )
+        score, origin = (sent(x, device) for x in (found.score, found.origin))
+        return Beam(_sent(found.latents, device), score, origin)
 
     def advance(self, planned: Planned, readings: Readings) -> RelationState:
         """Return the state after the encoded piece."""
@@ -148,3 +146,7 @@ class Posterior:
     ) -> Beam[Readings]:
         """Find up to ``width`` distinct readings of high p(z | x)."""
         return self.left_to_right.beam(planned, width, score)
+
+
+def _sent(readings: Readings, device: torch.device) -> Readings:
+    return Readings(*(sent(column, device) for column in readings))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm_latent_eval.durable import replacing
 
@@ -53,8 +53,11 @@ class Fact:
     """Rows of the aliases that its object goes by; at least one."""
 
 
-class Topics(nn.Module):
-    """The columns of all topics; moved with the model, and no part of its weights."""
+class Topics:
+    """The columns of all topics, no part of the model's weights.
+
+    They are on the host wherever the model is: who is named where is asked for there.
+    """
 
     fact_ends: Tensor
     """Where each topic's facts end, (N,)."""
@@ -81,11 +84,9 @@ class Topics(nn.Module):
         Raises:
             TopicsError: If they contradict each other.
         """
-        super().__init__()
         _check(columns, names)
         self.names = list(names)
-        for name, column in columns.items():
-            self.register_buffer(name, column, persistent=False)
+        vars(self).update(columns)
         facts = torch.arange(len(self.fact_relation))
         namings = torch.arange(len(self.naming_alias))
         topic = torch.searchsorted(self.fact_ends, facts, right=True) + 1
@@ -100,8 +101,7 @@ class Topics(nn.Module):
         }
         derived["first_words"] = self.alias_words[derived["by_first_word"], 0]
         derived["aliases_sorted"] = self.naming_alias[derived["by_alias"]]
-        for name, column in derived.items():
-            self.register_buffer(name, column, persistent=False)
+        vars(self).update(derived)
 
     fact_topic: Tensor
     """(F,)."""
@@ -215,7 +215,7 @@ class Topics(nn.Module):
     def save(self, directory: Path) -> None:
         """Write ``topics.safetensors``."""
         columns = {
-            name: getattr(self, name).to("cpu", kind).contiguous()
+            name: getattr(self, name).to(kind).contiguous()
             for name, kind in COLUMNS.items()
         }
         metadata = {"names": json.dumps(self.names)}

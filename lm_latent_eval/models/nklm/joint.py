@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
@@ -51,13 +51,13 @@ class Encoded:
 
     batch: TokenBatch
     state: NKLMState
-    """Where the latents before the pieces stand."""
+    """Where the latents before the pieces stand, on the host."""
     tables: Tables
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What facts and names look like to the model."""
+    """What facts and names look like to the model; their numbers are on the host."""
 
     topics: Topics
     fact: Tensor
@@ -140,19 +140,23 @@ class NKLMJoint(RelationModel):
 
     def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Encoded:
         """Take up a piece of text."""
-        state = after or self.begin(torch.zeros_like(batch.length))
+        nothing = torch.zeros(len(batch.length), dtype=torch.long)
+        state = after.on_host() if after else self.begin(nothing)
         return Encoded(batch, state, self._tables())
 
     def log_joint(self, encoded: Encoded, copies: Copies) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64; ``-inf`` if z is amiss."""
         batch, topics = encoded.batch, encoded.tables.topics
+        copies = Copies(*fetched(*copies))
+        words, length = batch.on_host
         state = encoded.state.expanded(copies.topic.shape[1])
         hidden, _ = self._read(encoded, state, copies)
-        inside = batch.inside[:, None].expand_as(copies.source)
+        inside = torch.arange(words.shape[1]) < length[:, None, None]
+        inside = inside.expand_as(copies.source)
         naming = (copies.source - 1).clamp_min(0)
         last = topics.alias_words.shape[1] - 1
         said = topics.word(naming, copies.offset.clamp_max(last))
-        wrong = said != batch.targets[:, None].expand_as(said)
+        wrong = said != words[:, None].expand_as(said)
         wrong |= topics.naming_topic[naming] != copies.topic[..., None]
         wrong |= copies.offset >= self.config.num_positions
         wrong &= (copies.source != WORD) & inside
@@ -160,28 +164,32 @@ class NKLMJoint(RelationModel):
         targets = batch.targets[:, None].expand_as(copies.source)
         cost = batch.unknown_log_prob[:, None].expand(copies.source.shape)
         fits = inside & ~wrong
+        plain = fits & (copies.source == WORD)
+        flat, device = hidden.flatten(0, 2), hidden.device
+        some, few = (sent(x.flatten().nonzero()[:, 0], device) for x in (fits, plain))
         log_p = self.log_step(
             encoded.tables,
-            hidden[fits],
+            flat[some],
             topic[fits],
             copies.source[fits],
             copies.offset[fits],
         )
-        plain = fits & (copies.source == WORD)
         uttered = self.log_words(
-            encoded.tables, hidden[plain], targets[plain], cost[plain]
+            encoded.tables, flat[few], targets.flatten()[few], cost.flatten()[few]
         )
-        zeros = wide_zeros(inside.shape, log_p.device)
-        total = zeros.masked_scatter(fits, log_p)
-        total = (total + zeros.masked_scatter(plain, uttered)).sum(-1)
-        total = total + self._log_topic(state.topic, copies.topic)
-        return total.masked_fill(wrong.any(-1), -torch.inf)
+        total = wide_zeros((inside.numel(),), device)
+        total = total.index_add(0, some, log_p).index_add(0, few, uttered)
+        total = total.view(inside.shape).sum(-1)
+        total = total + sent(self._log_topic(state.topic, copies.topic), device)
+        return total.masked_fill(sent(wrong.any(-1), device), -torch.inf)
 
     def advance(self, encoded: Encoded, copies: Copies) -> NKLMState:
         """Return the state after the encoded piece."""
+        copies = Copies(*fetched(*copies))
         state = encoded.state.expanded(copies.topic.shape[1])
         _, carry = self._read(encoded, state, copies)
-        end = encoded.batch.length[:, None, None].expand(*state.topic.shape, 1)
+        _, length = encoded.batch.on_host
+        end = length[:, None, None].expand(*state.topic.shape, 1)
         source, offset = (
             torch.cat([before[..., None], column], -1).gather(-1, end)[..., 0]
             for before, column in (
@@ -189,24 +197,26 @@ class NKLMJoint(RelationModel):
                 (state.offset, copies.offset),
             )
         )
-        return NKLMState(carry, copies.topic, source, offset)
+        after = NKLMState(carry, copies.topic, source, offset)
+        return after.sent(encoded.batch.targets.device)
 
     def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
         state, log_w = encoded.state, log_w.log_softmax(-1)
         topics, tables = encoded.tables.topics, encoded.tables
-        every = torch.arange(1, topics.num_topics + 1, device=log_w.device)
+        every, device = torch.arange(1, topics.num_topics + 1), log_w.device
         rows = []
         for b in range(len(log_w)):
-            here = state.select(torch.tensor([b], device=log_w.device))
+            here = state.select(torch.tensor([b]))
             topic, weight = here.topic[0], log_w[b]
-            one = torch.arange(len(topic), device=log_w.device)
+            one = torch.arange(len(topic))
             if bool((topic == 0).any()):
                 one = one.repeat_interleave(len(every))
                 topic = every.repeat(len(topic))
-                weight = weight[one] + widened(topics.log_prior)[topic - 1]
+                prior = sent(topics.log_prior[topic - 1], device)
+                weight = weight[sent(one, device)] + prior
             here = here.resample(one[None])
-            hidden, _ = self.step(tables, here, encoded.batch.inputs[[b], :1])
+            hidden, _ = self.step(tables, here, encoded.batch.inputs[b : b + 1, :1])
             rows.append(self._mixed(tables, hidden, topic, weight))
         return torch.stack(rows)
 
@@ -217,7 +227,7 @@ class NKLMJoint(RelationModel):
         topics = tables.topics
         nothing = torch.zeros_like(topic)
         log_plain = self.log_step(tables, hidden, topic, nothing, nothing) + weight
-        value = self._informed(hidden, tables.fact[nothing])
+        value = self._plain(tables, hidden)
         at_once = max(1, TABLE // self.config.vocab_size)
         uttered = log_plain.new_zeros(self.config.vocab_size)
         for some, mass in zip(
@@ -230,11 +240,13 @@ class NKLMJoint(RelationModel):
         length = topics.length(naming).clamp_max(self.config.num_positions)
         offset, of_naming = expand_ranges(torch.zeros_like(length), length)
         naming, row = naming[of_naming], row[of_naming]
-        log_p = self.log_step(tables, hidden[row], topic[row], naming + 1, offset)
+        word, there = (
+            sent(x, hidden.device) for x in (topics.word(naming, offset), row)
+        )
+        log_p = self.log_step(tables, hidden[there], topic[row], naming + 1, offset)
         mixed = uttered.new_zeros(self.config.num_words)
         mixed[: len(uttered)] = uttered
-        word = topics.word(naming, offset)
-        return mixed.index_add(0, word, (log_p + weight[row]).exp()).log()
+        return mixed.index_add(0, word, (log_p + weight[there]).exp()).log()
 
     # -- one word after another -------------------------------------------------------
 
@@ -246,7 +258,7 @@ class NKLMJoint(RelationModel):
         Args:
             tables: Facts and names.
             state: B texts with K latents.
-            inputs: That word, (B, 1).
+            inputs: That word, (B, 1), where the model is.
 
         Returns:
             What the next is predicted from, (B * K, size), and the recurrent state.
@@ -257,9 +269,8 @@ class NKLMJoint(RelationModel):
             state.source.flatten(),
             state.offset.flatten(),
         )
-        hidden, carry = self.trunk(
-            read[:, None], torch.ones_like(state.source.flatten()), flat(state.carry)
-        )
+        length = torch.ones(len(read), dtype=torch.long, device=read.device)
+        hidden, carry = self.trunk(read[:, None], length, flat(state.carry))
         return hidden[:, 0], folded(carry, len(inputs))
 
     def log_step(
@@ -275,7 +286,7 @@ class NKLMJoint(RelationModel):
         Args:
             tables: Facts and names.
             hidden: (N, hidden_size).
-            topic: (N,).
+            topic: On the host, as what follows, (N,).
             source: ``WORD`` or 1 + naming, of that topic, (N,).
             offset: (N,).
 
@@ -286,35 +297,39 @@ class NKLMJoint(RelationModel):
         copied = source != WORD
         row = torch.where(copied, topics.naming_fact[naming] + 1, 0)
         total = self._log_fact(tables, hidden, topic, row)
-        value = self._informed(hidden, tables.fact[row])
+        value = self._informed(hidden, tables.fact[sent(row, hidden.device)])
         if not self.config.only_possible:
-            gate = self.copy(value)[:, 0]
-            gate = F.logsigmoid(torch.where(copied, gate, -gate)).clamp_min(LEAST)
+            gate, there = self.copy(value)[:, 0], sent(copied, hidden.device)
+            gate = F.logsigmoid(torch.where(there, gate, -gate)).clamp_min(LEAST)
             total = total + gate
-        value, naming, offset = value[copied], naming[copied], offset[copied]
+        (some,) = copied.nonzero(as_tuple=True)
+        naming, offset, some = naming[some], offset[some], sent(some, hidden.device)
+        value = value[some]
         scores = self.to_position(value)
         if self.config.only_possible:
-            place = torch.arange(scores.shape[-1], device=scores.device)
-            beyond = place >= topics.length(naming)[:, None]
+            place = torch.arange(scores.shape[-1])
+            beyond = sent(place >= topics.length(naming)[:, None], scores.device)
             scores = scores.masked_fill(beyond, -torch.inf)
-        inner = scores.log_softmax(-1).gather(-1, offset[:, None])[:, 0]
+        offset = sent(offset[:, None], scores.device)
+        inner = scores.log_softmax(-1).gather(-1, offset)[:, 0]
         if not self.config.oracle:
             inner = inner + log_choice(
                 self.to_alias(value),
-                torch.arange(len(value), device=value.device),
+                torch.arange(len(value)),
                 topics.naming_fact[naming],
                 naming,
                 topics.namings_of,
-                lambda some: tables.alias[topics.naming_alias[some]],
+                lambda some: tables.alias[
+                    sent(topics.naming_alias[some], value.device)
+                ],
             )
-        total = widened(total)
-        return total + torch.zeros_like(total).masked_scatter(copied, widened(inner))
+        return widened(total).index_add(0, some, widened(inner))
 
     def log_words(
         self, tables: Tables, hidden: Tensor, words: Tensor, cost: Tensor
     ) -> Tensor:
         """Return log p of plain words, their spelling included, (N,) float64."""
-        value = self._informed(hidden, tables.fact[torch.zeros_like(words)])
+        value = self._plain(tables, hidden)
         at_once = max(1, TABLE // self.config.vocab_size)
         parts = [
             widened(self.words.log_prob(some, these))
@@ -331,20 +346,26 @@ class NKLMJoint(RelationModel):
         """Return log p(fact | topic); row 0 is no fact, row f + 1 is fact f."""
         informed = hidden
         if tables.knowledge is not None:
-            informed = torch.cat([tables.knowledge[topic], hidden], -1)
+            knowledge = tables.knowledge[sent(topic, hidden.device)]
+            informed = torch.cat([knowledge, hidden], -1)
         query = self.to_fact(informed)
         start, end = tables.topics.facts_of(topic)
         fact, of = expand_ranges(start, end)
-        scores = (query[of] * tables.fact[fact + 1]).sum(-1)
+        there, facts = (sent(x, hidden.device) for x in (of, fact + 1))
+        scores = (query[there] * tables.fact[facts]).sum(-1)
         none = query @ self.no_fact
-        every = torch.arange(len(topic), device=topic.device)
+        every = torch.arange(len(topic))
         log_z = segment_logsumexp(
             torch.cat([none, scores]), torch.cat([every, of]), len(topic)
         )
         first = (end - start).cumsum(0) - (end - start)
         place = (first + row - 1 - start).clamp(0, max(len(scores) - 1, 0))
-        chosen = torch.where(row == 0, none, scores[place])
-        return chosen - log_z
+        place, nothing = (sent(x, hidden.device) for x in (place, row == 0))
+        return torch.where(nothing, none, scores[place]) - log_z
+
+    def _plain(self, tables: Tables, hidden: Tensor) -> Tensor:
+        """Return what words that are not copied are predicted from."""
+        return self._informed(hidden, tables.fact[:1].expand(len(hidden), -1))
 
     @staticmethod
     def _informed(hidden: Tensor, fact: Tensor) -> Tensor:
@@ -373,10 +394,13 @@ class NKLMJoint(RelationModel):
         self, tables: Tables, words: Tensor, source: Tensor, offset: Tensor
     ) -> Tensor:
         """Embed last words, plain or copied, of any one shape."""
-        naming, plain = (source - 1).clamp_min(0), (source == WORD)[..., None]
-        row = tables.topics.naming_fact[naming] + 1
-        fact = tables.fact[row.masked_fill(plain[..., 0], 0)]
+        naming, plain = (source - 1).clamp_min(0), source == WORD
+        row = (tables.topics.naming_fact[naming] + 1).masked_fill(plain, 0)
         offset = offset.clamp_max(self.config.num_positions - 1)
+        row, plain, offset = (
+            sent(x, words.device) for x in (row, plain[..., None], offset)
+        )
+        fact = tables.fact[row]
         return torch.cat(
             [
                 fact,
@@ -388,20 +412,24 @@ class NKLMJoint(RelationModel):
 
     def _tables(self) -> Tables:
         topics = self.knowledge
-        every = torch.arange(len(topics.fact_relation), device=self.device)
+        every = torch.arange(len(topics.fact_relation))
         facts = self.facts.vectors(topics, every)
         rows = torch.cat([self.no_fact[None], facts])
-        aliases = torch.arange(len(topics.alias_words), device=self.device)
+        aliases = torch.arange(len(topics.alias_words))
         knowledge = None
         if self.config.knowledge_vector:
             total = facts.new_zeros(topics.num_topics + 1, facts.shape[1])
-            total = total.index_add(0, topics.fact_topic, facts) + self.no_fact
             count = topics.fact_topic.bincount(minlength=topics.num_topics + 1)
+            owner, count = (sent(x, facts.device) for x in (topics.fact_topic, count))
+            total = total.index_add(0, owner, facts) + self.no_fact
             knowledge = total / (count + 2)[:, None]
         return Tables(topics, rows, self.facts.aliases(topics, aliases), knowledge)
 
     def _log_topic(self, before: Tensor, topic: Tensor) -> Tensor:
-        """Return log p of topics that were not known before, (B, K) float64."""
-        prior = widened(self.knowledge.log_prior)[topic - 1]
+        """Return log p of topics that were not known before, (B, K) float64.
+
+        On the host.
+        """
+        prior = self.knowledge.log_prior[topic - 1]
         prior = prior.masked_fill(before != 0, 0.0)
         return prior.masked_fill((before != 0) & (before != topic), -torch.inf)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import (
     expand_ranges,
@@ -41,7 +41,10 @@ TOPIC_LANE = 1
 
 @dataclass(frozen=True)
 class Options:
-    """Where the next word of each of N latents can come from, sorted by latent."""
+    """Where the next word of each of N latents can come from, sorted by latent.
+
+    On the host, but for what p says of it.
+    """
 
     row: Tensor
     """The latent, (M,), non-decreasing."""
@@ -69,47 +72,53 @@ class NKLMProposal:
         self, encoded: Any, uniforms: Uniforms, num_samples: int
     ) -> Draws[Copies]:
         """Draw K latents a text, continuing the K histories if there are any."""
-        batch, tables = encoded.batch, encoded.tables
+        batch, tables, device = (
+            encoded.batch,
+            encoded.tables,
+            encoded.batch.targets.device,
+        )
         state = encoded.state.expanded(num_samples)
-        u = uniforms(0)[..., TOPIC_LANE]
-        topic, log_q = self._draw_topic(encoded, state.topic, u)
-        state = replace(state, topic=topic)
-        path = []
+        (u,) = fetched(uniforms(0)[..., TOPIC_LANE])
+        topic, log_q = self._draw_topic(encoded, state.topic, u.double())
+        state, log_q = replace(state, topic=topic), sent(log_q, device)
+        every, path = torch.arange(topic.numel()), []
         for t in range(batch.targets.shape[1]):
-            here, inside = batch.piece(t, t + 1), batch.length > t
-            hidden, carry = self.model.step(tables, state, here.inputs)
-            options = self._options(tables, hidden, state.topic, here)
+            inside = batch.length > t
+            hidden, carry = self.model.step(tables, state, batch.inputs[:, t : t + 1])
+            options = self._options(tables, hidden, state.topic, batch, t)
             log_p = self._normalised(options, topic.numel())
-            every = torch.arange(topic.numel(), device=topic.device)
             u = uniforms(t)[..., 0].flatten()
             drawn = invert_cdf(log_p.exp(), options.row, topic.numel(), every, u)
+            log_drawn, (drawn,) = log_p[drawn], fetched(drawn)
             source = options.source[drawn].view_as(topic)
             offset = options.offset[drawn].view_as(topic)
-            log_q = log_q + log_p[drawn].view_as(topic).masked_fill(
-                ~inside[:, None], 0.0
-            )
+            log_q = log_q + log_drawn.view_as(topic).masked_fill(~inside[:, None], 0.0)
             state = NKLMState(carry, topic, source, offset)
             path.append((source, offset))
-        return Draws(_stacked(topic, path), log_q)
+        return Draws(_stacked(topic, path, device), log_q)
 
     def log_prob(self, encoded: Any, copies: Copies) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         batch, tables = encoded.batch, encoded.tables
+        copies = Copies(*fetched(*copies))
         state = encoded.state.expanded(copies.topic.shape[1])
         log_topic = self._log_topics(encoded).gather(1, copies.topic - 1)
-        total = log_topic.masked_fill(state.topic != 0, 0.0)
+        log_topic = log_topic.masked_fill(state.topic != 0, 0.0)
+        total = sent(log_topic, batch.targets.device)
         state = replace(state, topic=copies.topic)
         for t in range(batch.targets.shape[1]):
-            here, inside = batch.piece(t, t + 1), batch.length > t
-            hidden, carry = self.model.step(tables, state, here.inputs)
-            options = self._options(tables, hidden, state.topic, here)
+            inside = batch.length > t
+            hidden, carry = self.model.step(tables, state, batch.inputs[:, t : t + 1])
+            options = self._options(tables, hidden, state.topic, batch, t)
             log_p = self._normalised(options, copies.topic.numel())
             source, offset = copies.source[..., t], copies.offset[..., t]
             same = (options.source == source.flatten()[options.row]) & (
                 options.offset == offset.flatten()[options.row]
             )
             chosen = segment_logsumexp(
-                log_p.masked_fill(~same, -torch.inf), options.row, source.numel()
+                log_p.masked_fill(sent(~same, log_p.device), -torch.inf),
+                options.row,
+                source.numel(),
             )
             total = total + chosen.view_as(total).masked_fill(~inside[:, None], 0.0)
             state = NKLMState(carry, copies.topic, source, offset)
@@ -119,21 +128,28 @@ class NKLMProposal:
         self, encoded: Any, width: int, score: Tensor | None = None
     ) -> Beam[Copies]:
         """Find up to ``width`` distinct latents of high p."""
-        batch, tables = encoded.batch, encoded.tables
-        hope = self._speak(encoded, batch)
+        batch, tables, device = (
+            encoded.batch,
+            encoded.tables,
+            encoded.batch.targets.device,
+        )
+        num_tokens, (_, length) = batch.targets.shape[1], batch.on_host
+        hope = self._speak(encoded, 0, num_tokens)
+        if score is not None:
+            score = fetched(score)[0].double()
         state, origin, score = self._begun(encoded, width, score, hope)
         path: list[tuple[Tensor, Tensor]] = []
-        for t in range(batch.targets.shape[1]):
-            here = batch.piece(t, t + 1)
-            hidden, carry = self.model.step(tables, state, here.inputs)
-            options = self._options(tables, hidden, state.topic, here)
-            hope = hope - self._speak(encoded, here)
+        for t in range(num_tokens):
+            hidden, carry = self.model.step(tables, state, batch.inputs[:, t : t + 1])
+            options = self._options(tables, hidden, state.topic, batch, t)
+            (log_p,) = fetched(options.log_p)
+            hope = hope - self._speak(encoded, t, t + 1)
             latents = state.topic.shape[1]
             # Texts that have ended keep what they have: one option that costs nothing.
-            ended = (batch.length <= t)[options.row // latents]
+            ended = (length <= t)[options.row // latents]
             keep = ~ended | (options.source == WORD)
             value = score.flatten()[options.row]
-            value = value + options.log_p.masked_fill(ended, 0.0)
+            value = value + log_p.masked_fill(ended, 0.0)
             keep &= value > -torch.inf
             row, value = options.row[keep], value[keep]
             coming = hope.gather(1, state.topic - 1).flatten()[row]
@@ -155,7 +171,8 @@ class NKLMProposal:
             origin = origin.gather(1, before)
             deep = [tuple(c.gather(1, before) for c in columns) for columns in path]
             path = [*deep, (source, offset)]  # type: ignore[list-item]
-        return Beam(_stacked(state.topic, path), score, origin)
+        score, origin = sent(score, device), sent(origin, device)
+        return Beam(_stacked(state.topic, path, device), score, origin)
 
     def advance(self, encoded: Any, copies: Copies) -> NKLMState:
         """Return the state after the encoded piece."""
@@ -164,20 +181,25 @@ class NKLMProposal:
     # -- topics -----------------------------------------------------------------------
 
     def _log_topics(self, encoded: Any) -> Tensor:
-        """Return log q of each topic, (B, N) float64."""
-        prior = widened(encoded.tables.topics.log_prior)
-        fitting = (prior + self._speak(encoded, encoded.batch)) / self.temperature
+        """Return log q of each topic, (B, N) float64, on the host."""
+        spoken = self._speak(encoded, 0, encoded.batch.targets.shape[1])
+        fitting = (encoded.tables.topics.log_prior + spoken) / self.temperature
         log_q: Tensor = fitting.log_softmax(-1)
         return log_q
 
-    def _speak(self, encoded: Any, words: TokenBatch) -> Tensor:
-        """Return what some words of B texts speak for each topic, (B, N) nats."""
-        tables = encoded.tables
-        many, text = tables.topics.num_topics + 1, words.inside.nonzero()[:, 0]
-        spoken = wide_zeros((len(words.length), many), text.device)
+    def _speak(self, encoded: Any, first: int, last: int) -> Tensor:
+        """Return what some words of B texts speak for each topic, (B, N) nats.
+
+        On the host.
+        """
+        tables, (targets, length) = encoded.tables, encoded.batch.on_host
+        many = tables.topics.num_topics + 1
+        spoken = torch.zeros(len(length), many, dtype=torch.float64)
         if self.name != "adapted":
             return spoken[:, 1:]
-        word = words.targets[words.inside] * many
+        inside = torch.arange(first, last) < length[:, None]
+        text = inside.nonzero()[:, 0]
+        word = targets[:, first:last][inside] * many
         start = torch.searchsorted(tables.pairs, word)
         end = torch.searchsorted(tables.pairs, word + many)
         found, row = expand_ranges(start, end)
@@ -205,11 +227,11 @@ class NKLMProposal:
         """Return what a beam starts from: state, origin and score, (B, W) each."""
         state = encoded.state
         if score is None:
-            score = wide_zeros(state.topic.shape, state.topic.device)
+            score = torch.zeros(state.topic.shape, dtype=torch.float64)
         if bool((state.topic != 0).all()):
-            origin = torch.arange(state.topic.shape[1], device=score.device)
+            origin = torch.arange(state.topic.shape[1])
             return state, origin.expand_as(score), score
-        prior = widened(encoded.tables.topics.log_prior).expand_as(hope)
+        prior = encoded.tables.topics.log_prior.expand_as(hope)
         best = (prior + hope).topk(min(width, hope.shape[1]), -1).indices
         origin = torch.zeros_like(best)
         state = replace(state.resample(origin), topic=best + 1)
@@ -218,46 +240,56 @@ class NKLMProposal:
     # -- words ------------------------------------------------------------------------
 
     def _options(
-        self, tables: Any, hidden: Tensor, topic: Tensor, here: TokenBatch
+        self, tables: Any, hidden: Tensor, topic: Tensor, batch: TokenBatch, t: int
     ) -> Options:
-        """Return where the next word of every latent can come from."""
+        """Return where word t of every latent can come from."""
         many, flat = tables.topics.num_topics + 1, topic.flatten()
-        words = here.targets.expand_as(topic).flatten()
-        cost = here.unknown_log_prob.expand(topic.shape).flatten()
+        words = batch.targets[:, t, None].expand(topic.shape).flatten()
+        cost = batch.unknown_log_prob[:, t, None].expand(topic.shape).flatten()
         key, naming, offset = tables.cells
-        wanted = words * many + flat
+        known = batch.on_host[0][:, t, None].expand_as(topic).flatten()
+        wanted = known * many + flat
         cell, row = expand_ranges(
             torch.searchsorted(key, wanted),
             torch.searchsorted(key, wanted, right=True),
         )
         fits = offset[cell] < self.model.config.num_positions
         cell, row = cell[fits], row[fits]
-        every = torch.arange(len(flat), device=flat.device)
+        every = torch.arange(len(flat))
         nothing = torch.zeros_like(every)
         rows = torch.cat([every, row])
         order = rows.argsort(stable=True)
         source = torch.cat([nothing + WORD, naming[cell] + 1])[order]
         offsets = torch.cat([nothing, offset[cell]])[order]
         rows = rows[order]
-        log_p = self.model.log_step(tables, hidden[rows], flat[rows], source, offsets)
-        plain = source == WORD
+        there, plain = (
+            sent(x, hidden.device) for x in (rows, (source == WORD).nonzero()[:, 0])
+        )
+        log_p = self.model.log_step(tables, hidden[there], flat[rows], source, offsets)
         uttered = self.model.log_words(tables, hidden, words, cost)
-        log_p = log_p + torch.zeros_like(log_p).masked_scatter(plain, uttered)
+        log_p = log_p.index_add(0, plain, uttered)
         return Options(rows, source, offsets, log_p)
 
     def _normalised(self, options: Options, num_rows: int) -> Tensor:
         """Return log q of options; where none is possible, the plain word's is 0."""
         value = options.log_p / self.temperature
-        log_z = segment_logsumexp(value, options.row, num_rows)
-        dead = log_z.isneginf()[options.row]
-        log_q = value - log_z.masked_fill(log_z.isneginf(), 0.0)[options.row]
-        first = (options.source == WORD) & dead
+        row, plain = (
+            sent(x, value.device) for x in (options.row, options.source == WORD)
+        )
+        log_z = segment_logsumexp(value, row, num_rows)
+        dead = log_z.isneginf()[row]
+        log_q = value - log_z.masked_fill(log_z.isneginf(), 0.0)[row]
+        first = plain & dead
         return log_q.masked_fill(dead, -torch.inf).masked_fill(first, 0.0)
 
 
-def _stacked(topic: Tensor, path: list[tuple[Tensor, Tensor]]) -> Copies:
-    if not path:
-        nothing = topic.new_zeros(*topic.shape, 0)
-        return Copies(topic, nothing, nothing)
-    source, offset = zip(*path, strict=True)
-    return Copies(topic, torch.stack(source, -1), torch.stack(offset, -1))
+def _stacked(
+    topic: Tensor, path: list[tuple[Tensor, Tensor]], device: torch.device
+) -> Copies:
+    """Put the words of latents one after another, and send them to a device."""
+    nothing = topic.new_zeros(*topic.shape, 0)
+    source, offset = (
+        torch.cat([nothing, *(column[..., None] for column in columns)], -1)
+        for columns in (list(zip(*path, strict=True)) or ((), ()))
+    )
+    return Copies(*(sent(x, device) for x in (topic, source, offset)))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.models.recurrent import Carry
 
 WORD = 0
@@ -40,7 +41,7 @@ class NKLMState:
 
     def select(self, index: Tensor) -> NKLMState:
         """Pick texts."""
-        return self._picked(index)
+        return self._picked((index,))
 
     def resample(self, index: Tensor) -> NKLMState:
         """Pick latents of each text, (B, K')."""
@@ -62,10 +63,22 @@ class NKLMState:
         index = torch.arange(samples, device=self.topic.device) % histories
         return self._picked((slice(None), index))
 
+    def on_host(self) -> NKLMState:
+        """Copy it to the host, but for the recurrent state."""
+        columns = fetched(self.topic, self.source, self.offset)
+        return NKLMState(self.carry, *columns)
+
+    def sent(self, device: torch.device) -> NKLMState:
+        """Copy it back."""
+        columns = (self.topic, self.source, self.offset)
+        return NKLMState(self.carry, *(sent(column, device) for column in columns))
+
     def _picked(self, index: Any) -> NKLMState:
-        layers = tuple(
-            tuple(part[index] for part in layer) for layer in self.carry.layers
-        )
+        def carried(part: Tensor) -> Tensor:
+            there = [i if isinstance(i, slice) else sent(i, part.device) for i in index]
+            return part[tuple(there)]
+
+        layers = tuple(tuple(map(carried, layer)) for layer in self.carry.layers)
         return NKLMState(
             Carry(layers), self.topic[index], self.source[index], self.offset[index]
         )

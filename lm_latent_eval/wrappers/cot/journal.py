@@ -5,13 +5,12 @@ A file of JSON lines: what the numbers depend on, then a question a line.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.resuming.journal import Journal
+from lm_latent_eval.resuming.journal import Journal, Row, read_run
 from lm_latent_eval.scoring.records import UNFINISHED
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 
@@ -41,28 +40,21 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
     Raises:
         ValueError: If a file is something else, or they are of several runs.
     """
-    runs, tasks = dict[str, None](), dict[str, dict[tuple[int, str], Kept]]()
-    for path in paths:
-        settings, rows = _journal(path).read()
-        runs[json.dumps(settings)] = None
-        for place, row in rows.items():
-            try:
-                kept = kept_of(row)  # of a question that is there twice, the last
-                of_task = tasks.setdefault(row["task"], {})
-            except (ValueError, KeyError, TypeError) as err:
-                raise _journal(path).edited(place, f"{err!r:.200}") from err
-            of_task[kept.document, kept.thoughts.question] = kept
-    if len(runs) > 1:
-        names = ", ".join(map(str, paths))
-        raise ValueError(f"there are several unfinished runs: name one of {names}")
+
+    def placed(row: Row) -> tuple[str, Kept]:
+        return row["task"], kept_of(row)
+
+    settings, rows = read_run([_journal(path) for path in paths], placed)
+    tasks: dict[str, dict[tuple[int, str], Kept]] = {}
+    for task, kept in rows:  # of a question that is there twice, the last
+        tasks.setdefault(task, {})[kept.document, kept.thoughts.question] = kept
     return [
         ThoughtFile(
-            {"task": task, **json.loads(run)},
-            [of_task[place] for place in sorted(of_task)],
+            {"task": task, **settings},
+            [found[place] for place in sorted(found)],
             finished=False,
         )
-        for run in runs
-        for task, of_task in tasks.items()
+        for task, found in tasks.items()
     ]
 
 

@@ -20,7 +20,6 @@ from lm_latent_eval.models.kglm.columns import (
     Column,
     TensorFile,
     everything,
-    moved,
     search,
     seek_and_read,
 )
@@ -93,7 +92,6 @@ def test_what_is_not_looked_at_is_not_read(tmp_path, monkeypatch):
         assert lazy.search(torch.tensor([50 * BLOCK + 3])).tolist() == [50 * BLOCK + 3]
         assert lazy.num_unread == 97
         monkeypatch.setattr(TensorFile, "read", None)  # what is known is not read again
-    assert moved(lazy, lambda t: t.cpu()) is lazy
 
 
 def test_a_copy_is_a_tensor(tmp_path):

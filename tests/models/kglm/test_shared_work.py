@@ -9,7 +9,7 @@ import torch
 
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm import walk as walk_module
 from lm_latent_eval.models.kglm import words
 from lm_latent_eval.models.kglm.modeling import KGLM
@@ -52,7 +52,8 @@ def test_walks_that_agree_so_far_are_advanced_once(kglm, monkeypatch):
         encoded, Streams([stream_key(0, str(i)) for i in range(2)], K), K
     )
     mention, node = draws.latents
-    behind = windows(encoded.before(draws.latents), node).tolist()
+    before, _ = encoded.on_host(draws.latents)
+    behind = windows(before, node).tolist()
     steps = [
         (t, (b, *behind[b][k][t]), int(mention[b, k, t]), int(node[b, k, t]))
         for b, text in enumerate(TEXTS)
@@ -114,7 +115,7 @@ def test_copies_are_scored_where_an_alias_has_a_word(kglm, monkeypatch):
 
 
 def test_options_of_one_question_share_its_context(monkeypatch):
-    scorer = Scorer(load(CHECKPOINT), ScoringOptions.parse(num_samples=4))
+    scorer = Scorer(load_checkpoint(CHECKPOINT), ScoringOptions.parse(num_samples=4))
     read: list[int] = []
     encode = KGLM.encode
 
