@@ -22,7 +22,7 @@ import torch
 
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo import texts as demo_texts
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
@@ -62,7 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     texts = read_texts(args.texts) if args.texts else demo_texts("test")
-    checkpoint = load(args.pretrained)
+    checkpoint = load_checkpoint(args.pretrained)
     options = ScoringOptions.parse(num_samples=args.samples, seed=args.seed)
     scorer = Scorer(checkpoint, options, batch_size=args.batch_size, quiet=True)
     questions = build_questions(texts, args.questions, args.words)

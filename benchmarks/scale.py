@@ -118,10 +118,10 @@ def score(args: argparse.Namespace) -> None:
     """Load the model and score a text."""
     import torch
 
-    from lm_latent_eval.models import load as load_model
+    from lm_latent_eval.models.checkpoint import load_checkpoint
 
     before = peak()
-    checkpoint, seconds = timed(lambda: load_model(Path(args.directory, MODEL)))
+    checkpoint, seconds = timed(lambda: load_checkpoint(Path(args.directory, MODEL)))
     report("load the model", seconds, before)
     generator = torch.Generator().manual_seed(args.seed)
     words = torch.randint(4, WORDS, (LENGTH,), generator=generator).tolist()
@@ -133,9 +133,9 @@ def score(args: argparse.Namespace) -> None:
 def document(args: argparse.Namespace) -> None:
     """Score a document with the demonstration model."""
     from lm_latent_eval.demo import CHECKPOINT, documents
-    from lm_latent_eval.models import load as load_model
+    from lm_latent_eval.models.checkpoint import load_checkpoint
 
-    checkpoint = load_model(CHECKPOINT)
+    checkpoint = load_checkpoint(CHECKPOINT)
     texts = [" ".join(d["tokens"]) for d in documents("dev")]
     ids = [i for text in texts for i in checkpoint.tokenizer(text).ids]
     ids = (ids * (args.words // len(ids) + 1))[: args.words]

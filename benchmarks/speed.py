@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import platform
 import resource
@@ -27,6 +28,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -37,6 +39,16 @@ from lm_latent_eval.inference.streams import Streams, stream_key
 
 ALONE = 4
 """Samples that are drawn one by one: what all of them would take is in proportion."""
+
+
+def of_lstm(inputs: torch.Size, *others: Any, **_: Any) -> int:
+    """Count the multiplications and additions of an LSTM, which torch does not."""
+    from_input, from_hidden = others[:2]
+    tokens = math.prod(inputs[:-1])
+    return 2 * tokens * (math.prod(from_input) + math.prod(from_hidden))
+
+
+LSTM = {torch.ops.aten.mkldnn_rnn_layer: of_lstm}
 HEAD = (
     "workload",
     "K",
@@ -65,7 +77,7 @@ def row(name: str, samples: int, rounds: int) -> tuple[list[str], float]:
     with torch.no_grad():
         weigh(0, samples)  # fills what is kept between calls
         together, alone, floor = [], [], []
-        with FlopCounterMode(display=False) as counted:
+        with FlopCounterMode(display=False, custom_mapping=LSTM) as counted:
             weigh(0, samples)
         for _ in range(rounds):
             together.append(seconds(lambda: weigh(0, samples)))

@@ -336,3 +336,26 @@ class NextToken(Protocol[GivenEncodedT]):
             Log-probabilities in nats, (B, number of words the model can utter).
         """
         ...
+
+
+@runtime_checkable
+class ReadsOnce(Protocol[BatchT, EncodedT, GivenStateT]):
+    """What a model or a proposal offers that need not read the same tokens again.
+
+    A token that was predicted becomes known, and a search goes on with other latents
+    than it began with; what stands before each token has been read by then.
+    """
+
+    def encode_again(
+        self, encoded: EncodedT, batch: BatchT, after: GivenStateT | None, /
+    ) -> EncodedT:
+        """Encode pieces again with what has been found out, by what was read of them.
+
+        Args:
+            encoded: The pieces as they were; of a model, their targets may have been
+                unknown, and a text that then turns out to have none is not gone on
+                with.
+            batch: The pieces as they are.
+            after: What they follow: other latents of the same texts, or the same.
+        """
+        ...

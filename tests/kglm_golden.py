@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from lm_latent_eval.convert.kglm import convert
-from lm_latent_eval.models.checkpoint import Checkpoint, load
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from tests.allennlp_archive import files, write_directory, write_tar
 from tests.kglm_archives import golden_archive, knowledge
 
@@ -31,6 +31,6 @@ def golden(tmp_path_factory):
             ],
             **knowledge(folder),
         )
-        return load(folder / name, expected="kglm")
+        return load_checkpoint(folder / name, expected="kglm")
 
     return converted

@@ -14,7 +14,7 @@ from lm_latent_eval import demo
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from lm_latent_eval.training.supervised import only_trainer
@@ -58,7 +58,7 @@ def test_train_and_load_both_models(folder, capsys):
     shown = capsys.readouterr()
     assert shown.out == f"wrote {folder / 'kglm'}\n"
     assert shown.err.count("nats a token, train -> dev: p ") == 2
-    kglm = load(folder / "kglm", expected="kglm")
+    kglm = load_checkpoint(folder / "kglm", expected="kglm")
     assert kglm.model.config.hidden_size == 9
     assert kglm.model.config.num_entities > 250, "the whole graph"
     text = json.loads((folder / "dev.jsonl").read_text("utf-8").splitlines()[0])
@@ -66,7 +66,7 @@ def test_train_and_load_both_models(folder, capsys):
 
     vocabulary = ["--vocabulary", str(folder / "kglm")]
     assert train(folder, "lstm", "lstm", *vocabulary, *LSTM) == 0
-    lstm = load(folder / "lstm", expected="lstm")
+    lstm = load_checkpoint(folder / "lstm", expected="lstm")
     assert lstm.tokenizer.vocab_size == kglm.tokenizer.vocab_size
     assert log_p(lstm, " ".join(text["tokens"])).isfinite().all()
 
@@ -75,7 +75,7 @@ def test_train_and_load_both_models(folder, capsys):
     capsys.readouterr()
     assert train(folder, "kglm", "kglm", *knowledge, *KGLM) == 0
     assert "resuming after epoch 2" in capsys.readouterr().err
-    assert load(folder / "kglm").digest == first
+    assert load_checkpoint(folder / "kglm").digest == first
 
 
 def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
@@ -90,7 +90,7 @@ def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
     srnn = ["--distortion", "0.3", "--l2", "0.001"]
     for model, options in (("rnn", rnn), ("srnn", srnn)):
         assert train(tmp_path, model, model, *cut, *options) == 0
-        read = load(tmp_path / model, expected=model)
+        read = load_checkpoint(tmp_path / model, expected=model)
         assert {*read.tokenizer.vocabulary} == {*" ".join(lines).split()} - {"<unk>"}
         assert read.orthography is None, "their strings are lost"
         assert log_p(read, lines[0]).isfinite().all()
@@ -101,14 +101,14 @@ def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
     assert (
         "--min-count: no effect, the vocabulary is that of" in capsys.readouterr().err
     )
-    same = load(tmp_path / "same").tokenizer.vocabulary
-    assert same == load(tmp_path / "srnn").tokenizer.vocabulary
+    same = load_checkpoint(tmp_path / "same").tokenizer.vocabulary
+    assert same == load_checkpoint(tmp_path / "srnn").tokenizer.vocabulary
     # Another size is another run.
     capsys.readouterr()
     assert train(tmp_path, "rnn", "rnn", *cut, *rnn, "--hidden-size", "6") == 0
     shown = capsys.readouterr().err
     assert "starting anew: " in shown and "hidden_size is 7 there and 6 here" in shown
-    assert load(tmp_path / "rnn").model.config.hidden_size == 6
+    assert load_checkpoint(tmp_path / "rnn").model.config.hidden_size == 6
     assert train(tmp_path, "srnn", "never", *cut, "--distortion", "0.7") == 2
     assert "distortion=0.7: expected" in capsys.readouterr().err
 
@@ -120,7 +120,7 @@ def test_train_and_load_relation_models(folder, capsys, model):
     shown = capsys.readouterr()
     assert shown.out == f"wrote {folder / model}\n"
     assert shown.err.count("nats a token, train -> dev: p ") == 2
-    found = load(folder / model, expected=model)
+    found = load_checkpoint(folder / model, expected=model)
     assert found.model.config.num_topics > 200, "the whole graph"
     assert found.model.config.fact_dim == 4
     first, *_ = (folder / "train.jsonl").read_text().splitlines()

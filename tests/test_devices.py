@@ -22,11 +22,11 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.testing import SIMULATED, simulated_device
 from lm_latent_eval.testing.model_laws import PREDICTED, keys, numbers_of
-from lm_latent_eval.text.words import END, SPECIAL_WORDS, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
-from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS
+from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS, written
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
@@ -148,17 +148,6 @@ def test_sums_over_long_texts_are_a_walk_of_roundings(name):
 # -- strings -------------------------------------------------------------------------
 
 
-def written(name: str, directory) -> str:
-    """Write a checkpoint of a tiny model with a vocabulary."""
-    model = TINY_MODELS[name].build()
-    config = model.config
-    uttered = ["the", "fox"][: config.vocab_size - len(SPECIAL_WORDS)]
-    copied = ["Ada"][: config.num_words - config.vocab_size]
-    words = WordTokenizer.train([" ".join(uttered * 2)], copied=copied)
-    checkpoint.save(model, words, directory, model.state_dict())
-    return str(directory)
-
-
 @every_model
 def test_the_backend_answers_as_on_the_cpu(name, tmp_path):
     path = written(name, tmp_path)
@@ -201,9 +190,9 @@ def test_float64_is_refused_in_one_line(tmp_path, without_float64):
 
 def test_weights_in_float64_become_float32(tmp_path, without_float64):
     path = written("lrlm", tmp_path)
-    model = checkpoint.load(path, device=SIMULATED).model
+    model = checkpoint.load_checkpoint(path, device=SIMULATED).model
     assert model.dtype is torch.float32
-    assert checkpoint.load(path).model.dtype is torch.float64
+    assert checkpoint.load_checkpoint(path).model.dtype is torch.float64
 
 
 @pytest.mark.parametrize(
@@ -213,7 +202,7 @@ def test_tokens(estimator):
     def found(device):
         network = tiny_causal.network(tiny_causal.letters())
         moved(network.model.float(), device)
-        scorer = Tokens(network).scorer(
+        scorer = SegmentedLM(network).scorer(
             {"estimator": estimator, "num_samples": 10}, quiet=True
         )
         texts = [Query(n, f"text/{n}", t) for n, t in enumerate(["abab", "aabba"])]

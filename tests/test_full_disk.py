@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from tests import tiny_checkpoint
 from tests.allennlp_archive import write_tar
 from tests.convert.test_entitynlm import archive
@@ -137,5 +137,5 @@ def test_a_checkpoint_that_does_not_fit_is_not_loaded(made, tmp_path, capsys):
     with no_file_above(COMMANDS["convert"][1]):
         assert main(arguments) == 2
     with pytest.raises(ValueError, match="out"):
-        load(tmp_path / "out")
+        load_checkpoint(tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.partial"))

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,10 +30,16 @@ from lm_latent_eval.latent import (
     Proposal,
     WholeText,
 )
-from lm_latent_eval.models import MODELS, model_class
+from lm_latent_eval.models import MODELS, checkpoint, model_class
 from lm_latent_eval.testing.model_laws import keys
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.words import (
+    END,
+    SPECIAL_WORDS,
+    START,
+    UNKNOWN,
+    WordTokenizer,
+)
 from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny as tiny_entitynlm
@@ -135,6 +142,20 @@ TINY_MODELS = {
         ("none",),
     ),
 }
+
+
+def written(name: str, directory: Path) -> str:
+    """Write a checkpoint of a tiny model with a vocabulary."""
+    model = TINY_MODELS[name].build()
+    config = model.config
+    uttered = ["the", "fox"][: config.vocab_size - len(SPECIAL_WORDS)]
+    copied = ["Ada"][: config.num_words - config.vocab_size]
+    words = WordTokenizer.train([" ".join(uttered * 2)], copied=copied)
+    assert (words.vocab_size, words.num_words) == (config.vocab_size, config.num_words)
+    checkpoint.save(model, words, directory, model.state_dict())
+    return str(directory)
+
+
 UNNORMALISED = {"srnn"}
 """Whose scores are no log-probabilities, but owe the rest."""
 WITHOUT_LATENTS = ("lstm", "rnn", "srnn")
@@ -312,7 +333,7 @@ def test_filters_go_on_from_what_they_draw(name, which):
         log_w = torch.full_like(log_w, -torch.inf)
         log_w[0, keep] = 0.0
         ours, theirs = (
-            replace(particles, log_w=log_w).next_token(model, last)
+            replace(particles, log_w=log_w).ahead(model, last).next_token(model)
             for particles in (drawn, becomes)
         )
         torch.testing.assert_close(ours, theirs)

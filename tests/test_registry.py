@@ -94,9 +94,9 @@ def test_an_unknown_name_lists_its_neighbours(declare):
 
 @pytest.fixture(scope="module")
 def checkpoint(kglm_directory):
-    from lm_latent_eval.models.checkpoint import load
+    from lm_latent_eval.models.checkpoint import load_checkpoint
 
-    return load(kglm_directory)
+    return load_checkpoint(kglm_directory)
 
 
 @pytest.mark.parametrize("name", ["twice", f"{__name__}:Twice"])

@@ -325,7 +325,7 @@ def _texts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rnng(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.checkpoint import load
+    from lm_latent_eval.models.checkpoint import load_checkpoint
     from lm_latent_eval.models.rnng.data import read_sentences
     from lm_latent_eval.models.rnng.training import train_rnng
 
@@ -339,7 +339,7 @@ def _rnng(args: argparse.Namespace) -> None:
         read_sentences(args.dev),
         args.output,
         objective=args.objective,
-        start=load(args.init, expected="rnng") if args.init else None,
+        start=load_checkpoint(args.init, expected="rnng") if args.init else None,
         min_count=args.min_count,
         num_samples=args.num_samples,
         size=fields(RNNGSize, args),

@@ -16,6 +16,7 @@ from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
     encode,
+    encode_again,
     fingerprint,
     pieces,
 )
@@ -85,8 +86,9 @@ class BeamMarginalization:
             beam = proposal.beam(q, self.num_samples, particles.log_q)
             if p_state is not None and q_state is not None:
                 p_state = p_state.resample(beam.origin)
-                q = proposal.encode(piece, q_state.resample(beam.origin))
-            p = model.encode(piece, p_state)
+                q_state = q_state.resample(beam.origin)
+                q = encode_again(proposal, q, piece, q_state)
+            p = particles.encoded(model, piece, p_state)
             log_p = widened(model.log_joint(p, beam.latents))
             log_p = log_p + particles.log_w.gather(1, beam.origin)
             particles = Particles(

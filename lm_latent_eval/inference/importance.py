@@ -130,7 +130,7 @@ class ImportanceSampling:
         starts = streams.starts or [0] * len(streams.keys)
         for offset, piece in pieces(batch):
             here = replace(streams, starts=[start + offset for start in starts])
-            p = model.encode(piece, particles.model_state)
+            p = particles.encoded(model, piece, particles.model_state)
             q = proposal.encode(piece, particles.proposal_state)
             particles = drawn_on(model, proposal, p, q, here, particles)
         return particles

@@ -23,8 +23,12 @@ class Weighted(Protocol):
         """Pick texts."""
         ...
 
-    def next_token(self, model: Predicts[P], inputs: Tensor, /) -> Tensor:
-        """Predict the next token of each text, whose last one is given, (B, words)."""
+    def ahead(self, model: Predicts[P], inputs: Tensor, /) -> Self:
+        """Read the last token of each text, (B,), as one predicts what follows it."""
+        ...
+
+    def next_token(self, model: Predicts[P], /) -> Tensor:
+        """Predict the next token of texts that have read ``ahead``, (B, words)."""
         ...
 
 

@@ -76,12 +76,16 @@ class Population:
         """Pick texts."""
         return Population(self.found.select(index), self.drawn.select(index))
 
-    def next_token(self, model: Predicts[P], inputs: Tensor) -> Tensor:
+    def ahead(self, model: Predicts[P], inputs: Tensor) -> Population:
+        """Read the last token of each text, (B,), as one predicts what follows it."""
+        found, drawn = (each.ahead(model, inputs) for each in (self.found, self.drawn))
+        return Population(found, drawn)
+
+    def next_token(self, model: Predicts[P]) -> Tensor:
         """Predict the next token of each text: the two predictions by their shares.
 
         Args:
-            model: A left-to-right latent LM that predicts.
-            inputs: The last token of each text, (B,).
+            model: A left-to-right latent LM that predicts, and has read ``ahead``.
 
         Returns:
             Log-probabilities in nats, (B, number of words).
@@ -95,7 +99,7 @@ class Population:
             replace(
                 particles,
                 log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0),
-            ).next_token(model, inputs)
+            ).next_token(model)
             for particles, log_w in parts
         ]
         return (share + torch.stack(predicted)).logsumexp(0)

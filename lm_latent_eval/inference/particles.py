@@ -7,7 +7,8 @@ all of its continuations, and a text of any length fits into the memory of one p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,7 +17,14 @@ from torch import Tensor
 from lm_latent_eval.devices import sent, wide_zeros
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q
-from lm_latent_eval.latent import Latents, LeftToRight, Proposal, State
+from lm_latent_eval.latent import (
+    EncodedT,
+    Latents,
+    LeftToRight,
+    Proposal,
+    ReadsOnce,
+    State,
+)
 from lm_latent_eval.text.batch import TokenBatch
 
 PIECE = 256
@@ -36,6 +44,8 @@ class Particles:
     """log q(z_k | x) so far in nats, (B, K) float64; of a beam its ``score``."""
     path: Tensor
     """Fingerprints of the latents so far, (B, K) int64, see ``fingerprint``."""
+    read: object = None
+    """What p has made of the last token, if it was asked for the next one."""
 
     @classmethod
     def begin(cls, batch_size: int, device: torch.device | str) -> Particles:
@@ -53,16 +63,8 @@ class Particles:
             self.path[index],
         )
 
-    def next_token(self, model: Predicts[P], inputs: Tensor) -> Tensor:
-        """Predict the next token of each text from its weighted latents.
-
-        Args:
-            model: A left-to-right latent LM that predicts.
-            inputs: The last token of each text, (B,).
-
-        Returns:
-            Log-probabilities in nats, (B, number of words).
-        """
+    def ahead(self, model: Predicts[P], inputs: Tensor) -> Particles:
+        """Read the last token of each text, (B,), as one predicts what follows it."""
         tokens = inputs[:, None]
         batch = TokenBatch(
             tokens,
@@ -70,8 +72,30 @@ class Particles:
             torch.ones_like(inputs),
             wide_zeros(tokens.shape, tokens.device),
         )
-        encoded = model.encode(batch, self.model_state)
-        return model.next_token(encoded, self.log_w)
+        return replace(self, read=model.encode(batch, self.model_state))
+
+    def next_token(self, model: Predicts[P]) -> Tensor:
+        """Predict the next token of each text from its weighted latents.
+
+        Args:
+            model: A left-to-right latent LM that predicts, and has read ``ahead``.
+
+        Returns:
+            Log-probabilities in nats, (B, number of words).
+        """
+        return model.next_token(cast(P, self.read), self.log_w)
+
+    def encoded(self, model: LM[P], piece: TokenBatch, after: State | None) -> P:
+        """Encode a piece that follows given latents; what was read ahead is not again.
+
+        Args:
+            model: A left-to-right latent LM.
+            piece: The tokens that follow, one if it has read ``ahead``.
+            after: ``model_state``, or a choice of its latents.
+        """
+        if self.read is None:
+            return model.encode(piece, after)
+        return encode_again(model, cast(P, self.read), piece, after)
 
 
 def encode(
@@ -81,6 +105,18 @@ def encode(
     if isinstance(proposal, LeftToRight) and batch.targets.shape[1] > PIECE:
         return None
     return model.encode(batch), proposal.encode(batch)
+
+
+def encode_again(
+    who: LeftToRight[TokenBatch, EncodedT, Latents, State],
+    encoded: EncodedT,
+    batch: TokenBatch,
+    after: State | None,
+) -> EncodedT:
+    """Encode pieces again for p or q, which read them only if they must."""
+    if isinstance(who, ReadsOnce):
+        return cast(EncodedT, who.encode_again(encoded, batch, after))
+    return who.encode(batch, after)
 
 
 def as_particles(texts: Weighted) -> Particles:

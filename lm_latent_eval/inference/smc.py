@@ -127,7 +127,7 @@ class ParticleFilter:
             streams = Streams(
                 keys, self.num_samples, starts=here, device=piece.inputs.device
             )
-            p = model.encode(token, particles.model_state)
+            p = particles.encoded(model, token, particles.model_state)
             if ahead is None:
                 q = proposal.encode(token, particles.proposal_state)
             else:

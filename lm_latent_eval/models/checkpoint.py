@@ -94,7 +94,7 @@ class Checkpoint:
         )
 
 
-def load(
+def load_checkpoint(
     path: str | Path,
     *,
     expected: str | None = None,

@@ -9,15 +9,16 @@ and table that takes a latent LM takes these models beside it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened
-from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
+from lm_latent_eval.devices import widened
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
@@ -89,7 +90,7 @@ class Encoded:
 
 
 class RecurrentLM(Pretrained, ABC):
-    """p(x) of a stack of recurrent layers; its own proposal, since z is always ()."""
+    """p(x) of a stack of recurrent layers; z is always ()."""
 
     cell: ClassVar[Any]
     """What builds a layer of its sizes."""
@@ -97,8 +98,6 @@ class RecurrentLM(Pretrained, ABC):
     main_input_name = "inputs"
     estimators = ("exact", "is", "beam")
     """What estimates its likelihoods, the default first."""
-    name = "none"
-    """Of the proposal that it is."""
     proposal_names = ("none",)
     """What ``proposal`` can return."""
     config: RecurrentConfig
@@ -139,6 +138,12 @@ class RecurrentLM(Pretrained, ABC):
         hidden, carry = self.rnn(self.embeddings(known), batch.length, after)
         return Encoded(batch, hidden, carry)
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: Carry | None
+    ) -> Encoded:
+        """Return what was read, with the targets that it now has."""
+        return replace(encoded, batch=batch)
+
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
         """Return log p(x) in nats, once for each of K empty latents, (B, K)."""
         batch = encoded.batch
@@ -160,20 +165,6 @@ class RecurrentLM(Pretrained, ABC):
         total = (log_p + cost).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, latents.shape[1])
 
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Tensor]:
-        """Draw the empty latent K times, with log q = 0."""
-        zeros = wide_zeros((len(encoded.hidden), num_samples), encoded.hidden.device)
-        return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
-
-    def beam(
-        self, encoded: Encoded, width: int, log_q: Tensor | None = None
-    ) -> Beam[Tensor]:
-        """Return the one latent there is."""
-        zeros = wide_zeros((len(encoded.hidden), 1), encoded.hidden.device)
-        return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
-
     def advance(self, encoded: Encoded, latents: Tensor) -> Carry:
         """Return the recurrent state after the piece."""
         return encoded.carry
@@ -184,6 +175,6 @@ class RecurrentLM(Pretrained, ABC):
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 
-    def proposal(self, name: str | None = None, temperature: float = 1.0) -> Self:
-        """Return the model itself: there is nothing to propose."""
-        return self
+    def proposal(self, name: str | None = None, temperature: float = 1.0) -> NoLatents:
+        """Return the only one: there is nothing to propose."""
+        return NoLatents()

@@ -23,7 +23,7 @@ def ranks(score: Tensor) -> Tensor:
         score: Nats, ``-inf`` for what is impossible.
 
     Example:
-            >>> ranks(torch.tensor([-3.00001, -3.0, -3.1])).tolist()
+        >>> ranks(torch.tensor([-3.00001, -3.0, -3.1])).tolist()
         [-3072.0, -3072.0, -3174.0]
     """
     return (score / GRID).round()

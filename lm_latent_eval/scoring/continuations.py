@@ -156,4 +156,5 @@ class Continuations:
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is given."""
         inputs = torch.as_tensor(last, device=self.setting.model.device)
-        return particles.next_token(self.setting.model, inputs).argmax(-1)
+        model = self.setting.model
+        return particles.ahead(model, inputs).next_token(model).argmax(-1)

@@ -57,7 +57,8 @@ def _written(
         last = torch.tensor(
             [(u.ids or [reader.start])[-1] for _, u in writing], device=model.device
         )
-        log_p = particles.next_token(model, last)
+        particles = particles.ahead(model, last)
+        log_p = particles.next_token(model)
         chance = Streams(setting.keys(now, "utter"), 1, device=model.device)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):
@@ -65,25 +66,26 @@ def _written(
         for text, utterance in writing:
             if utterance.finished:
                 found.append((text.query.index, utterance.text()))
-        rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
-        if not rows:
+        if all(utterance.finished for _, utterance in writing):
             break
-        index = torch.tensor(rows, device=model.device)
-        writing = [writing[row] for row in rows]
-        added = [u.ids[-1:] for _, u in writing]
+        # The finished ones have no word to go on with, and leave the batch after it.
+        added = [[] if u.finished else u.ids[-1:] for _, u in writing]
         particles = setting.method.extend(
             model,
             setting.stepwise,
             TokenBatch.collate(
                 added,
                 [reader.price(ids) for ids in added],
-                first=last[index].tolist(),
+                first=last.tolist(),
                 spelled=setting.spelled,
                 device=model.device,
             ),
-            setting.keys([text for text, _ in writing]),
-            [len(text.context) + read for text, _ in writing],
-            particles.select(index),
+            setting.keys(now),
+            [len(text.context) + read for text in now],
+            particles,
         )
+        rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
+        particles = particles.select(torch.tensor(rows, device=model.device))
+        writing = [writing[row] for row in rows]
         read += 1
     return found

@@ -168,7 +168,9 @@ def open_model(
     if isinstance(found, type) and issubclass(found, TextModel):
         return found.open_directory(directory, dtype=dtype, device=torch.device(device))
     _parsed(options or {}, name)
-    return checkpoint.load(directory, expected=model, dtype=dtype, device=device)
+    return checkpoint.load_checkpoint(
+        directory, expected=model, dtype=dtype, device=device
+    )
 
 
 def scorer_of(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DTYPES = ("float32", "float64")
-"""Narrower types lose more in a log-likelihood than sampling does."""
+NARROW = ("float16", "bfloat16")
+"""They lose more in a log-likelihood than sampling does (docs/errors.md)."""
 BOUNDS = ("lower", "both")
 
 
@@ -153,7 +154,13 @@ def parse_dtype(value: Any) -> torch.dtype | None:
         return None
     import torch
 
-    name = one_of("dtype", str(value).removeprefix("torch."), DTYPES)
+    name = str(value).removeprefix("torch.")
+    if name in NARROW:
+        raise ValueError(
+            f"dtype={name}: its rounding moves log-likelihoods by hundredths of a nat, "
+            "more than draws do: give float32, or leave dtype out"
+        )
+    name = one_of("dtype", name, DTYPES)
     return {"float32": torch.float32, "float64": torch.float64}[name]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval import manifest
 from lm_latent_eval.latent import Mass, SentenceModel
-from lm_latent_eval.models.checkpoint import Checkpoint, load
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.proposals import RANGES
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned, dumps, grouped, spaced
 from lm_latent_eval.scoring.decoding import GenerationOptions
@@ -66,7 +66,7 @@ def _tune(
     budget: FitBudget,
     device: torch.device | str,
 ) -> tuple[Checkpoint, str, Fit]:
-    checkpoint = load(directory, device=device)
+    checkpoint = load_checkpoint(directory, device=device)
     model = checkpoint.model
     name = model.proposal(proposal).name
     if not model.strengths(name):

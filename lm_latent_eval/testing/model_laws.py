@@ -238,7 +238,7 @@ def _predicted(case: Case, text: list[int]) -> Tensor:
         state = case.model.advance(encoded, latents)
     here = Particles(state, state, log_w, log_w, log_w.long())
     last = torch.tensor([[START, *text][-1]], device=case.device)
-    return here.next_token(case.model, last)[0]
+    return here.ahead(case.model, last).next_token(case.model)[0]
 
 
 # -- of proposals --------------------------------------------------------------------
@@ -413,7 +413,8 @@ def numbers_of(case: Case, name: str) -> list[Tensor]:
         read = draw.extend(model, proposal, piece, ids, [0] * len(texts), begin)
         found.append(read.log_w)
         if model.mass is not Mass.UNNORMALISED:
-            found.append(read.next_token(model, piece.targets[:, -1]))
+            ahead = read.ahead(model, piece.targets[:, -1])
+            found.append(ahead.next_token(model))
     return [tensor.cpu() for tensor in found]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.entitynlm import convert
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.entitynlm.chain import Chains
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -56,7 +56,7 @@ def test_a_converted_model_scores_as_the_original(tmp_path, name, words, capsys)
         f"wrote {output}: 20 words to utter; "
         "proposals: adapted, peeking, nonpeeking, prior\n"
     )
-    checkpoint = load(output, expected="entitynlm")
+    checkpoint = load_checkpoint(output, expected="entitynlm")
     model, config = checkpoint.model, checkpoint.model.config
     assert config.tie_weights == (name == "B")
     assert config.num_unknown_types == 3
@@ -83,7 +83,7 @@ def test_a_converted_model_scores_as_the_original(tmp_path, name, words, capsys)
 
 def test_sentences_are_lines(tmp_path):
     convert(write_directory(tmp_path / "p", archive("A")), tmp_path / "out")
-    tokenizer = load(tmp_path / "out").tokenizer
+    tokenizer = load_checkpoint(tmp_path / "out").tokenizer
     wanted = [4, 5, END, START, 1, 6]
     for text in ("w4 w5\nw99 w6", "w4  w5 \n\n w99 w6", "w4 w5 \n @@START@@ w99 w6"):
         assert tokenizer(text).ids == wanted

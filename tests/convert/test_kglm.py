@@ -13,7 +13,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.convert.originals.kglm import read_aliases, split_alias
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
@@ -87,7 +87,7 @@ def test_a_proposal_reads_what_its_reader_did(tmp_path, which):
         proposals=[write_tar(tmp_path / "q.tar.gz", contents)],
         **knowledge(tmp_path),
     )
-    model = load(tmp_path / "out").model
+    model = load_checkpoint(tmp_path / "out").model
     assert model.config.proposals == [which]
     assert model.proposal_names == ["adapted", which, "prior"]
 
@@ -110,7 +110,7 @@ def test_special_words_may_stand_anywhere(golden, tmp_path):
     contents = files(config, weights | moved, vocabulary | {"tokens": tokens})
     archive = write_directory(tmp_path / "a", contents)
     convert(archive, tmp_path / "out", **knowledge(tmp_path))
-    ours, before = load(tmp_path / "out"), golden("A")
+    ours, before = load_checkpoint(tmp_path / "out"), golden("A")
     assert [ours.tokenizer.word(i) for i in range(4)] == SPECIAL
     for case in reference.numbers()["cases"]:
         if case["model"] != "A":
@@ -205,7 +205,10 @@ def test_files_that_the_archive_names_are_found(tmp_path, monkeypatch):
     named.write_bytes(pickle.dumps(json.loads(aliases.read_text())))
     convert(archive, tmp_path / "out")
     convert(output=tmp_path / "same", **arguments)
-    assert load(tmp_path / "out").digest == load(tmp_path / "same").digest
+    assert (
+        load_checkpoint(tmp_path / "out").digest
+        == load_checkpoint(tmp_path / "same").digest
+    )
 
 
 def test_a_final_newline_may_be_missing_or_not(golden, tmp_path):
@@ -216,7 +219,7 @@ def test_a_final_newline_may_be_missing_or_not(golden, tmp_path):
             contents = contents | {name: contents[name] + b"\n"}
     archive = write_tar(tmp_path / "a", contents)
     convert(archive, tmp_path / "out", **knowledge(tmp_path))
-    ours = load(tmp_path / "out")
+    ours = load_checkpoint(tmp_path / "out")
     assert ours.tokenizer.tokenizer.get_vocab() == (
         golden("B").tokenizer.tokenizer.get_vocab()
     )

@@ -15,7 +15,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.convert.originals.kglm import read_aliases, read_edges
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from tests.allennlp_archive import files, write_directory, write_tar
 from tests.kglm_archives import golden_archive, knowledge
 from tests.memory_limit import at_most
@@ -338,7 +338,7 @@ def test_an_archive_may_hold_more_and_begin_with_a_dot(tmp_path):
     more = {"./training_config.json": b"{", "./fta/x": b"", "./log/train/a.txt": b""}
     archive = write_tar(tmp_path / "a.tar", contents | more)
     convert(archive, tmp_path / "out", **knowledge(tmp_path))
-    assert load(tmp_path / "out").model.config.hidden_size == 9
+    assert load_checkpoint(tmp_path / "out").model.config.hidden_size == 9
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08cut"])

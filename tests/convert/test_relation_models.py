@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.state import Everything
 from lm_latent_eval.text.batch import TokenBatch
@@ -88,7 +88,7 @@ def test_a_converted_model_is_the_original(name, kind, tmp_path, capsys):
     assert main(write(tmp_path, name, kind)) == 0
     shown = capsys.readouterr().out
     assert "sub-normalised" in shown and "topics with" in shown
-    found = load(tmp_path / "out")
+    found = load_checkpoint(tmp_path / "out")
     wanted = opened(name, kind)
     state = found.model.state_dict()
     for key, tensor in wanted.state_dict().items():

@@ -16,7 +16,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.convert.originals.refused import OriginalError
 from lm_latent_eval.convert.rnng import convert, read
 from lm_latent_eval.models import MODELS
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.text.words import SPECIAL_WORDS
 from tests.convert.test_torch_files import FORMS, text
 from tests.memory_limit import at_most
@@ -108,7 +108,7 @@ def test_a_checkpoint_keeps_every_number(
     more = [] if ends == "eos" else ["--no-sentence-ends"]
     assert main(["convert", "rnng", *arguments, *more]) == 0
 
-    ours = load(tmp_path / "out", expected="rnng", dtype=torch.float64)
+    ours = load_checkpoint(tmp_path / "out", expected="rnng", dtype=torch.float64)
     assert ours.tokenizer("w3 new w0").ids == [7, 1, 4]
     wanted = reference.model("B", ends)
     assert ours.model.config.sentence_ends == wanted.config.sentence_ends

@@ -11,6 +11,7 @@ def test_estimators_stand_alone():
         "assert not {'lm_eval', 'evaluate', 'transformers'} & set(sys.modules); "
         "assert 'arviz_stats' not in sys.modules, 'imported on first use only'; "
         "ours = {name for name in sys.modules if name.startswith('lm_latent_eval.')}; "
-        "assert all(name.split('.')[1] == 'estimators' for name in ours), ours"
+        "rooms = {name.split('.')[1] for name in ours}; "
+        "assert rooms == {'estimators', 'devices'}, rooms"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

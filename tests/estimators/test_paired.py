@@ -61,6 +61,8 @@ def test_one_text_says_nothing_of_others():
 
 
 def test_two_texts_or_questions_have_an_error():
+    low, high = compared([-2.0, -0.5], [0.5, 2.0]).interval
+    assert low < -1 < high
     assert compared([-1.0, -3.0], [10, 10]).texts_stderr == pytest.approx(0.1)
     a, b = torch.tensor([True, False]), torch.tensor([True, True])
     assert PairedAccuracy.of(a, b).stderr == pytest.approx(0.5)

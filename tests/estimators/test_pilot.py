@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.estimators import (
     certified_log_likelihood,
+    enough_samples,
     log_evidence,
     required_num_samples,
     sample_size_curve,
@@ -186,3 +187,13 @@ def test_limits_are_limits(minimum, maximum):
 def test_pilot_weights_are_checked():
     with pytest.raises(ValueError, match=r"log_w\[1\] is nan"):
         required_num_samples(torch.tensor([0.0, math.nan]), 0.1, maximum=5)
+
+
+@pytest.mark.parametrize("draws", [0.0, 0.1, math.inf])
+@pytest.mark.parametrize("texts", [0.0, 0.2, math.inf])
+def test_errors_must_be_known(draws, texts):
+    if (draws, texts) == (0.1, 0.2):
+        assert enough_samples(100, draws, texts) == 625
+        return
+    with pytest.raises(ValueError, match=f"finite; got {draws}, {texts}"):
+        enough_samples(100, draws, texts)

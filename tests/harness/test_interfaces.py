@@ -96,7 +96,8 @@ def test_a_class_that_is_not_the_directory_s_is_refused(tiny):
 
 def test_what_is_wrong_is_said_before_anything_is_loaded(tiny, monkeypatch):
     monkeypatch.setattr(
-        "lm_latent_eval.models.checkpoint.load", lambda *_, **__: pytest.fail("loaded")
+        "lm_latent_eval.models.checkpoint.load_checkpoint",
+        lambda *_, **__: pytest.fail("loaded"),
     )
     with pytest.raises(ValueError, match="'samples' is not an argument of latent_kglm"):
         Latent(pretrained=tiny, samples=3)
@@ -127,7 +128,7 @@ def test_python_opens_it_too(counts):
     with pytest.raises(ValueError, match="a Counts scores strings its own way"):
         _ = model.checkpoint
     with pytest.raises(ValueError, match=r"is for .*:Counts, which scores strings"):
-        checkpoint.load(counts["pretrained"], expected=counts["model"])
+        checkpoint.load_checkpoint(counts["pretrained"], expected=counts["model"])
 
 
 def test_a_type_that_nobody_has_lists_those_there_are(counts):

@@ -68,7 +68,7 @@ def write(name: str, directory: Path) -> Path:
 
 def number(directory: Path) -> float:
     """Return log p of a text with an unknown word, of fixed draws."""
-    model = LatentModel(checkpoint.load(directory))
+    model = LatentModel(checkpoint.load_checkpoint(directory))
     closed = model.checkpoint.orthography is None
     unknown = "" if closed else " zebra"
     [estimate] = model.log_likelihood([TEXT + unknown], num_samples=3)
@@ -137,12 +137,12 @@ def test_no_lost_and_no_foreign_file_moves_a_number(copy):
         content = path.read_bytes()
         path.unlink()
         with pytest.raises(CheckpointError, match=rf"{path.name} is missing"):
-            checkpoint.load(copy)
+            checkpoint.load_checkpoint(copy)
         path.write_bytes(content)
     for name in ("spelling.safetensors", "spacing.json"):
         (copy / name).unlink()
     with pytest.raises(CheckpointError, match=r"spacing\.json is missing, though man"):
-        checkpoint.load(copy)
+        checkpoint.load_checkpoint(copy)
     manifest.write(copy)
     before = number(copy)
     tiny_checkpoint.orthography().save(copy)
@@ -150,7 +150,7 @@ def test_no_lost_and_no_foreign_file_moves_a_number(copy):
         CheckpointError,
         match=rf"spacing\.json .* does not list it; .*`lm-latent-eval seal {copy}`",
     ):
-        checkpoint.load(copy)
+        checkpoint.load_checkpoint(copy)
     manifest.write(copy)
     assert number(copy) != before, "premise: they matter"
 
@@ -231,7 +231,7 @@ def test_a_value_out_of_range_is_named(copy):
         path.write_text(json.dumps(config | {name: value}))
         manifest.write(copy)
         with pytest.raises(CheckpointError, match=message):
-            checkpoint.load(copy)
+            checkpoint.load_checkpoint(copy)
     with pytest.raises(ValueError, match="cutoff is True"):
         KGLMConfig(cutoff=True)
 
@@ -257,13 +257,13 @@ def test_weights_of_another_type_are_refused(copy, file, every, dtype):
         assert number(copy) < 0, "premise: another type will do, for all of them"
         return
     with pytest.raises(CheckpointError, match=rf"{path}.*'\S+' is {dtype}[,;]"):
-        checkpoint.load(copy)
+        checkpoint.load_checkpoint(copy)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float8_e5m2, torch.complex128])
 def test_types_that_nobody_computes_in(kglm, dtype):
     with pytest.raises(ValueError, match=rf"dtype={dtype}: expected one of float16"):
-        checkpoint.load(kglm, dtype=dtype)
+        checkpoint.load_checkpoint(kglm, dtype=dtype)
     with pytest.raises(ValueError, match=r"dtype='\w+': expected one of float32"):
         lm_latent_eval.load(kglm, dtype=dtype)
 
@@ -283,7 +283,7 @@ def test_rows_of_white_space_are_of_their_kind(copy):
         path.write_text(json.dumps([*rows, row]))
         manifest.write(copy)
         with pytest.raises(CheckpointError, match=r"spacing\.json is not a readable"):
-            checkpoint.load(copy)
+            checkpoint.load_checkpoint(copy)
 
 
 def test_sizes_of_spelling_are_of_their_kind(copy):
@@ -301,7 +301,7 @@ def test_sizes_of_spelling_are_of_their_kind(copy):
         save_file(weights | there, path, {"shape": json.dumps(here)})
         manifest.write(copy)
         with pytest.raises(CheckpointError, match="not a readable spelling model"):
-            checkpoint.load(copy)
+            checkpoint.load_checkpoint(copy)
 
 
 PADDING = {
@@ -334,7 +334,7 @@ def test_a_vocabulary_cuts_and_numbers_words_as_ours_do(copy, name, value):
     path.write_text(json.dumps(content))
     manifest.write(copy)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
-        checkpoint.load(copy)
+        checkpoint.load_checkpoint(copy)
 
 
 @pytest.mark.parametrize("file", ["config.json", "spacing.json"])
@@ -342,4 +342,4 @@ def test_a_file_that_is_nested_without_end_is_named(copy, file):
     (copy / file).write_text("[" * 100_000)
     manifest.write(copy)
     with pytest.raises(CheckpointError, match=rf"{file} .*nested too deeply"):
-        checkpoint.load(copy)
+        checkpoint.load_checkpoint(copy)

@@ -22,7 +22,7 @@ from lm_latent_eval.models import MODELS as REGISTERED
 from lm_latent_eval.models import checkpoint, known_types, model_class
 from lm_latent_eval.models.checkpoint import (
     CheckpointError,
-    load,
+    load_checkpoint,
     load_tokenizer,
     save,
     seal,
@@ -90,7 +90,7 @@ def edit_weights(directory: Path, change) -> None:
 def test_a_saved_model_is_the_same(saved):
     name, directory = saved
     assert {path.name for path in directory.iterdir()} == FILES[name]
-    loaded = load(directory, expected=name)
+    loaded = load_checkpoint(directory, expected=name)
     assert loaded.name == name
     assert isinstance(loaded.model, model_class(name))
     assert not loaded.model.training
@@ -102,7 +102,7 @@ def test_a_saved_model_is_the_same(saved):
 
 def test_a_type_to_compute_in(saved):
     name, directory = saved
-    single = load(directory, dtype=torch.float32).model
+    single = load_checkpoint(directory, dtype=torch.float32).model
     assert {p.dtype for p in single.parameters()} == {torch.float32}
     ours, wanted = log_p(single), log_p(MODELS[name]())
     torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-4)
@@ -111,7 +111,7 @@ def test_a_type_to_compute_in(saved):
 
 def test_a_graph_travels_with_its_model(tmp_path):
     write("kglm", tmp_path)
-    graph, wanted = load(tmp_path).model.knowledge, tiny_models.full_graph()
+    graph, wanted = load_checkpoint(tmp_path).model.knowledge, tiny_models.full_graph()
     assert list(graph.node_names) == list(wanted.node_names)
     assert torch.equal(everything(graph.edge_key), wanted.edge_key)
     assert torch.equal(everything(graph.aliases), wanted.aliases)
@@ -142,7 +142,7 @@ def test_the_library_way_with_a_vocabulary_is_a_checkpoint(tmp_path, name):
     model.save_pretrained(tmp_path)
     tiny_models.tokenizer().save(tmp_path)
     sealed = seal(tmp_path)
-    loaded = load(tmp_path)
+    loaded = load_checkpoint(tmp_path)
     assert loaded.digest == sealed.digest
     assert torch.equal(log_p(loaded.model), log_p(model))
 
@@ -150,19 +150,19 @@ def test_the_library_way_with_a_vocabulary_is_a_checkpoint(tmp_path, name):
 def test_saving_again_replaces(saved):
     name, directory = saved
     write(name, directory, seed=1)
-    loaded = log_p(load(directory).model)
+    loaded = log_p(load_checkpoint(directory).model)
     assert torch.equal(loaded, log_p(MODELS[name](1)))
     assert not torch.equal(loaded, log_p(MODELS[name]()))
 
 
 def test_the_digest_is_of_what_scores_depend_on(saved):
     name, directory = saved
-    first = load(directory).digest
+    first = load_checkpoint(directory).digest
     assert len(first) == 16
-    assert load(directory).digest == first
+    assert load_checkpoint(directory).digest == first
 
     (directory / "notes.txt").write_text("no score depends on this")
-    assert load(directory).digest == first
+    assert load_checkpoint(directory).digest == first
 
     def nudge(weights):
         next(iter(weights.values())).view(-1)[0] += 1e-12
@@ -171,10 +171,10 @@ def test_the_digest_is_of_what_scores_depend_on(saved):
     second = seal(directory).digest
     edit_config(directory, num_unknown_types=8)
     third = seal(directory).digest
-    assert load(directory).digest == third
+    assert load_checkpoint(directory).digest == third
     assert len({first, second, third}) == 3
     write(name, directory)
-    assert load(directory).digest == first
+    assert load_checkpoint(directory).digest == first
 
 
 # -- whose memory weights are in -----------------------------------------------------
@@ -202,14 +202,14 @@ def test_where_a_file_has_its_weights_moves_no_number(published, spaces):
     name, directory = published
     lengthen_header(directory / "model.safetensors", spaces)
     manifest.write(directory)
-    for again in (load(directory).model, the_library_way(name, directory)):
+    for again in (load_checkpoint(directory).model, the_library_way(name, directory)):
         assert torch.equal(log_p(again), log_p(MODELS[name]()))
 
 
 def test_a_file_may_change_once_it_is_read(published):
     name, directory = published
     path = directory / "model.safetensors"
-    read = (load(directory).model, the_library_way(name, directory))
+    read = (load_checkpoint(directory).model, the_library_way(name, directory))
     with path.open("r+b") as file:
         file.write(b"\0" * path.stat().st_size)
     assert all(torch.equal(log_p(again), log_p(MODELS[name]())) for again in read)
@@ -248,11 +248,11 @@ def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch, name):
         "local",
         lambda path, **hub: checkpoint_local(path, cache_dir=cache, **hub),
     )
-    assert torch.equal(log_p(load("who/model").model), log_p(model))
-    pinned = load("who/model", revision=commit)
+    assert torch.equal(log_p(load_checkpoint("who/model").model), log_p(model))
+    pinned = load_checkpoint("who/model", revision=commit)
     assert pinned.directory == snapshot
     with pytest.raises(CheckpointError, match="not a repository that the hub serves"):
-        load("who/model", revision="1" * 40)
+        load_checkpoint("who/model", revision="1" * 40)
 
     (snapshot / TOKENIZER).resolve().write_text("{}")
     with pytest.raises(ManifestError, match=r"tokenizer\.json has 2 bytes, but"):
@@ -264,9 +264,9 @@ def test_saving_without_spelling_leaves_none_of_another(tmp_path):
     tiny_checkpoint.write(
         tmp_path, tiny_checkpoint.lstm(), tiny_checkpoint.orthography()
     )
-    assert load(tmp_path).orthography is not None, "premise"
+    assert load_checkpoint(tmp_path).orthography is not None, "premise"
     tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm())
-    assert load(tmp_path).orthography is None
+    assert load_checkpoint(tmp_path).orthography is None
 
 
 # -- what is refused ----------------------------------------------------------------
@@ -281,7 +281,7 @@ def refused(directory, message: str, **options) -> None:
 
 def refused_as_it_is(directory, message: str, **options) -> None:
     with pytest.raises(CheckpointError, match=message):
-        load(directory, **options)
+        load_checkpoint(directory, **options)
 
 
 def test_no_such_directory(tmp_path):
@@ -352,7 +352,7 @@ def test_auto_classes_know_every_model_that_has_a_name():
 
 def test_only_repositories_have_revisions(saved):
     with pytest.raises(CheckpointError, match="revision=v1: "):
-        load(saved[1], revision="v1")
+        load_checkpoint(saved[1], revision="v1")
 
 
 def test_weights_are_as_readable_as_any_file(saved, tmp_path):
@@ -480,7 +480,7 @@ def test_no_such_model_lists_its_neighbours():
 def test_every_reader_holds_a_directory_against_its_manifest(saved):
     edit_config(saved[1], num_unknown_types=8)
     message = r"config\.json has \d+ bytes, but \d+ by .*`lm-latent-eval seal "
-    for read in (load, load_tokenizer, lm_latent_eval.load, read_vocabulary):
+    for read in (load_checkpoint, load_tokenizer, lm_latent_eval.load, read_vocabulary):
         with pytest.raises(ValueError, match=message):
             read(saved[1])
     with pytest.raises(ManifestError, match=message):
@@ -496,7 +496,7 @@ def test_a_change_by_hand_is_accepted_by_sealing(saved, capsys):
     remedy = f"accept it as it is by `lm-latent-eval seal {directory}`"
     assert remedy in capsys.readouterr().err
     assert main(["seal", str(directory)]) == 0
-    loaded = load(directory)
+    loaded = load_checkpoint(directory)
     assert capsys.readouterr().out == (
         f"sealed {directory}: a {name} model, checkpoint {loaded.digest}\n"
     )
@@ -509,7 +509,7 @@ def test_spelling_that_is_trained_later_belongs_to_it(tmp_path, capsys):
     data = ["--data", str(tmp_path / "text.txt")]
     assert main(["train", "spelling", str(folder), *data]) == 0
     assert f"wrote spelling and spacing into {folder}" in capsys.readouterr().out
-    assert load(folder).orthography is not None
+    assert load_checkpoint(folder).orthography is not None
 
 
 def test_what_does_not_load_is_not_sealed(saved, capsys):
@@ -544,7 +544,7 @@ def test_a_graph_is_sealed_if_all_of_it_holds_together(tmp_path, column, bad, me
     columns[column].view(-1)[12_345] = bad
     save_file(columns, path, {"format": CHECKED})
     manifest.write(tmp_path)
-    loaded = load(tmp_path)
+    loaded = load_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=message):
         seal(tmp_path)
     with pytest.raises(GraphError, match=message):
@@ -553,4 +553,4 @@ def test_a_graph_is_sealed_if_all_of_it_holds_together(tmp_path, column, bad, me
 
 def test_the_demonstration_has_its_manifest():
     """The digest that results with it name, whatever else changes."""
-    assert load(CHECKPOINT).digest == "984ed574e214403e"
+    assert load_checkpoint(CHECKPOINT).digest == "984ed574e214403e"

@@ -12,7 +12,7 @@ import torch
 from lm_latent_eval import manifest
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models import tuning
-from lm_latent_eval.models.checkpoint import CheckpointError, load
+from lm_latent_eval.models.checkpoint import CheckpointError, load_checkpoint
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.tuning import (
     Tuned,
@@ -158,7 +158,7 @@ def checkpoint(tmp_path) -> Path:
 
 
 def test_a_tuned_checkpoint_is_one_and_says_so(checkpoint):
-    loaded = load(checkpoint)
+    loaded = load_checkpoint(checkpoint)
     assert loaded.model.tuned == TUNED
     assert loaded.model.strengths("smoothing") == TUNED["smoothing"].strengths
     assert loaded.model.strengths("adapted") == {"scores": 1.0, "look_ahead": 1.0}
@@ -170,13 +170,13 @@ def test_a_tuned_checkpoint_is_one_and_says_so(checkpoint):
 
 
 def test_saving_writes_the_tuning_and_removes_an_old_one(checkpoint, tmp_path):
-    loaded = load(checkpoint)
+    loaded = load_checkpoint(checkpoint)
     loaded.model.save_pretrained(tmp_path / "copy")
     assert KGLM.from_pretrained(tmp_path / "copy").tuned == TUNED
     loaded.model.tuned = {}
     tiny_checkpoint.write(checkpoint, loaded.model, loaded.orthography)
     assert not (checkpoint / tuning.FILE_NAME).exists()
-    assert load(checkpoint).digest != loaded.digest
+    assert load_checkpoint(checkpoint).digest != loaded.digest
 
 
 WRONG = {
@@ -215,6 +215,6 @@ def test_a_tuning_of_something_else_is_refused(checkpoint, what):
     path.write_text(json.dumps(content))
     manifest.write(checkpoint)
     with pytest.raises(CheckpointError, match=f"(?s)tuning.json does not .*{message}"):
-        load(checkpoint)
+        load_checkpoint(checkpoint)
     with pytest.raises(ValueError, match=r"tuning\.json does not say how"):
         KGLM.from_pretrained(checkpoint)

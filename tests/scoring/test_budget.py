@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.scoring.budget import SHORT, Auto, Fixed
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
@@ -122,7 +122,7 @@ def test_filters_can_be_divided_and_tell_their_error(number):
 
 @pytest.fixture(scope="module")
 def checkpoint(kglm_directory):
-    return load(kglm_directory, device="cpu")
+    return load_checkpoint(kglm_directory, device="cpu")
 
 
 def scored(checkpoint, texts, batch_size=None, **options):

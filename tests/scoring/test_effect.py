@@ -8,7 +8,7 @@ import pytest
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.scoring import effect
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.text.batch import TokenBatch
@@ -33,7 +33,7 @@ def told(caplog):
 
 
 def test_draws_of_an_exact_model(told, lstm_directory):
-    lstm = load(lstm_directory)
+    lstm = load_checkpoint(lstm_directory)
     options = {"num_samples": 9, "temperature": 2, "unk": "closed"}
     [said] = told(lstm, options)
     assert said.startswith("num_samples, temperature: no effect on likelihoods")
@@ -42,7 +42,7 @@ def test_draws_of_an_exact_model(told, lstm_directory):
 
 
 def test_beams_and_bounds(told):
-    kglm = load(CHECKPOINT)
+    kglm = load_checkpoint(CHECKPOINT)
     beam = {"estimator": "beam", "num_samples": 3}
     seed, temperature = told(kglm, beam | {"seed": 1, "temperature": 2})
     assert seed.startswith("seed: ") and temperature.startswith("temperature: ")

@@ -15,7 +15,7 @@ import pytest
 from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.tuning import FILE_NAME, Tuned
 from lm_latent_eval.scoring import tuning
 from lm_latent_eval.scoring.files import read_record, score_file
@@ -74,7 +74,7 @@ def test_it_writes_the_choice_and_the_curve_and_nothing_else(checkpoint):
     assert record["strengths"] == found.strengths
     assert len(record["texts"]) == len(TEXTS)
     assert len(record["history"]["curve"]) == BUDGET.rounds + 1
-    assert load(checkpoint).model.strengths("smoothing") == found.strengths
+    assert load_checkpoint(checkpoint).model.strengths("smoothing") == found.strengths
 
 
 def test_it_is_a_function_of_its_input(checkpoint, original, tmp_path):
@@ -108,7 +108,9 @@ def test_texts_of_the_model_are_drawn_from_p(checkpoint, monkeypatch):
     """Of one word, against the sum over all latents."""
     monkeypatch.setattr(tuning, "LONGEST", 1)
     number = 600
-    texts = tuning.written(load(checkpoint), FitBudget(sleep=number, num_samples=20))
+    texts = tuning.written(
+        load_checkpoint(checkpoint), FitBudget(sleep=number, num_samples=20)
+    )
     found = Counter(tuple(tiny_checkpoint.ids(*text.split())) for text in texts)
     truth = tiny_checkpoint.Truth(tiny_checkpoint.kglm(), penalized=False)
     words = {(): [END]} | {
@@ -128,7 +130,7 @@ def test_a_model_tunes_without_any_text(checkpoint, tmp_path, monkeypatch):
     budget = FitBudget(sleep=12, num_samples=30, rounds=2)
     _, name, found = tune(checkpoint, [], proposal="smoothing", budget=budget)
     assert (name, found.better, found.num_texts) == ("smoothing", True, 12)
-    loaded = load(checkpoint)
+    loaded = load_checkpoint(checkpoint)
     assert loaded.model.tuned["smoothing"].texts == []
     assert loaded.model.tuned["smoothing"].history["budget"]["sleep"] == 12
     scorer = Scorer(loaded, ScoringOptions("is", 5, "smoothing"), quiet=True)
@@ -144,7 +146,7 @@ def test_own_texts_stand_beside_those_given(checkpoint, monkeypatch):
     budget = replace(BUDGET, sleep=3)
     _, _, found = tune(checkpoint, TEXTS, proposal="smoothing", budget=budget)
     assert found.num_texts == len(TEXTS) + 3
-    tuned = load(checkpoint).model.tuned["smoothing"]
+    tuned = load_checkpoint(checkpoint).model.tuned["smoothing"]
     assert len(tuned.texts) == len(TEXTS)
 
 
@@ -175,7 +177,7 @@ def test_an_interruption_leaves_it_as_it_was(checkpoint, where, monkeypatch, cap
     monkeypatch.undo()
     assert files(checkpoint) == before
     assert f"interrupted; {checkpoint} is as it was" in capsys.readouterr().err
-    assert load(checkpoint).model.tuned == {}
+    assert load_checkpoint(checkpoint).model.tuned == {}
 
 
 def test_another_writer_is_noticed(checkpoint, monkeypatch):
@@ -226,7 +228,7 @@ def test_bad_input_is_refused(checkpoint, tmp_path, capsys):
         tune(checkpoint, [])
     assert main(["tune", str(checkpoint)]) == 2
     assert "--data FILE, or --sleep N" in capsys.readouterr().err
-    assert load(checkpoint).model.tuned == {}
+    assert load_checkpoint(checkpoint).model.tuned == {}
 
 
 # -- provenance -----------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_bad_input_is_refused(checkpoint, tmp_path, capsys):
 
 def test_scoring_a_text_that_was_tuned_on_is_found_out(checkpoint, tmp_path, caplog):
     tuned(checkpoint)
-    loaded = load(checkpoint)
+    loaded = load_checkpoint(checkpoint)
     texts = [TEXTS[1], "Ada saw the fox."]
     for proposal, warned in (("smoothing", True), ("adapted", False)):
         scorer = Scorer(loaded, ScoringOptions("is", 5, proposal), quiet=True)

@@ -9,7 +9,7 @@ import torch
 from filelock import FileLock
 
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
-from lm_latent_eval.models.checkpoint import load, save
+from lm_latent_eval.models.checkpoint import load_checkpoint, save
 from lm_latent_eval.resuming.one_writer import LOCK_FILE
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.whole_texts import WholeTexts
@@ -28,7 +28,7 @@ TEMPERATURES = (1.0, 2.0)
 
 @pytest.fixture(scope="module")
 def checkpoint(kglm_directory):
-    return load(kglm_directory)
+    return load_checkpoint(kglm_directory)
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_two_runs_do_not_write_at_once(checkpoint, data, tmp_path):
 
 @pytest.mark.parametrize("text", ["the fox .\nthe <unk> fox .\n"])
 def test_what_cannot_be_scored_claims_no_folder(spelled_directory, tmp_path, text):
-    checkpoint, data = load(spelled_directory), tmp_path / "texts.txt"
+    checkpoint, data = load_checkpoint(spelled_directory), tmp_path / "texts.txt"
     data.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"text/1 .*literal <unk>"):
         study(checkpoint, data, tmp_path / "study").run()
@@ -203,7 +203,7 @@ def test_sentences_are_estimated_one_by_one(tmp_path):
     rnng = reference.tiny(vocab_size=tiny_checkpoint.tokenizer().vocab_size)
     folder = tmp_path / "rnng"
     save(rnng, tiny_checkpoint.tokenizer(), folder, rnng.state_dict())
-    checkpoint = load(folder)
+    checkpoint = load_checkpoint(folder)
     data = tmp_path / "texts.txt"
     texts = ["The fox saw the fox. The fox saw.", "The fox."]
     data.write_text("\n".join(texts), encoding="utf-8")
@@ -216,7 +216,7 @@ def test_sentences_are_estimated_one_by_one(tmp_path):
 
 
 def test_models_without_latents_have_nothing_to_study(lstm_directory, data, tmp_path):
-    checkpoint = load(lstm_directory)
+    checkpoint = load_checkpoint(lstm_directory)
     plan = StudyPlan(("none",), ())
     with pytest.raises(ValueError, match="no latents"):
         Study(checkpoint, data, plan, tmp_path / "study", quiet=True).run()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.training import train_kglm
 from lm_latent_eval.models.lstm.training import train_lstm
 from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options
@@ -341,7 +341,7 @@ def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch):
 
     names = {path.name for path in (tmp_path / "cut").iterdir()}
     assert {name for name in names if "train" in name or name.startswith(".")} == set()
-    loaded = load(tmp_path / "cut", expected="kglm").model
+    loaded = load_checkpoint(tmp_path / "cut", expected="kglm").model
     assert same(dict(loaded.state_dict()), dict(whole.state_dict()))
     assert loaded.tuned == resumed.tuned == whole.tuned
     assert {*whole.tuned} <= {"adapted", "smoothing"}
@@ -362,7 +362,7 @@ def test_an_lstm_learns_with_a_vocabulary_of_its_own_or_another(tmp_path):
     train_lstm(data[:30], data[30:], tmp_path / "a", size=size, options=options)
     history = trainer_history(tmp_path / "a")
     assert history[-1]["dev"]["p"] < history[0]["dev"]["p"] - 0.05
-    own = load(tmp_path / "a", expected="lstm")
+    own = load_checkpoint(tmp_path / "a", expected="lstm")
     assert own.model.config.num_unknown_types > 0
     other = tiny_models.tokenizer()
     train_lstm(
@@ -373,5 +373,5 @@ def test_an_lstm_learns_with_a_vocabulary_of_its_own_or_another(tmp_path):
         size=size,
         options=replace(options, epochs=1),
     )
-    taken = load(tmp_path / "b").tokenizer
+    taken = load_checkpoint(tmp_path / "b").tokenizer
     assert (taken.vocab_size, taken.num_words) == (other.vocab_size, other.num_words)

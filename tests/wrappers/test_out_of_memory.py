@@ -14,7 +14,7 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.score_functions import CausalLMScorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.rounding import agree
 from tests.wrappers.cot import tiny as tiny_cot
@@ -35,7 +35,7 @@ def queries(*texts, context=""):
 
 def of_tokens(network, rows, **options):
     more = {"num_samples": 4, "seed": 1, **options}
-    scorer = Tokens(network).scorer(more, batch_size=rows, quiet=True)
+    scorer = SegmentedLM(network).scorer(more, batch_size=rows, quiet=True)
     return lambda: list(scorer.score_texts(queries(*LETTERS)))
 
 

@@ -21,8 +21,7 @@ from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, words_of
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.checkpoint import load as load_checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.rnng.chart import num_trees
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 

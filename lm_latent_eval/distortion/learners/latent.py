@@ -23,8 +23,7 @@ from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.latent import Mass, SentenceModel
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.checkpoint import load as load_checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text

@@ -23,6 +23,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import widened
 from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
@@ -43,8 +44,7 @@ from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import NO_LATENT, Mass
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.checkpoint import load as load_checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.models.rnng.chart import num_trees
 from lm_latent_eval.models.rnng.modeling import RNNG
@@ -229,7 +229,8 @@ class LatentLanguage:
             here = [keys[place] for place in going.tolist()]
             starts = [t] * len(here)
             chance = Streams(here, 1, starts=starts, device=device)(0)
-            ids = self._next_ids(last, particles, chance[:, 0, _WORD_LANE].contiguous())
+            particles = particles.ahead(self._model, last)
+            ids = self._next_ids(particles, chance[:, 0, _WORD_LANE].contiguous())
             for place, token in zip(going.tolist(), ids.tolist(), strict=True):
                 drawn[place].append(token)
             (on,) = (ids != END_ID).nonzero(as_tuple=True)
@@ -245,10 +246,10 @@ class LatentLanguage:
             going, last = going[on], words[on]
         return drawn
 
-    def _next_ids(self, last: Tensor, particles: Particles, chance: Tensor) -> Tensor:
+    def _next_ids(self, particles: Particles, chance: Tensor) -> Tensor:
         """Draw the next token of each sequence by its number below one, (n,)."""
-        log_p = particles.next_token(self._model, last)[:, self._ids]
-        mass = log_p.double().exp().cumsum(-1)
+        log_p = particles.next_token(self._model)[:, self._ids]
+        mass = widened(log_p).exp().cumsum(-1)
         # The first whose distribution function exceeds the number: none of p = 0.
         found = torch.searchsorted(mass / mass[:, -1:], chance[:, None], right=True)
         return found[:, 0]

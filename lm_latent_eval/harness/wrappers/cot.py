@@ -27,7 +27,7 @@ class LatentCoT(Wrapper):
     """
 
     model_name = "cot"
-    mixes_precision = True
+    mixes_precision = ("is",)
     # Thoughts are kept beside the process that asks, and all questions have as many.
     shares_requests = False
 

@@ -50,6 +50,7 @@ class LatentMDM(Wrapper):
 
     model_name = "mdm"
     loader = MaskedLM
+    mixes_precision = ("elbo", "is")
 
 
 __all__ = ["LatentMDM", "MaskedLM"]

@@ -15,7 +15,6 @@ class LatentTokens(Wrapper):
     """
 
     model_name = "tokens"
-    mixes_precision = True
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue contexts, token by token, as ``--model hf`` does."""

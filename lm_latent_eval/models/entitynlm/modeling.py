@@ -126,6 +126,12 @@ class EntityNLM(Pretrained):
         """Read the tokens before each target and score every step of a chain."""
         return self._encode_as_p(batch, after)
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
+    ) -> Encoded:
+        """Return what was read, with the targets and the chains that it now has."""
+        return replace(encoded, batch=batch, state=after or encoded.state)
+
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
         following = encoded.follow(chains)
@@ -271,6 +277,12 @@ class EntityNLMProposal:
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the text and score every step of a chain."""
         return self.weighed(self.read(batch, after))
+
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
+    ) -> Encoded:
+        """Return what was read, after other chains."""
+        return self.model.encode_again(encoded, batch, after)
 
     def weighed(self, encoded: Encoded) -> Encoded:
         """Give what was read its strengths."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -138,6 +139,13 @@ class KGLMJoint(Pretrained):
             after,
             only_possible=self.config.only_possible,
         )
+
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
+    ) -> Encoded:
+        """Return what was read, with the targets and the walks that it now has."""
+        history = after.history if after else encoded.history
+        return replace(encoded, batch=batch, history=history)
 
     def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""

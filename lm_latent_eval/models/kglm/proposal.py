@@ -47,6 +47,12 @@ class KGLMProposal:
         """Read the text and score every decision of a walk."""
         return self.weighed(self.read(batch, after))
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
+    ) -> Encoded:
+        """Return what was read, after other walks."""
+        return self.model.encode_again(encoded, batch, after)
+
     def read(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Do what no strength changes."""
         encoded = self.model._encode(

@@ -19,6 +19,7 @@ Source: Hayashi et al. (2020), section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +96,19 @@ class LRLMJoint(RelationModel):
         state = after.on_host() if after else RelationState.begin(nothing)
         embedded = self.words.embed(batch.inputs)
         hidden, carry = self.trunk(embedded, batch.length, state.carry)
-        value = self._informed(hidden, state)
+        return self._scored(batch, self._informed(hidden, state), state, carry)
+
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
+    ) -> Encoded:
+        """Score what was read, with the targets and the readings that it now has."""
+        state = after.on_host() if after else encoded.state
+        return self._scored(batch, encoded.value, state, encoded.carry)
+
+    def _scored(
+        self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any
+    ) -> Encoded:
+        """Score all that a reading can do."""
         # By place: the first word of every text, then the second, ...
         by_place = value.transpose(0, 1).flatten(0, 1)
         log_source = widened(self.selector(by_place).log_softmax(-1))

@@ -23,6 +23,7 @@ from lm_latent_eval.models.lrlm.reading import (
     sample_readings,
 )
 from lm_latent_eval.models.lrlm.state import Everything, Readings, RelationState
+from lm_latent_eval.models.no_latents import Unmoved
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -58,19 +59,6 @@ class Summation:
     def advance(self, batch: TokenBatch, latents: Everything) -> Unmoved:
         """Return the state after the piece, which is none."""
         return Unmoved()
-
-
-@dataclass(frozen=True)
-class Unmoved:
-    """The state of what reads nothing."""
-
-    def select(self, index: Tensor) -> Unmoved:
-        """Pick texts."""
-        return self
-
-    def resample(self, index: Tensor) -> Unmoved:
-        """Pick latents of each text."""
-        return self
 
 
 @dataclass(frozen=True)

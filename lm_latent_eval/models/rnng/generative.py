@@ -119,16 +119,6 @@ class GenerativeModel(nn.Module):
         item = self.composition(stacks.item[under], stacks.item[row])
         return self._push(stacks, stacks.below[under], item)
 
-    def move(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
-        """Shift words where ``word`` is one and reduce where it is negative."""
-        (reducing,) = (word < 0).nonzero(as_tuple=True)
-        top = row[reducing]
-        under = stacks.below[top]
-        composed = self.composition(stacks.item[under], stacks.item[top])
-        item = self._word_items(word.clamp_min(0)).index_copy(0, reducing, composed)
-        base = row.index_copy(0, reducing, stacks.below[under])
-        return self._push(stacks, base, item)
-
     def _push(self, stacks: Stacks, base: Tensor, item: Tensor) -> Tensor:
         return stacks.push(base, item, self.stack(item[:, 0], stacks.state[base]))
 

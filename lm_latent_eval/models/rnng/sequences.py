@@ -3,7 +3,7 @@
 Sequences that begin alike have the same stacks, so the sequences of a batch form a
 tree of prefixes. It is walked move by move: one tensor operation serves every distinct
 prefix of one length, of all samples and all texts. The factors of a sequence are those
-along its path.
+along its path. Which stacks that makes is planned beforehand (``plans.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.rnng.generative import GenerativeModel
+from lm_latent_eval.models.rnng.plans import Plan, planned
 from lm_latent_eval.models.rnng.stacks import Stacks
-from lm_latent_eval.models.rnng.trees import NOTHING
 
 STACKS_AT_ONCE = 1 << 14
 """Stacks of one walk, at most (but for one sequence, which is never cut)."""
@@ -30,13 +30,8 @@ def score_moves(
         row: The stack each begins on, (R,).
         moves: Word ids, ``REDUCE`` or ``NOTHING``, (R, A).
     """
-    distinct, which = torch.unique(
-        torch.cat([row[:, None], moves], 1), dim=0, return_inverse=True
-    )
-    log_p = [
-        _walk(model, *stacks.compact(part[:, 0]), part[:, 1:])[0]
-        for part in distinct.split(_sequences_at_once(moves))
-    ]
+    plans, which = planned(stacks, row, moves, STACKS_AT_ONCE)
+    log_p = [_log_p(model, _walked(model, stacks, plan), plan) for plan in plans]
     return torch.cat(log_p)[which]
 
 
@@ -44,13 +39,10 @@ def follow_moves(
     model: GenerativeModel, stacks: Stacks, row: Tensor, moves: Tensor
 ) -> tuple[Stacks, Tensor]:
     """Return the stacks after sequences of moves, and the row of each, (R,)."""
-    distinct, which = torch.unique(
-        torch.cat([row[:, None], moves], 1), dim=0, return_inverse=True
-    )
+    plans, which = planned(stacks, row, moves, STACKS_AT_ONCE)
     tables, rows = [], []
-    for part in distinct.split(_sequences_at_once(moves)):
-        table, here = stacks.compact(part[:, 0])
-        table, here = table.compact(_walk(model, table, here, part[:, 1:])[1])
+    for plan in plans:
+        table, here = _walked(model, stacks, plan).compact(plan.last)
         tables.append(table)
         rows.append(here)
     joined, moved = Stacks.join(tables)
@@ -58,49 +50,24 @@ def follow_moves(
     return joined, last[which]
 
 
-def _sequences_at_once(moves: Tensor) -> int:
-    # Sequences are sorted, so those of one part share most of their beginnings.
-    return max(1, STACKS_AT_ONCE // max(1, moves.shape[1]))
+def _walked(model: GenerativeModel, stacks: Stacks, plan: Plan) -> Stacks:
+    """Return the stacks with those that the moves make."""
+    table = stacks.extended(plan.below, plan.size)
+    table.item[plan.shift, 0] = model.embeddings(plan.shift_word)
+    for level in plan.levels:
+        if level.reduced.start < level.reduced.stop:
+            left, right = table.item[level.left], table.item[level.right]
+            table.item[level.reduced] = model.composition(left, right)
+        read = table.item[level.new, 0], table.state[level.base]
+        table.state[level.new] = model.stack(*read)
+    return table
 
 
-def _walk(
-    model: GenerativeModel, stacks: Stacks, row: Tensor, moves: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return log p of distinct sequences, and the row where each ends, (R,)."""
-    num_words = model.config.vocab_size
-    row = row.clone()
-    parents, words, paths = [row[:0]], [row[:0]], []
-    edges = 0
-    for move in moves.unbind(1):
-        (live,) = (move != NOTHING).nonzero(as_tuple=True)
-        # REDUCE is -1, so a move is one of num_words + 1.
-        key = row[live] * (num_words + 1) + move[live] + 1
-        edge, which = torch.unique(key, return_inverse=True)
-        parent, word = edge // (num_words + 1), edge % (num_words + 1) - 1
-        row[live] = model.move(stacks, parent, word)[which]
-        parents.append(parent)
-        words.append(word)
-        paths.append((live, edges + which))
-        edges += len(edge)
-    factor = log_moves(model, stacks, torch.cat(parents), torch.cat(words))
-    log_p = factor.new_zeros(len(row))
-    for live, path in paths:
-        log_p = log_p.index_add(0, live, factor[path])
-    return log_p, row
-
-
-def log_moves(
-    model: GenerativeModel, stacks: Stacks, row: Tensor, word: Tensor
-) -> Tensor:
-    """Return the log-probability of one move a stack: a word, or REDUCE if negative.
-
-    Returns:
-        Nats, (R,) float64; ``-inf`` if the move cannot be made.
-    """
-    log_shift, log_reduce = model.log_actions(stacks, row)
-    (shifts,) = (word >= 0).nonzero(as_tuple=True)
-    (reduces,) = (word < 0).nonzero(as_tuple=True)
-    spoken = log_shift[shifts] + model.log_word(stacks, row[shifts], word[shifts])
-    result = torch.zeros_like(log_shift)
-    result = result.index_copy(0, shifts, spoken)
-    return result.index_copy(0, reduces, log_reduce[reduces])
+def _log_p(model: GenerativeModel, stacks: Stacks, plan: Plan) -> Tensor:
+    """Return log p of the sequences of a plan, (R,)."""
+    log_shift, _ = model.log_actions(stacks, plan.shift_parent)
+    log_word = model.log_word(stacks, plan.shift_parent, plan.shift_word)
+    _, log_reduce = model.log_actions(stacks, plan.reduce_parent)
+    nothing = log_shift.new_zeros(1)
+    factor = torch.cat([log_shift + log_word, log_reduce, nothing])
+    return factor[plan.path].sum(-1)

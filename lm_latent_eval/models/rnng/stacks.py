@@ -65,6 +65,22 @@ class Stacks:
         self.state, self.item = grow(self.state), grow(self.item)
         self.below, self.size = grow(self.below), grow(self.size)
 
+    def extended(self, below: Tensor, size: Tensor) -> Stacks:
+        """Return a table with room for more stacks, of which these columns are known.
+
+        Args:
+            below: Of the new rows, (rows,).
+            size: The same.
+        """
+        used, more = self.used, len(below)
+        state, item = (
+            torch.cat([column[:used], column.new_zeros(more, *column.shape[1:])])
+            for column in (self.state, self.item)
+        )
+        below = torch.cat([self.below[:used], below])
+        size = torch.cat([self.size[:used], size])
+        return Stacks(state, item, below, size, used + more)
+
     def compact(self, row: Tensor) -> tuple[Stacks, Tensor]:
         """Keep given stacks and all below them; return them and their new rows."""
         wanted = torch.zeros(self.used, dtype=torch.bool, device=row.device)

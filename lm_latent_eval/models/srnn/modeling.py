@@ -19,13 +19,14 @@ Source: Arora and Rangarajan (2016), section 4, equations 12 to 16.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened
-from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
+from lm_latent_eval.devices import widened
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
@@ -75,7 +76,7 @@ class Encoded:
 
 
 class SentenceRNN(Pretrained):
-    """s(x) in the place of log p(x); its own proposal, since z is always ().
+    """s(x) in the place of log p(x); z is always ().
 
     Implements ``LatentLM``, ``LeftToRight`` and ``SentenceModel``: the lines of a
     document are its sentences.
@@ -86,8 +87,6 @@ class SentenceRNN(Pretrained):
     main_input_name = "inputs"
     estimators = ("exact",)
     """What finds its scores."""
-    name = "none"
-    """Of the proposal that it is."""
     proposal_names = ("none",)
     """What ``proposal`` can return."""
     mass = Mass.UNNORMALISED
@@ -125,24 +124,10 @@ class SentenceRNN(Pretrained):
         total = widened(encoded.scores).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, latents.shape[1])
 
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Tensor]:
-        """Draw the empty latent K times, with log q = 0."""
-        zeros = wide_zeros((len(encoded.scores), num_samples), encoded.scores.device)
-        return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
-
-    def beam(
-        self, encoded: Encoded, width: int, log_q: Tensor | None = None
-    ) -> Beam[Tensor]:
-        """Return the one latent there is."""
-        zeros = wide_zeros((len(encoded.scores), 1), encoded.scores.device)
-        return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
-
     def advance(self, encoded: Encoded, latents: Tensor) -> Carry:
         """Return the recurrent state after the piece."""
         return encoded.carry
 
-    def proposal(self, name: str | None = None, temperature: float = 1.0) -> Self:
-        """Return the model itself: there is nothing to propose."""
-        return self
+    def proposal(self, name: str | None = None, temperature: float = 1.0) -> NoLatents:
+        """Return the only one: there is nothing to propose."""
+        return NoLatents()

@@ -94,7 +94,7 @@ class MDMScorer:
         return {
             "model": "mdm",
             "checkpoint": self.source.digest,
-            "dtype": self.source.about.get("model_dtype"),
+            "dtype": self.source.computed_in,
             "max_length": self.source.max_length,
             **self.options.chosen,
             "lengths": self.lengths.digest if self.lengths else None,

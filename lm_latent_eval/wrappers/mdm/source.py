@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -66,6 +67,8 @@ class Source:
     start: int | None
     lengths: Lengths | None
     about: dict[str, Any]
+    computed_in: str | None = None
+    """The floating type, where it is known."""
 
     @classmethod
     def of(cls, network: Network) -> Self:
@@ -83,7 +86,7 @@ class Source:
         if shift is None and type(config) in AutoModelForMaskedLM._model_mapping:
             shift = 0  # what transformers means by a masked LM
         return cls(
-            _logits_of(model),
+            _logits_of(model, network.autocast),
             tokenizer,
             network.name,
             network.digest,
@@ -94,6 +97,7 @@ class Source:
             network.prefix_token,
             Lengths.load(Path(network.name)),
             network.about,
+            str(network.computed_in),
         )
 
 
@@ -102,7 +106,9 @@ def _published_shift(config: PretrainedConfig) -> int | None:
     return next((SHIFTS[name] for name in names if name in SHIFTS), None)
 
 
-def _logits_of(model: PreTrainedModel) -> Logits:
+def _logits_of(
+    model: PreTrainedModel, autocast: Callable[[], torch.autocast]
+) -> Logits:
     """Call a network; one that is told a time is told the same one of all texts.
 
     What an order needs, p(x_i | revealed), is that of no time (Ou et al., 2024), and
@@ -120,7 +126,8 @@ def _logits_of(model: PreTrainedModel) -> Logits:
 
     def logits(tokens: Tensor) -> Tensor:
         time = {"timesteps": torch.zeros(len(tokens), device=tokens.device)}
-        found: Tensor = model(input_ids=tokens, **(time if timed else {})).logits
+        with autocast():
+            found: Tensor = model(input_ids=tokens, **(time if timed else {})).logits
         return found
 
     return logits

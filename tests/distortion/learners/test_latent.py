@@ -245,7 +245,7 @@ def test_from_files(tmp_path):
     found = learner.score(corpus.indices, rows["ids"])
     assert found.log_p.isfinite().all()
     settings = learner.settings()
-    assert settings.pop("digest") == checkpoints.load(path).digest
+    assert settings.pop("digest") == checkpoints.load_checkpoint(path).digest
     assert settings == {
         "kind": "latent",
         "model": "rnng",

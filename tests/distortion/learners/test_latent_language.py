@@ -249,7 +249,7 @@ def test_from_files(tmp_path):
     assert language.settings() == {
         "kind": "latent",
         "model": "rnng",
-        "digest": checkpoints.load(directory).digest,
+        "digest": checkpoints.load_checkpoint(directory).digest,
         "dtype": "float64",
     }
     single = LatentLanguage.load(directory, dtype="float32")

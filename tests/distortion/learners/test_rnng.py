@@ -49,7 +49,7 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
     best = language.log_p(ids).mean().item()
     assert mean[1] < mean[4] < best
     # "never" is no word of the sample, but one of the language; there is no unknown.
-    found = checkpoints.load(tmp_path / "rnng4")
+    found = checkpoints.load_checkpoint(tmp_path / "rnng4")
     assert found.tokenizer.vocabulary == ["a", "b", "never"]
     generative = found.model.generative
     log_p = generative.log_words(generative.begin(), torch.tensor([0]))[0]

@@ -408,7 +408,8 @@ def test_next_token_is_the_ratio_of_prefixes(model):
     log_w = model.log_joint(encoded, chains)
     state = model.advance(encoded, chains)
     after = Particles(state, None, log_w, log_w, log_w.long())
-    predicted = after.next_token(model, torch.tensor([p[-1] for p in prefixes]))
+    last = torch.tensor([p[-1] for p in prefixes])
+    predicted = after.ahead(model, last).next_token(model)
     assert predicted.shape == (2, model.config.num_words)
     longer = every_chain(4, MAX_LENGTH)
     for b, prefix in enumerate(prefixes):

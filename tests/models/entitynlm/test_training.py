@@ -9,7 +9,7 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import documents as demo_documents
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.entitynlm.conll import read_conll
 from lm_latent_eval.models.entitynlm.data import Annotator
 from lm_latent_eval.models.entitynlm.training import parts
@@ -56,7 +56,7 @@ def test_train_and_load(folder, capsys):
     assert main(command) == 0
     shown = capsys.readouterr()
     assert shown.out == f"wrote {output}\n"
-    checkpoint = load(output, expected="entitynlm")
+    checkpoint = load_checkpoint(output, expected="entitynlm")
     config = checkpoint.model.config
     assert (config.hidden_size, config.max_mention_length) == (9, 4)
     assert config.num_unknown_types > 0

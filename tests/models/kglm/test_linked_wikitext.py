@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.data import (
     Annotator,
     Span,
@@ -130,7 +130,7 @@ def test_training_reads_the_format(tmp_path, capsys):
     command += ["--output", str(tmp_path / "out"), "--hidden-size", "5"]
     command += ["--token-embedding-dim", "4", "--entity-embedding-dim", "3"]
     assert main(command) == 0
-    assert load(tmp_path / "out").model.knowledge.num_nodes == 5
+    assert load_checkpoint(tmp_path / "out").model.knowledge.num_nodes == 5
 
 
 # -- mentions -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lm_latent_eval.convert.kglm import convert
-from lm_latent_eval.models.checkpoint import Checkpoint, load
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.kglm.data import collate_walks
 from lm_latent_eval.models.kglm.encoding import Encoded
 from lm_latent_eval.models.kglm.linked_wikitext import (
@@ -45,7 +45,7 @@ def documents(request, tmp_path_factory):
         arguments = real(folder, golden_dir, "acl2020")
         cases = json.loads((golden_dir / "kglm/archive/cases.json").read_text())
     convert(output=folder / "out", **arguments)
-    return load(folder / "out", dtype=torch.float64), cases
+    return load_checkpoint(folder / "out", dtype=torch.float64), cases
 
 
 def encode(checkpoint: Checkpoint, case: dict, unknown: float = 0.0) -> Encoded:  # type: ignore[type-arg]
@@ -187,7 +187,7 @@ def test_both_branches_convert(tmp_path):
         branch = "acl2020" if name == "acl" else "master"
         arguments = written(tmp_path, branch, weights)
         convert(output=tmp_path / name, **arguments)
-        models[name] = load(tmp_path / name).model.state_dict()
+        models[name] = load_checkpoint(tmp_path / name).model.state_dict()
     different = 0
     for name, tensor in models["acl"].items():
         assert torch.equal(models["renamed"][name], tensor)
@@ -198,7 +198,7 @@ def test_both_branches_convert(tmp_path):
 @pytest.mark.parametrize("branch", ["acl2020", "master"])
 def test_real_archives_convert(tmp_path, golden_dir, branch):
     convert(output=tmp_path / "out", **real(tmp_path, golden_dir, branch))
-    ours = load(tmp_path / "out")
+    ours = load_checkpoint(tmp_path / "out")
     weights = load_file(
         golden_dir / f"kglm/archive/weights_{branch}_branch.safetensors"
     )

@@ -130,7 +130,7 @@ def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
         "score of the beam": beam.score,
         "log p": kglm.log_joint(p, draws.latents),
         "log q of the draws": proposal.log_prob(q, draws.latents),
-        "next token": read.next_token(kglm, batch.inputs[:, 2]),
+        "next token": read.ahead(kglm, batch.inputs[:, 2]).next_token(kglm),
     }
 
 

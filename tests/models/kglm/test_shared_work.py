@@ -9,7 +9,7 @@ import torch
 
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm import walk as walk_module
 from lm_latent_eval.models.kglm import words
 from lm_latent_eval.models.kglm.modeling import KGLM
@@ -115,7 +115,7 @@ def test_copies_are_scored_where_an_alias_has_a_word(kglm, monkeypatch):
 
 
 def test_options_of_one_question_share_its_context(monkeypatch):
-    scorer = Scorer(load(CHECKPOINT), ScoringOptions.parse(num_samples=4))
+    scorer = Scorer(load_checkpoint(CHECKPOINT), ScoringOptions.parse(num_samples=4))
     read: list[int] = []
     encode = KGLM.encode
 

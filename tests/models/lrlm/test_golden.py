@@ -148,9 +148,8 @@ def test_every_next_word(name):
     upp = numbers(name)["upp"]
     for t, row in enumerate(table):
         last = torch.tensor([(START, *words)[t]])
-        found = Particles(state, state, log_w, log_w, log_w.long()).next_token(
-            model, last
-        )[0]
+        particles = Particles(state, state, log_w, log_w, log_w.long())
+        found = particles.ahead(model, last).next_token(model)[0]
         for word, golden in row["logp"].items():
             ours = found[int(word)]
             if int(word) >= model.config.vocab_size:

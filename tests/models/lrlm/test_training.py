@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import Exact
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
 from lm_latent_eval.models.lrlm.data import Annotator, build_topics, topic_of
 from lm_latent_eval.models.lrlm.state import Everything
@@ -90,7 +90,7 @@ def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
     texts = annotated(20)
     options = Options(epochs=4, batch_size=4, learning_rate=0.03)
     model = train_lrlm(texts, texts[:6], tmp_path, size=SIZE, options=options)
-    loaded = load(tmp_path, expected="lrlm")
+    loaded = load_checkpoint(tmp_path, expected="lrlm")
     assert loaded.orthography is not None
     ids = [[*loaded.tokenizer(t.text).ids, END] for t in texts]
     batch = TokenBatch.collate(ids, first=START)

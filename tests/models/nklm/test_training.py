@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.nklm.data import Annotator, copied
 from lm_latent_eval.models.nklm.training import _loss, train_nklm
 from lm_latent_eval.training.options import NKLMSize, Options
@@ -46,7 +46,7 @@ def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
     texts = annotated(20)
     options = Options(epochs=3, batch_size=4, learning_rate=0.03)
     model = train_nklm(texts, texts[:6], tmp_path, size=SIZE, options=options)
-    loaded = load(tmp_path, expected="nklm")
+    loaded = load_checkpoint(tmp_path, expected="nklm")
     annotate = Annotator(loaded.model.knowledge, loaded.tokenizer, 8)
     items = [item for text in texts if (item := annotate(text)) is not None]
     assert sum(any(source) for _, _, source, _ in items) > 15, "premise: copied words"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.latent import NO_LATENT, Mass
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.rnn.modeling import (
     RNNConfig,
@@ -136,7 +136,7 @@ def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
     model = train_rnn(
         TEXTS, TEXTS[:5], tmp_path, already_cut=True, size=size, options=options
     )
-    loaded = load(tmp_path)
+    loaded = load_checkpoint(tmp_path)
     assert loaded.name == "rnn" and loaded.orthography is None
     assert loaded.model.config.class_starts == model.config.class_starts
     assert len(model.config.class_starts) == 3

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import chart
-from lm_latent_eval.models.rnng.generative import GenerativeModel
+from lm_latent_eval.models.rnng.generative import GenerativeModel, StackCell
 from lm_latent_eval.models.rnng.spans import SpanScores
 from lm_latent_eval.models.rnng.trees import Trees
 from tests.models.rnng import reference
@@ -198,16 +198,17 @@ def test_each_distinct_prefix_is_computed_once(monkeypatch):
     rnng = model("no_eos")
     listed = reference.every_tree(6)
     counted = []
-    move = GenerativeModel.move
+    forward = StackCell.forward
 
-    def counting(self, stacks, row, word):
-        counted.append(len(row))
-        return move(self, stacks, row, word)
+    def counting(self, value, state):
+        counted.append(len(value))
+        return forward(self, value, state)
 
-    monkeypatch.setattr(GenerativeModel, "move", counting)
     trees = reference.trees([listed * 3] * 2, "no_eos")
     batch = reference.batch([TEXT[:6], [*TEXT[:3], 4, 4, 4]], "no_eos")
-    rnng.log_joint(rnng.encode(batch), trees)
+    encoded = rnng.encode(batch)
+    monkeypatch.setattr(StackCell, "forward", counting)
+    rnng.log_joint(encoded, trees)
     prefixes = {
         (tuple(actions[:a]), tuple(text[: actions[:a].count(0)]))
         for text in batch.targets.tolist()

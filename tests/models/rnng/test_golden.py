@@ -9,7 +9,6 @@ import torch
 
 from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.models.rnng import chart
-from lm_latent_eval.models.rnng.sequences import log_moves
 from tests.models.rnng import reference
 
 CASES = [(name, ends) for name in "ABC" for ends in reference.ENDS]
@@ -110,9 +109,14 @@ def test_every_action_and_every_word(name, ends):
             ]
             stacks = model.begin()
             row, factors = torch.tensor([0]), []
-            for move in sequence[0, 0]:
-                factors.append(log_moves(model, stacks, row, move[None])[0])
-                row = model.move(stacks, row, move[None])
+            for move in sequence[0, 0, :, None]:
+                log_shift, log_reduce = model.log_actions(stacks, row)
+                if move < 0:
+                    factors.append(log_reduce[0])
+                    row = model.reduce(stacks, row)
+                    continue
+                factors.append((log_shift + model.log_word(stacks, row, move))[0])
+                row = model.shift(stacks, row, move)
             near(torch.stack(factors), wanted, name)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.models import MODELS
-from lm_latent_eval.models.checkpoint import load
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.rnng import chart
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q, parts
@@ -147,7 +147,7 @@ def train(folder, data, output, *more):
 def test_train_on_trees_then_on_sentences(folder, monkeypatch, capsys):
     monkeypatch.setitem(MODELS, "rnng", "lm_latent_eval.models.rnng.modeling:RNNG")
     assert train(folder, "trees.ptb", "first") == 0
-    first = load(folder / "first", expected="rnng")
+    first = load_checkpoint(folder / "first", expected="rnng")
     assert isinstance(first.model, RNNG)
     assert first.model.config.only_possible
     batch = reference.batch([first.tokenizer("the dog sees the cat").ids], "eos")
@@ -161,7 +161,7 @@ def test_train_on_trees_then_on_sentences(folder, monkeypatch, capsys):
 
     more = ["--objective", "unsupervised", "--init", str(folder / "first")]
     assert train(folder, "lines.txt", "second", *more, "--epochs", "10") == 0
-    second = load(folder / "second", expected="rnng")
+    second = load_checkpoint(folder / "second", expected="rnng")
     assert second.tokenizer.vocabulary == first.tokenizer.vocabulary
     assert evidence(second.model, batch) > evidence(first.model, batch)
     shown = capsys.readouterr()
