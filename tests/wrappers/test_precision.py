@@ -16,7 +16,7 @@ from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens.modeling import Tokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
@@ -42,7 +42,7 @@ def of_cot(network):
 
 def of_tokens(network):
     queries = [Query(n, f"t/{n}", text) for n, text in enumerate(["abab", "aabbab"])]
-    return Tokens(network).scorer({}, quiet=True).score_texts(queries)
+    return SegmentedLM(network).scorer({}, quiet=True).score_texts(queries)
 
 
 def moved(scoring, network, dtype) -> tuple[float, float]:
@@ -79,7 +79,11 @@ def test_segmentations_are_summed_more_exactly(dtype):
     rounding, _ = moved(of_tokens, network, dtype)
     assert rounding > 1e-4
     seeds = [
-        [*Tokens(network).scorer({"seed": seed}, quiet=True).score_texts([Query(*q)])]
+        [
+            *SegmentedLM(network)
+            .scorer({"seed": seed}, quiet=True)
+            .score_texts([Query(*q)])
+        ]
         for seed in (0, 1)
         for q in [(0, "t/0", "aabbab")]
     ]
