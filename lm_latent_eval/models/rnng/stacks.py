@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent
+
 
 class Stacks:
     """A growing table of stacks; row 0 is the empty one, which lies below itself."""
@@ -82,23 +84,28 @@ class Stacks:
         return Stacks(state, item, below, size, used + more)
 
     def compact(self, row: Tensor) -> tuple[Stacks, Tensor]:
-        """Keep given stacks and all below them; return them and their new rows."""
-        wanted = torch.zeros(self.used, dtype=torch.bool, device=row.device)
+        """Keep given stacks and all below them; return them and their new rows.
+
+        Which those are is found on the host, for which the device is waited for once.
+        """
+        rows, below = fetched(row, self.below[: self.used])
+        wanted = torch.zeros(self.used, dtype=torch.bool)
         wanted[0] = True
-        here = row.flatten().unique()
+        here = rows.flatten().unique()
         while not bool(wanted[here].all()):
             wanted[here] = True
-            here = self.below[here].unique()
+            here = below[here].unique()
         (keep,) = wanted.nonzero(as_tuple=True)
         place = wanted.cumsum(0) - 1
-        kept = Stacks(
-            self.state[keep],
-            self.item[keep],
-            place[self.below[keep]],
-            self.size[keep],
+        kept = sent(keep, row.device)
+        stacks = Stacks(
+            self.state[kept],
+            self.item[kept],
+            sent(place[below[keep]], row.device),
+            self.size[kept],
             len(keep),
         )
-        return kept, place[row]
+        return stacks, sent(place[rows], row.device)
 
     @classmethod
     def join(cls, tables: Sequence[Stacks]) -> tuple[Stacks, list[int]]:
