@@ -77,7 +77,7 @@ COSTS = {
     "train rnng": (4469, 105),
     "train mdm": (673, 10),
     "learner causal": (107, 7),
-    "language causal": (322, 15),
+    "language causal": (322, 14),
     "learner rnng": (1939, 84),
     "language rnng": (4400, 201),
 }
