@@ -94,6 +94,8 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
         >>> sent(torch.tensor([1, 2]), "cpu")
         tensor([1, 2])
     """
+    if tensor.device == device:
+        return tensor
     if tensor.dtype is torch.float64:
         tensor = tensor.to(widest_float(device))
     return tensor.to(device, non_blocking=torch.device(device).type != "mps")

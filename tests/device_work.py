@@ -60,7 +60,7 @@ def runs() -> Iterator[tuple[str, Run]]:
     yield from of_learners()
 
 
-def of_models() -> Iterator[tuple[str, Run]]:
+def of_models(words: int = WORDS) -> Iterator[tuple[str, Run]]:
     """List models of the latent interface."""
     for name, tiny in TINY_MODELS.items():
         with simulated_device():
@@ -74,22 +74,25 @@ def of_models() -> Iterator[tuple[str, Run]]:
                 continue
             method = estimator_named(estimator, case.model.estimators)(SAMPLES)
             draw = stepwise if estimator == "smc" else proposal
-            yield f"{name} {estimator}", partial(_whole_texts, case, method, draw)
+            yield (
+                f"{name} {estimator}",
+                partial(_whole_texts, case, method, draw, words),
+            )
             if estimator == "is" and name not in {*UNNORMALISED, "lda"}:
-                run = partial(_contexts, case, method, stepwise)
+                run = partial(_contexts, case, method, stepwise, words)
                 yield f"{name} contexts", run
 
 
 @torch.no_grad()
-def _whole_texts(case: Case, method: Any, proposal: Any) -> None:
-    text = [*case.some_words(WORDS), END]
+def _whole_texts(case: Case, method: Any, proposal: Any, words: int) -> None:
+    text = [*case.some_words(words), END]
     batch = case.batch([text, text])
     method.log_weights(case.model, proposal, batch, keys(2)).cpu()
 
 
 @torch.no_grad()
-def _contexts(case: Case, method: Any, proposal: Any) -> None:
-    text = case.some_words(WORDS)
+def _contexts(case: Case, method: Any, proposal: Any, words: int) -> None:
+    text = case.some_words(words)
     batch, begin = case.batch([text, text]), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
     read.ahead(case.model, batch.targets[:, -1]).next_token(case.model).cpu()

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.device_work import counted, runs
+from tests.device_work import WORDS, counted, of_models, runs
 
 MORE = 1.2
 COSTS = {
-    "entitynlm mixed": (3027, 173),
-    "entitynlm is": (1389, 81),
-    "entitynlm contexts": (1727, 85),
-    "entitynlm beam": (1473, 91),
-    "entitynlm smc": (4422, 173),
-    "entitynlm ais": (3460, 144),
-    "kglm mixed": (6437, 452),
-    "kglm is": (3887, 262),
-    "kglm contexts": (3985, 274),
-    "kglm beam": (3997, 279),
-    "kglm smc": (7699, 556),
-    "kglm ais": (7590, 535),
+    "entitynlm mixed": (2198, 21),
+    "entitynlm is": (1135, 12),
+    "entitynlm contexts": (1275, 16),
+    "entitynlm beam": (1090, 11),
+    "entitynlm smc": (2803, 36),
+    "entitynlm ais": (2357, 24),
+    "kglm mixed": (3413, 35),
+    "kglm is": (2482, 20),
+    "kglm contexts": (2579, 23),
+    "kglm beam": (1968, 22),
+    "kglm smc": (4666, 45),
+    "kglm ais": (4609, 37),
     "lda ais": (1053, 1),
     "lda l2r": (388, 1),
     "lda chib": (4141, 1),
@@ -32,21 +32,21 @@ COSTS = {
     "lda is": (326, 1),
     "lda beam": (342, 1),
     "lda smc": (651, 1),
-    "lrlm exact": (738, 89),
-    "lrlm mixed": (2669, 164),
-    "lrlm is": (1398, 101),
-    "lrlm contexts": (2021, 164),
-    "lrlm beam": (1771, 106),
-    "lrlm smc": (4714, 368),
+    "lrlm exact": (195, 4),
+    "lrlm mixed": (414, 10),
+    "lrlm is": (375, 8),
+    "lrlm contexts": (677, 16),
+    "lrlm beam": (364, 7),
+    "lrlm smc": (1600, 52),
     "lstm exact": (98, 4),
     "lstm is": (102, 4),
     "lstm contexts": (129, 4),
     "lstm beam": (98, 4),
-    "nklm mixed": (5397, 290),
-    "nklm is": (1946, 97),
-    "nklm contexts": (2692, 139),
-    "nklm beam": (2176, 148),
-    "nklm smc": (4597, 234),
+    "nklm mixed": (2914, 18),
+    "nklm is": (1138, 10),
+    "nklm contexts": (1553, 14),
+    "nklm beam": (970, 9),
+    "nklm smc": (2724, 39),
     "rnn exact": (113, 7),
     "rnn is": (117, 7),
     "rnn contexts": (147, 7),
@@ -83,6 +83,19 @@ COSTS = {
 }
 """Launches of operations, and how often the host waits for the device."""
 
+A_TOKEN = {
+    "entitynlm is": 1,
+    "entitynlm beam": 1,
+    "kglm is": 2,
+    "kglm beam": 2,
+    "lrlm exact": 0,
+    "lrlm is": 0,
+    "lrlm beam": 0,
+    "nklm is": 1,
+    "nklm beam": 1,
+}
+"""How often the host waits a token, however many texts and samples there are."""
+
 
 @pytest.fixture(scope="module")
 def every_run():
@@ -99,3 +112,15 @@ def test_launches_and_waits(every_run, name):
     launches, waits = COSTS[name]
     assert work.num_launches <= MORE * launches
     assert work.num_waits <= MORE * waits, work.waits.most_common()
+
+
+@pytest.fixture(scope="module")
+def lengths():
+    return [dict(of_models(words)) for words in (WORDS, 3 * WORDS)]
+
+
+@pytest.mark.parametrize("name", A_TOKEN)
+def test_waits_a_token(lengths, name):
+    short, long = (counted(runs[name]) for runs in lengths)
+    more = long.waits - short.waits
+    assert long.num_waits - short.num_waits <= 2 * WORDS * A_TOKEN[name], more

@@ -55,6 +55,9 @@ def unseen_share(
         >>> log_q = torch.tensor([0.5, 1e-9]).log()
         >>> round(unseen_share(log_p, log_p - log_q, 10, log_evidence=-0.7), 3)
         0.5
+        >>> nothing = torch.tensor([-torch.inf])
+        >>> unseen_share(nothing, nothing, 10, log_evidence=-0.7)
+        1.0
     """
     checked_weights(log_p)
     found = ~log_p.isneginf()

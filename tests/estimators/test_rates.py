@@ -121,6 +121,10 @@ def test_errors_say_what_is_wrong():
         InformationRate(1.0).per(0)
     with pytest.raises(ValueError, match="must total 1"):
         branching_factor(torch.tensor([0.5, 0.6]))
+    nearly = torch.tensor([0.5, 0.5 + 1e-7], dtype=torch.float64)
+    with pytest.raises(ValueError, match="must total 1"):
+        branching_factor(nearly)
+    assert branching_factor(nearly.float()) == pytest.approx(2), "float32 rounds"
     with pytest.raises(ValueError, match="at least 0"):
         branching_factor(torch.tensor([1.5, -0.5]))
     with pytest.raises(ValueError, match="a bet needs a symbol"):

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 TOP = {
     *("lm_latent_eval", "metrics", "tasks", "tests", "docs", "benchmarks", "examples"),
+    "worlds",
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
     *("SECURITY.md", "Makefile", "constraints.txt", "pyproject.toml"),
     "hatch_build.py",

@@ -78,15 +78,9 @@ def test_segmentations_are_summed_more_exactly(dtype):
     network = in_float32(tiny_causal.network(tiny_causal.letters()))
     rounding, _ = moved(of_tokens, network, dtype)
     assert rounding > 1e-4
-    seeds = [
-        [
-            *SegmentedLM(network)
-            .scorer({"seed": seed}, quiet=True)
-            .score_texts([Query(*q)])
-        ]
-        for seed in (0, 1)
-        for q in [(0, "t/0", "aabbab")]
-    ]
+    model, query = SegmentedLM(network), Query(0, "t/0", "aabbab")
+    scorers = (model.scorer({"seed": seed}, quiet=True) for seed in (0, 1))
+    seeds = [[*scorer.score_texts([query])] for scorer in scorers]
     one, other = (answer.estimate.log_evidence for [answer] in seeds)
     assert abs(one - other) < 1e-4
 

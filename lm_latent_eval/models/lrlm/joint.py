@@ -102,7 +102,8 @@ class LRLMJoint(RelationModel):
         self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
     ) -> Encoded:
         """Score what was read, with the targets and the readings that it now has."""
-        return self._scored(batch, encoded.value, after or encoded.state, encoded.carry)
+        state = after.on_host() if after else encoded.state
+        return self._scored(batch, encoded.value, state, encoded.carry)
 
     def _scored(
         self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any

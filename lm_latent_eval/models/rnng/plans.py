@@ -71,6 +71,8 @@ def planned(
     Returns:
         Plans, and which of their sequences each is, (R,).
     """
+    if not moves.shape[1]:  # a text without words is a plan, too
+        moves = moves.new_full((len(moves), 1), NOTHING)
     used = slice(stacks.used)
     begin, rest, below, size = fetched(
         row, moves, stacks.below[used], stacks.size[used]
