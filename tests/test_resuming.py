@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -170,8 +171,35 @@ def test_a_journal_is_removed_when_nobody_writes_it(tmp_path):
         remove([journal(tmp_path).path])
         append({"n": 3})
     assert [row["n"] for row in journal(tmp_path).read()[1].values()] == [1, 3]
-    remove([journal(tmp_path).path, tmp_path / "never.jsonl"])
-    assert not [*tmp_path.iterdir()], "nor its lock"
+    remove([journal(tmp_path).path])
+    [lock] = tmp_path.iterdir()
+    assert (lock.suffix, lock.read_bytes()) == (".lock", b""), "which stays, empty"
+
+
+def test_who_waits_for_a_journal_that_is_removed_has_it_alone(tmp_path):
+    """Opened before it is removed and locked after, a lock is that of the next run."""
+    path = journal(tmp_path).path
+    fill(tmp_path, 1)
+    [lock] = tmp_path.glob(".*.lock")
+    with lock.open() as opened:
+        remove([path])
+        with journal(tmp_path).going_on(ASKED, None):
+            assert os.path.samestat(os.fstat(opened.fileno()), lock.stat())
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_settings_may_be_infinite(tmp_path, value):
+    asked = {"stderr": {"target": value}, "sizes": (1, 2)}
+    for number in range(2):
+        with journal(tmp_path).going_on(asked, None) as (rows, append):
+            assert len(rows) == number
+            append({"n": number})
+        with folder.going_on(tmp_path, asked, "study", "all"):
+            pass
+    message = "stderr.target is .* there and 1.0 here"
+    with pytest.raises(ValueError, match=message):  # noqa: SIM117
+        with journal(tmp_path).going_on({**asked, "stderr": {"target": 1.0}}, None):
+            pytest.fail("two runs")
 
 
 # -- states --------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lm_latent_eval.harness.answers import ScoredFloat
-from lm_latent_eval.resuming.journal import plain
+from lm_latent_eval.resuming.settings import plain
 from lm_latent_eval.scoring import metrics
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.text.digests import digest

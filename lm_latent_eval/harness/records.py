@@ -1,21 +1,15 @@
 """Leaves a record of every task beside lm-eval's results.
 
-lm-eval tells a model neither where results go nor what its cache has answered for it.
-The ``simple_evaluate`` that is running knows both, and they are read from there; where
-none runs, or it writes no results, nothing is recorded.
+Where no ``simple_evaluate`` runs, or it writes no results, nothing is recorded.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from lm_eval.api.instance import Instance
@@ -23,10 +17,10 @@ from lm_eval.api.instance import Instance
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.running import host, or_without, run_digest
 from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, write
-from lm_latent_eval.text.digests import digest
 
 Settings = dict[str, Any]
 
@@ -51,55 +45,6 @@ class Placed(Protocol):
 
 
 Keep = Callable[[Placed, ScoredFloat], None]
-
-
-@dataclass(frozen=True)
-class Host:
-    """What the running ``simple_evaluate`` knows."""
-
-    folder: Path
-    """Where its results will be."""
-    tasks: dict[str, Any]
-    """Name -> task, whose instances hold their answers."""
-
-
-def host() -> Host | None:
-    """Find the ``simple_evaluate`` that runs and writes results."""
-    tracker = _evaluation().get("evaluation_tracker")
-    if tracker is None or not tracker.output_path:
-        return None
-    output = Path(tracker.output_path)
-    model = str(tracker.general_config_tracker.model_name_sanitized)
-    folder = output.parent if output.suffix == ".json" else output / model
-    return Host(folder, running_tasks())
-
-
-def running_tasks() -> dict[str, Any]:
-    """Return the tasks of the ``simple_evaluate`` that runs, by name; {} without one.
-
-    Of every document that is this process's they hold all instances, those that a cache
-    has answered too.
-    """
-    tasks: dict[str, Any] = _evaluation().get("loaded", {}).get("tasks", {})
-    return tasks
-
-
-def _evaluation() -> dict[str, Any]:
-    """Return what the ``simple_evaluate`` that runs knows; {} where none does."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if (
-            frame.f_code.co_name == "simple_evaluate"
-            and frame.f_globals["__name__"] == "lm_eval.evaluator"
-        ):
-            return frame.f_locals
-        frame = frame.f_back
-    return {}
-
-
-def run_digest(settings: Settings) -> str:
-    """Name a run, so that the same one again takes the place of what it left."""
-    return digest(json.dumps(settings))[:8]
 
 
 class Recorder:
@@ -131,7 +76,7 @@ class Recorder:
         name = (
             f"record_{run_digest(settings)}_{kind}_{self._processes.rank}{UNFINISHED}"
         )
-        with journal(where.folder / name, settings) as add:
+        with or_without(journal(where.folder / name, settings)) as add:
 
             def keep(request: Placed, scored: ScoredFloat) -> None:
                 if request.doc_id is not None:

@@ -17,7 +17,12 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.records import host, run_digest, running_tasks
+from lm_latent_eval.harness.running import (
+    host,
+    or_without,
+    run_digest,
+    running_tasks,
+)
 from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
 from lm_latent_eval.wrappers.cot.journal import UNFINISHED, journal, read_unfinished
@@ -115,7 +120,7 @@ class ThoughtRecorder:
             yield self._remember, known
             return
         name = f"thoughts_{run_digest(settings)}_{self._processes.rank}{UNFINISHED}"
-        with journal(where.folder / name, settings) as add:
+        with or_without(journal(where.folder / name, settings)) as add:
 
             def keep(thoughts: Thoughts) -> None:
                 self._remember(thoughts)

@@ -101,7 +101,16 @@ def explain(results: Path) -> str:
         ValueError: If what is there is something else.
     """
     if results.is_file() and results.suffix != ".json":
-        return "\n\n".join(_explained(_content(record)) for record in read(results))
+        found = read(results)
+        if not any(record.answers for record in found):
+            raise ValueError(f"{results} has no estimate yet: go on with its run")
+        try:
+            return "\n\n".join(_explained(_content(record)) for record in found)
+        except KeyError as err:
+            raise ValueError(
+                f"{results} does not say its {err}, on which numbers depend: give the "
+                "file as it was written"
+            ) from err
     return _newest(results)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from lm_latent_eval.resuming.settings import (
     Settings,
     check_format,
     parsed,
+    plain,
     refuse_others,
 )
 
@@ -147,12 +146,14 @@ def read_run(
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove journals of a finished run, but for those that another run is writing."""
+    """Remove journals of a finished run, but for those that another run is writing.
+
+    Their locks stay: a run that has opened one just before it is removed would hold it
+    while the next one makes and holds another.
+    """
     for path in paths:
         with suppress(BusyError), only_writer(path, None, lock=_lock(path)):
             path.unlink(missing_ok=True)
-            with suppress(PermissionError):  # Windows removes nothing that is open
-                _lock(path).unlink()
 
 
 def _lock(path: Path) -> Path:
@@ -162,22 +163,6 @@ def _lock(path: Path) -> Path:
 
 def _line(values: Row) -> bytes:
     return json.dumps(plain(values), allow_nan=False).encode() + b"\n"
-
-
-def plain(value: Any) -> Any:
-    """Write infinities as strings: JSON has no number for them.
-
-    Example:
-        >>> plain({"stderr": float("inf"), "weights": (0.5, 1.5)})
-        {'stderr': 'inf', 'weights': [0.5, 1.5]}
-    """
-    if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple | array):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def whole_lines(path: Path) -> tuple[dict[int, bytes], bool]:

@@ -28,7 +28,9 @@ def only_writer(
         output: A folder, made if it is not there, or a file.
         kept: What an interrupted run leaves behind: "the finished epochs", say. None
             is nothing that the same command would go on from.
-        lock: The file that is locked; None is one in the folder. It stays, empty.
+        lock: The file that is locked; None is one in the folder. It stays, empty
+            (``filelock`` may remove it on Windows): if runs removed it, two could each
+            hold one of that name.
 
     Raises:
         BusyError: If another run is writing there.

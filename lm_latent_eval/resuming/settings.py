@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,22 @@ def differences(theirs: Settings, ours: Settings) -> str:
         elif there != here:
             found.append(f"{key} is {there} there and {here} here")
     return "; ".join(found)
+
+
+def plain(value: Any) -> Any:
+    """Write infinities as strings: JSON has no number for them.
+
+    Example:
+        >>> plain({"stderr": float("inf"), "weights": (0.5, 1.5)})
+        {'stderr': 'inf', 'weights': [0.5, 1.5]}
+    """
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | array):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def check_format(where: Path, settings: Settings, expected: int) -> None:
@@ -67,8 +85,8 @@ def refuse_others(where: Path, theirs: Settings, ours: Settings, kind: str) -> N
     Raises:
         ValueError: If other settings are asked for now.
     """
-    ours = json.loads(json.dumps(ours))  # tuples are lists there
-    if different := differences(theirs, ours):
+    ours = json.loads(json.dumps(plain(ours)))  # names are strings there
+    if different := differences(plain(theirs), ours):
         raise ValueError(
             f"{where} is of another {kind} ({different}): repeat its settings to go "
             "on with it, or give the output another path to start anew"

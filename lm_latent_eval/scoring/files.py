@@ -70,8 +70,11 @@ def read_record(path: Path) -> Record:
     """
     journal = _journal(path)
     settings, rows = journal.read()
-    found = _answers(journal, rows, settings["num_texts"])
-    finished = len(found) == settings["num_texts"]
+    num_texts = settings.get("num_texts")
+    if not isinstance(num_texts, int):
+        raise journal.not_one("its first line says no num_texts")
+    found = _answers(journal, rows, num_texts)
+    finished = len(found) == num_texts
     return Record(TASK, settings, [found[n] for n in sorted(found)], finished)
 
 

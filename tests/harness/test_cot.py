@@ -20,12 +20,14 @@ from transformers import (
 import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.thoughts import UNFINISHED
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.network import Network
 from tests.stock_tasks import STOCK
 from tests.tiny_checkpoint import conditional, generation, rolling
@@ -78,11 +80,12 @@ def evaluate(directory, stock_data, tmp_path):
     write_dataset("openai/gsm8k", {"main": dict.fromkeys(splits, problems)})
     (tmp_path / "target.yaml").write_text(TARGETS.format(stock=STOCK))
 
-    def run(task="arc_easy", **options):
+    def run(task="arc_easy", limit=None, **options):
         return lm_eval.simple_evaluate(
             model=backend(directory, **options),
             tasks=[task],
             num_fewshot=0,
+            limit=limit,
             task_manager=TaskManager(
                 include_path=[str(STOCK / "arc"), str(tmp_path)],
                 include_defaults=False,
@@ -178,6 +181,35 @@ def test_other_answers_are_scored_from_the_file(
     for n in (3, 1):
         assert found[n, " c"] == pytest.approx(wanted[n][2].item(), rel=1e-9)
         assert found[n, " a"] == pytest.approx(wanted[n][0].item(), rel=1e-9)
+
+
+def test_other_runs_leave_the_thoughts_of_a_killed_one(evaluate, tmp_path, monkeypatch):
+    class KilledError(Exception):
+        pass
+
+    drawn, draw = [], Thinker.draw
+
+    def killing(thinker, questions):
+        if len(drawn) == 2:
+            raise KilledError
+        return counting(thinker, questions)
+
+    def counting(thinker, questions):
+        drawn.extend(question.key for question in questions)
+        return draw(thinker, questions)
+
+    monkeypatch.setattr(Thinker, "draw", killing)
+    with pytest.raises(KilledError):
+        evaluate(batch_size=1)
+    killed = {*drawn}
+    monkeypatch.setattr(Thinker, "draw", counting)
+    for others in ({"task": "gsm8k_target"}, {"limit": 1}):
+        evaluate(**others, batch_size=1)
+        assert [*(tmp_path / "out").rglob(f"thoughts_*{UNFINISHED}")]
+    drawn.clear()
+    evaluate(batch_size=1)
+    assert len(drawn) == len(ASKED) - len(killed) and not killed & {*drawn}
+    assert not [*(tmp_path / "out").rglob(f"thoughts_*{UNFINISHED}")]
 
 
 def test_targets_of_a_generation_task(evaluate, directory):

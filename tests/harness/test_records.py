@@ -27,13 +27,15 @@ TASKS = ["latent_perplexity", "tiny_questions"]
 
 @pytest.fixture
 def run(tiny_spelled, tmp_path):
-    """Return a function that runs both tasks and returns lm-eval's results."""
+    """Return a function that runs both tasks, or some, and returns the results."""
     (tmp_path / "text.txt").write_text(TEXTS)
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "tiny_questions.yaml").write_text(TASK)
     (tmp_path / "tasks" / "functions.py").write_text(FUNCTIONS)
 
-    def evaluate(output, use_cache=None, before=lambda lm: None, **settings):
+    def evaluate(
+        output, use_cache=None, before=lambda lm: None, tasks=TASKS, **settings
+    ):
         lm = LatentKGLM(pretrained=tiny_spelled, num_samples=20, **settings)
         before(lm)
         manager = TaskManager(
@@ -44,7 +46,7 @@ def run(tiny_spelled, tmp_path):
         return lm_eval.simple_evaluate(
             model=lm,
             model_args="pretrained=tiny",
-            tasks=TASKS,
+            tasks=tasks,
             task_manager=manager,
             bootstrap_iters=0,
             use_cache=use_cache,
@@ -114,16 +116,34 @@ def test_a_killed_run_leaves_its_answers(run, tmp_path):
     ]
     assert (left.task, len(left.answers), left.finished) == (TASKS[0], 3, False)
     [path] = folder.glob(f"*texts*{records.UNFINISHED}")
-    with (
-        records.journal(path, left.settings),
-        pytest.raises(ValueError, match="another run is writing into"),
-    ):
-        run(str(tmp_path / "out"))
-    assert path.exists(), "which the refused run leaves alone"
+    run(str(tmp_path / "out"), tasks=TASKS[1:])
+    assert path.exists(), "the run of another task leaves it alone"
     run(str(tmp_path / "out"))
-    assert not list(folder.glob(".*")) + list(folder.glob(f"*{records.UNFINISHED}")), (
-        "the same run, finished"
-    )
+    assert not list(folder.glob(f"*{records.UNFINISHED}")), "the same run, finished"
+
+
+@pytest.mark.parametrize("tasks", [TASKS, TASKS[1:]], ids=["same", "other"])
+def test_a_second_run_does_not_stop_the_first(run, tmp_path, caplog, tasks):
+    """It gets as far as the questions while the first one is answering them."""
+    out, folder, second = str(tmp_path / "out"), tmp_path / "out" / "tiny", []
+
+    def meet_at_the_first_question(lm):
+        score = lm._scorer.score_continuations
+
+        def met(queries):
+            for number, answer in enumerate(score(queries)):
+                yield answer
+                if number == 0:
+                    second.append(run(out, tasks=TASKS))
+                    assert [*folder.glob(f"*continuations*{records.UNFINISHED}")]
+
+        lm._scorer.score_continuations = met
+
+    first = run(out, before=meet_at_the_first_question, tasks=tasks)
+    assert not list(folder.glob(f"*{records.UNFINISHED}"))
+    assert caplog.text.count("another run is writing into") == (tasks == TASKS)
+    found, expected = written(first, folder), written(second[0], folder)
+    assert found == {task: expected[task] for task in tasks}
 
 
 def test_distorted_copies_are_no_corpus(backend):

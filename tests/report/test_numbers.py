@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 
 import pytest
@@ -93,6 +94,22 @@ def test_a_file_of_estimates_is_explained(scored, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "importance sampling, 20 samples a text from the adapted proposal" in shown
     assert "word_perplexity = " in shown
+
+
+def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, capsys):
+    head, *rows = scored[0].read_text().splitlines()
+    lacking = json.loads(head)
+    del lacking["vocabulary"]
+    cut = tmp_path / "cut.jsonl"
+    for lines, message in (
+        ([head], f"{cut} has no estimate yet"),
+        ([json.dumps(lacking), *rows], f"{cut} does not say its 'vocabulary'"),
+        (['{"format": 2, "seed": 0}'], f"{cut} is not a file of estimates"),
+    ):
+        cut.write_text("\n".join(lines) + "\n")
+        assert main(["explain", str(cut)]) == 2
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
 
 
 def test_an_unfinished_run_says_so(tmp_path, capsys):

@@ -233,6 +233,14 @@ def test_estimates_of_another_version_are_named(checkpoint, tmp_path, finished):
             read(output)
 
 
+@pytest.mark.parametrize("said", [{}, {"num_texts": None}, {"num_texts": "3"}])
+def test_a_file_that_says_no_number_of_texts_is_none_of_ours(tmp_path, said):
+    output = tmp_path / "out.jsonl"
+    output.write_text(json.dumps({"format": files.FORMAT, "seed": 0, **said}) + "\n")
+    with pytest.raises(ValueError, match=r"is not a file of estimates .*no num_texts"):
+        files.read_record(output)
+
+
 @pytest.fixture(scope="module")
 def finished(checkpoint, tmp_path_factory):
     output = tmp_path_factory.mktemp("finished") / "out.jsonl"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.answers import ScoredFloat
-from lm_latent_eval.harness.records import running_tasks
+from lm_latent_eval.harness.running import running_tasks
 from lm_latent_eval.harness.thoughts import ThoughtRecorder, all_answers
 from lm_latent_eval.harness.wrappers.base import Wrapper
 from lm_latent_eval.wrappers.cot.options import NAMES, ThoughtOptions

@@ -1,0 +1,115 @@
+"""What the ``simple_evaluate`` that is running knows.
+
+lm-eval tells a model neither where results go nor what its cache has answered for it.
+The function that runs knows both, and they are read from there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, ParamSpec
+
+from lm_latent_eval.resuming.one_writer import BusyError
+from lm_latent_eval.resuming.settings import Settings
+from lm_latent_eval.text.digests import digest
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+ASKING = (
+    "limit",
+    "samples",
+    "num_fewshot",
+    "fewshot_random_seed",
+    "system_instruction",
+    "apply_chat_template",
+    "fewshot_as_multiturn",
+)
+"""Arguments of ``simple_evaluate`` on which it depends what its tasks ask."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the running ``simple_evaluate`` knows."""
+
+    folder: Path
+    """Where its results will be."""
+    tasks: dict[str, Any]
+    """Name -> task, whose instances hold their answers."""
+
+
+def host() -> Host | None:
+    """Find the ``simple_evaluate`` that runs and writes results."""
+    tracker = _evaluation().get("evaluation_tracker")
+    if tracker is None or not tracker.output_path:
+        return None
+    output = Path(tracker.output_path)
+    model = str(tracker.general_config_tracker.model_name_sanitized)
+    folder = output.parent if output.suffix == ".json" else output / model
+    return Host(folder, running_tasks())
+
+
+def running_tasks() -> dict[str, Any]:
+    """Return the tasks of the ``simple_evaluate`` that runs, by name; {} without one.
+
+    Of every document that is this process's they hold all instances, those that a cache
+    has answered too.
+    """
+    tasks: dict[str, Any] = _evaluation().get("loaded", {}).get("tasks", {})
+    return tasks
+
+
+def _evaluation() -> dict[str, Any]:
+    """Return what the ``simple_evaluate`` that runs knows; {} where none does."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if (
+            frame.f_code.co_name == "simple_evaluate"
+            and frame.f_globals["__name__"] == "lm_eval.evaluator"
+        ):
+            return frame.f_locals
+        frame = frame.f_back
+    return {}
+
+
+def run_digest(settings: Settings) -> str:
+    """Name a run: only the same command again takes up and removes what it left.
+
+    Without a ``simple_evaluate`` there are no tasks, and settings alone are the name.
+    """
+    evaluation = _evaluation()
+    asked = {name: evaluation.get(name) for name in ASKING}
+    run = {"settings": settings, "tasks": sorted(running_tasks()), **asked}
+    return digest(json.dumps(run))[:8]
+
+
+@contextmanager
+def or_without(
+    journal: AbstractContextManager[Callable[P, None]],
+) -> Iterator[Callable[P, None]]:
+    """Open a journal; go on without one while another run of the command writes it.
+
+    Both find the same, so nothing is lost if only one of them keeps it as it goes.
+
+    Args:
+        journal: Yields what keeps a result.
+    """
+
+    def keep_nothing(*_: P.args, **__: P.kwargs) -> None:
+        pass
+
+    with ExitStack() as stack:
+        try:
+            keep = stack.enter_context(journal)
+        except BusyError as busy:
+            logger.warning("%s. This run goes on, and writes nothing there", busy)
+            keep = keep_nothing
+        yield keep
