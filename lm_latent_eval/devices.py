@@ -84,11 +84,11 @@ def moved(module: ModuleT, device: torch.device | str) -> ModuleT:
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy a tensor to where it is used: of the host, to a device that takes it in turn.
+    """Copy a tensor to a device, which uses it after what it has to do, or back.
 
     CUDA takes ordinary memory before the call returns, so that it may be changed at
     once. On MPS it may not: there the host waits, as it does for what is copied back,
-    which it could else read too early. A device without float64 is given float32.
+    which it could otherwise read too early. A device without float64 is given float32.
 
     Example:
         >>> sent(torch.tensor([1, 2]), "cpu")

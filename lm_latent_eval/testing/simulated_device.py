@@ -2,8 +2,9 @@
 
 What would fail on a GPU fails here, on any machine: an operation that is given tensors
 of two devices, a tensor made on the CPU out of habit, a conversion to numpy without a
-copy, a copy to the CPU that may be read before it is there. As on CUDA, tensors without dimensions and CPU indices are let through. Numbers
-are the CPU's, so whatever differs was computed from something else.
+copy, a copy to the CPU that is read before it is there. As on CUDA, tensors without
+dimensions and CPU indices are let through. Numbers are the CPU's, so whatever differs
+was computed from something else.
 
 What makes a GPU idle is counted: launches of operations, each of which costs the host
 some microseconds however small it is, and synchronisations, where the host waits for a
