@@ -84,11 +84,11 @@ def moved(module: ModuleT, device: torch.device | str) -> ModuleT:
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy a tensor of the host to a device, which uses it after what it has to do.
+    """Copy a tensor to a device, which uses it after what it has to do, or back.
 
     CUDA takes ordinary memory before the call returns, so that it may be changed at
-    once. On MPS it may not: there the host waits. A device without float64 is given
-    float32.
+    once. On MPS it may not: there the host waits, as it does for what is copied back,
+    which it could otherwise read too early. A device without float64 is given float32.
 
     Example:
         >>> sent(torch.tensor([1, 2]), "cpu")
@@ -98,7 +98,8 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
         return tensor
     if tensor.dtype is torch.float64:
         tensor = tensor.to(widest_float(device))
-    return tensor.to(device, non_blocking=torch.device(device).type != "mps")
+    waits = torch.device(device).type in {"cpu", "mps"}
+    return tensor.to(device, non_blocking=not waits)
 
 
 def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -66,7 +66,7 @@ COSTS = {
     "tokens smc": (571, 27),
     "mdm elbo": (372, 29),
     "mdm path": (372, 29),
-    "cot": (1507, 73),
+    "cot": (1507, 65),
     "causal LM": (93, 9),
     "train entitynlm": (1381, 7),
     "train kglm": (4026, 9),

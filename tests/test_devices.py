@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lm_latent_eval import testing
-from lm_latent_eval.devices import in_float64, moved, sent_uniforms, widened
+from lm_latent_eval.devices import in_float64, moved, sent, sent_uniforms, widened
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.inference import estimator_named
@@ -254,6 +254,14 @@ def test_random_numbers_stay_below_1(without_float64):
     assert there.max() < 1
     assert (there.cpu() - nearly).abs().max() < torch.finfo(torch.float32).eps
     assert torch.equal(sent_uniforms(nearly, "cpu"), nearly)
+
+
+def test_what_is_sent_to_the_host_is_there():
+    with simulated_device() as work:
+        there = sent(torch.arange(3), SIMULATED)
+        assert work.num_waits == 0
+        assert sent(there, "cpu").tolist() == [0, 1, 2]
+        assert work.num_waits == 1
 
 
 def test_estimates_are_float64_wherever_weights_are(without_float64):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LEAST = -(2.0**40)
-"""What ranks behind all that is possible."""
 GRID = 2.0**-10
 """Nats: a hundred times what float32 scores of a text differ by in another batch."""
+LEAST = -(2.0**34)
+"""The rank of what is impossible, behind all that is above -2^24 nats: more than those
+of a million tokens. Rank and place of fewer than 2^29 options fit into one int64."""
 
 
 def ranks(score: Tensor) -> Tensor:

@@ -26,12 +26,13 @@ from lm_latent_eval.inference import (
     BeamMarginalization,
     ImportanceSampling,
     ParticleFilter,
+    beam,
     importance,
     particles,
 )
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.latent import LeftToRight, Mass, WholeText
+from lm_latent_eval.latent import LeftToRight, Mass, ReadsOnce, WholeText
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
 from lm_latent_eval.text.batch import TokenBatch
@@ -189,6 +190,8 @@ def laws(case: Case) -> list[Law]:
         owed += [law for law in OF_DEVICES if on_cpu]
         owed += [law for law in OF_LEFT_TO_RIGHT if stepwise]
         owed += [law for law in OF_PIECES if stepwise and name not in case.reads_on]
+        once = stepwise and _reads_once(case, name)
+        owed += [law for law in OF_READING_ONCE if once]
         found += [
             Law(partial(law, case, name), f"{law.__name__}-{name}") for law in owed
         ]
@@ -248,8 +251,6 @@ def total_is_one_and_covers_the_model(case: Case, name: str) -> None:
     """Sum of q = 1, and q > 0 wherever p > 0, at every temperature."""
     for temperature in (0.001, 0.5, 1.0, 2.0, 1000.0):
         proposal = case.proposal(name, temperature)
-        if proposal is case.model:
-            return  # there are no latents
         for text in case.readable(proposal)[::7]:
             latents, log_p = case.every_latent(text), case.log_joint(text)
             encoded = proposal.encode(case.batch([text]))
@@ -322,8 +323,7 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     the last number, those past the end of a text included. The search may go by another
     proposal of the model, and asks the one that is drawn from how probable they are.
     """
-    if (proposal := case.proposal(name)) is case.model:
-        return  # there are no latents
+    proposal = case.proposal(name)
     whole = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
     texts = _of_several_lengths(case, (whole or [name])[0])
     batch, ids = case.batch(texts), keys(len(texts))
@@ -391,14 +391,17 @@ def device_moves_no_number(case: Case, name: str) -> None:
     on_cpu = numbers_of(case, name)
     with simulated_device():
         on_device = numbers_of(case.on(SIMULATED), name)
-    for ours, theirs, what in zip(
-        on_device, on_cpu, ("weights", "beams", "prefixes", "predictions"), strict=False
-    ):
+    kinds = ("weights", "beams", "prefixes", "prefixes read on", "predictions")
+    for ours, theirs, what in zip(on_device, on_cpu, kinds, strict=False):
         _close(ours, theirs, f"{name}: {what} on {SIMULATED} and on the CPU")
 
 
 def numbers_of(case: Case, name: str) -> list[Tensor]:
-    """Return weights, beams, prefixes and predictions of some texts, on the host."""
+    """Return weights, beams, prefixes and predictions of some texts, on the host.
+
+    Of proposals that stop there are weights of prefixes, of what is read on after the
+    next word was predicted, and the predictions.
+    """
     model, proposal = case.model, case.proposal(name)
     texts, stops = case.readable(proposal)[1:4], isinstance(proposal, LeftToRight)
     batch, ids = case.batch(texts), keys(len(texts))
@@ -409,11 +412,13 @@ def numbers_of(case: Case, name: str) -> list[Tensor]:
     ]
     if stops:
         begin = Particles.begin(len(texts), case.device)
-        piece = batch.piece(0, case.length - 1)
+        end = case.length - 1
+        piece, last = batch.piece(0, end), batch.piece(end, case.length)
         read = draw.extend(model, proposal, piece, ids, [0] * len(texts), begin)
-        found.append(read.log_w)
+        ahead = read.ahead(model, piece.targets[:, -1])
+        on = draw.extend(model, proposal, last, ids, [end] * len(texts), ahead)
+        found += [read.log_w, on.log_w]
         if model.mass is not Mass.UNNORMALISED:
-            ahead = read.ahead(model, piece.targets[:, -1])
             found.append(ahead.next_token(model))
     return [tensor.cpu() for tensor in found]
 
@@ -472,6 +477,53 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
         )
 
 
+def _reads_once(case: Case, name: str) -> bool:
+    """Return whether the model or a proposal says that it need not read again."""
+    offers = case.model, case.proposal(name)
+    return any(isinstance(who, ReadsOnce) for who in offers)
+
+
+def reading_once_is_reading_again(case: Case, name: str) -> None:
+    """``encode_again`` makes of what was read what ``encode`` makes of the tokens.
+
+    Of tokens that were read ahead to predict them, and after a search has chosen
+    other latents than it began with: one that is wide, so that they do differ.
+    """
+    for method in (ImportanceSampling(6), BeamMarginalization(12)):
+        once = _token_by_token(case, method, name)
+        with _reading_again():
+            again = _token_by_token(case, method, name)
+        kind = f"{name}, {type(method).__name__}"
+        for t, (ours, theirs) in enumerate(zip(once, again, strict=True)):
+            _close(ours, theirs, f"{kind}: token {t} after encode_again and encode")
+
+
+def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
+    """Read each token ahead and then on; return log w and log q after every one."""
+    model, proposal = case.model, case.proposal(name)
+    text = [case.words[t % len(case.words)] for t in range(4)]
+    whole, ids, found = case.batch([text, text[::-1]]), keys(2), []
+    read = Particles.begin(2, case.device)
+    for t in range(len(text)):
+        piece = whole.piece(t, t + 1)
+        read = read.ahead(model, piece.inputs[:, 0])
+        read = method.extend(model, proposal, piece, ids, [t, t], read)
+        found.append(torch.stack([read.log_w, read.log_q]))
+    return found
+
+
+@contextmanager
+def _reading_again() -> Iterator[None]:
+    def encode(who: Any, encoded: Any, batch: TokenBatch, after: Any) -> Any:
+        return who.encode(batch, after)
+
+    with (
+        mock.patch.object(particles, "encode_again", encode),
+        mock.patch.object(beam, "encode_again", encode),
+    ):
+        yield
+
+
 OF_MODELS = (total_is_that_of_its_mass, predictions_are_ratios_of_prefixes)
 OF_PROPOSALS = (
     total_is_one_and_covers_the_model,
@@ -484,6 +536,7 @@ OF_PROPOSALS = (
 OF_DEVICES = (device_moves_no_number,)
 OF_LEFT_TO_RIGHT = (filters_are_unbiased,)
 OF_PIECES = (pieces_are_scored_as_the_whole, beams_go_on_where_they_were_cut)
+OF_READING_ONCE = (reading_once_is_reading_again,)
 
 
 # -- what holds ----------------------------------------------------------------------

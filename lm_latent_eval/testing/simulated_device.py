@@ -2,8 +2,9 @@
 
 What would fail on a GPU fails here, on any machine: an operation that is given tensors
 of two devices, a tensor made on the CPU out of habit, a conversion to numpy without a
-copy. As on CUDA, tensors without dimensions and CPU indices are let through. Numbers
-are the CPU's, so whatever differs was computed from something else.
+copy, a copy to the CPU that is read before it is there. As on CUDA, tensors without
+dimensions and CPU indices are let through. Numbers are the CPU's, so whatever differs
+was computed from something else.
 
 What makes a GPU idle is counted: launches of operations, each of which costs the host
 some microseconds however small it is, and synchronisations, where the host waits for a
@@ -269,12 +270,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _work.launches[name] += 1
     if name == "aten::copy_":  # between devices, in either direction
         if isinstance(args[0], _Tensor) != isinstance(args[1], _Tensor):
-            _copied(isinstance(args[0], _Tensor) and args[2:] == (True,))
+            goes_on = args[2:] == (True,) or kwargs.get("non_blocking", False)
+            _copied(isinstance(args[0], _Tensor), goes_on)
         func(*on_cpu, **options)
         return args[0]
     if name == "aten::_to_copy":
         if there != bool(ours):
-            _copied(there and kwargs.get("non_blocking", False))
+            _copied(there, kwargs.get("non_blocking", False))
         options.pop("device", None)
         options.pop("non_blocking", None)
         copy = func(*on_cpu, **options)
@@ -305,8 +307,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return _mapped(placed, found)
 
 
-def _copied(goes_on: bool) -> None:
+def _copied(there: bool, goes_on: bool) -> None:
     """Count a copy, for which the host waits unless it says that it goes on."""
+    if goes_on and not there:
+        raise RuntimeError(
+            f"a non_blocking copy from {SIMULATED} to the CPU returns before the "
+            "numbers are there: leave non_blocking out"
+        )
     if not goes_on:
         _work.waited("a copy")
 

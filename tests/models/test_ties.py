@@ -79,3 +79,12 @@ def test_rounding_does_not_decide_between_ties(name, monkeypatch):
                 patch.setattr(module, "ranks", lambda score: score * 2.0**32)
             decided.append(beams() != plain)
     assert any(decided), "premise: there are ties"
+
+
+def test_an_option_is_found_among_millions():
+    """Rank and place are one number, which must not overflow."""
+    score = torch.full((1, 1 << 23), -torch.inf)
+    score[0, 7] = -3.0
+    assert ties.best_of(score, 3).tolist() == [[7, 0, 1]]
+    score[0, -1] = -(2.0**23)
+    assert ties.best_of(score, 3).tolist() == [[7, (1 << 23) - 1, 0]]

@@ -83,6 +83,10 @@ def _one_number(right, self, encoded, uniforms, number):
     return right(self, encoded, lambda step: uniforms(0), number)
 
 
+def _as_it_was(right, self, encoded, batch, after):
+    return encoded
+
+
 def _left_on_the_host(right, *given):
     draws = right(*given)
     return replace(draws, log_q=draws.log_q.cpu())
@@ -106,6 +110,7 @@ CHANGES = {
     "first_samples_are_those_of_fewer": ("sample", _flipped(1)),
     "pieces_are_scored_as_the_whole": ("sample", _one_number),
     "beams_go_on_where_they_were_cut": ("beam", _forgets),
+    "reading_once_is_reading_again": ("encode_again", _as_it_was),
     "device_moves_no_number": ("sample", _left_on_the_host),
 }
 
@@ -116,6 +121,22 @@ def test_a_proposal_that_is_wrong_in_one_place(name, change):
     law()
     change("q", *CHANGES[name])
     with pytest.raises((LawError, RuntimeError)):
+        law()
+
+
+@pytest.mark.parametrize("kept", [("batch",), ("state",), ("batch", "state")])
+def test_a_model_that_keeps_what_is_no_longer_so(kept, change):
+    """Predicted words that were unknown, and latents that a search has left."""
+
+    def stale(right, self, encoded, *now):
+        old = {name: getattr(encoded, name) for name in kept}
+        return replace(right(self, encoded, *now), **old)
+
+    change("q", "encode_again", lambda right, self, encoded, *now: self.encode(*now))
+    law = laws()["reading_once_is_reading_again"]
+    law()
+    change("p", "encode_again", stale)
+    with pytest.raises(LawError, match="after encode_again and encode differ"):
         law()
 
 

@@ -22,6 +22,21 @@ def test_devices_do_not_mix():
             there.numpy()
 
 
+def test_the_host_waits_for_what_is_copied_to_it():
+    with simulated_device() as work:
+        here = torch.zeros(3)
+        there = torch.ones(3).to(SIMULATED, non_blocking=True)
+        assert work.num_waits == 0
+        for copy in (
+            lambda: there.to("cpu", non_blocking=True),
+            lambda: here.copy_(there, non_blocking=True),
+        ):
+            with pytest.raises(RuntimeError, match="leave non_blocking out"):
+                copy()
+        assert here.copy_(there).tolist() == there.cpu().tolist() == [1.0] * 3
+        assert work.num_waits == 2
+
+
 @pytest.mark.parametrize("name", ["tensor", "as_tensor"])
 def test_what_is_made_of_data_lies_where_it_is_asked_to(name):
     before = getattr(torch, name)

@@ -171,7 +171,7 @@ def beam_chains(
         walk = walk.roomy(most)
         walk.settle(steps, sent(mentioned, device), place)
         option = widened(log_options(steps, walk, place))
-        total = (option + score.view(-1, 1)).view(batch, -1)
+        total = (option + score.reshape(-1, 1)).view(batch, -1)
         best = best_of(total, width)
         chosen, which = best // option.shape[1], best % option.shape[1]
         came_from[t] = torch.where(going_on, chosen, every)
