@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
-from lm_latent_eval.models.kglm.parents import Parents, parents_of
+from lm_latent_eval.models.kglm.parents import ExpectedParents, parents_of
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Mention, Walk
 from lm_latent_eval.text.batch import TokenBatch
@@ -131,6 +131,7 @@ class Costs:
     """Mention types after none, where nothing can be continued, (B, T, 4)."""
 
 
+@torch.no_grad()
 def look_ahead(
     walk: Walk, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
 ) -> Walk:
@@ -206,7 +207,7 @@ class Ahead(NamedTuple):
 
 
 def _backward(
-    costs: Costs, length: Tensor, parents: Parents | None = None
+    costs: Costs, length: Tensor, parents: ExpectedParents | None = None
 ) -> tuple[Ahead, Ahead]:
     """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
     nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
@@ -268,7 +269,7 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
 
 def _relative(ahead: Ahead, walk: Walk, states: Candidates) -> Tilt:
     """Compare with no mention at all, the hopeless ones as far as ``FURTHEST``."""
-    mention, none = (value.to(walk.scores.mention) for value in ahead)
+    mention, none = ahead
     best = torch.maximum(mention.amax(-1, True), none.amax(-1, True))
     best = best.masked_fill(best.isneginf(), 0.0)
     mention, none = ((x - best).clamp_min(-FURTHEST) for x in (mention, none))
@@ -280,7 +281,7 @@ def _relative(ahead: Ahead, walk: Walk, states: Candidates) -> Tilt:
 
 def _tilt(value: Tensor, walk: Walk, states: Candidates) -> Tilt:
     """List what candidates have, and what any other node."""
-    value = value[..., 1:].flatten(0, 1)
+    value = value[..., 1:].flatten(0, 1).to(walk.scores.mention)
     num_positions, num_nodes = len(value), walk.graph.num_nodes
     candidate = states.node[:, 1:].repeat_interleave(
         num_positions // len(states.node), 0

@@ -37,7 +37,7 @@ nodes with the fewest come first, and others lead to all candidates alike."""
 
 
 @dataclass(frozen=True)
-class Parents:
+class ExpectedParents:
     """What is known of the S states of each text as parents, in float64."""
 
     weight: Tensor
@@ -82,7 +82,7 @@ class Parents:
 
 def parents_of(
     walk: Walk, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
-) -> Parents:
+) -> ExpectedParents:
     """Look up what p says of parents and edges among the states of each text.
 
     Args:
@@ -122,7 +122,7 @@ def parents_of(
     before, known, head, tail, kind = (
         sent(x, device) for x in (before, known, head, tail, kind[listed])
     )
-    return Parents(
+    return ExpectedParents(
         weight.transpose(1, 2),
         recent,
         before,
@@ -189,4 +189,4 @@ def _states(
     return state[place[listed]], listed
 
 
-__all__ = ["Parents", "parents_of"]
+__all__ = ["ExpectedParents", "parents_of"]
