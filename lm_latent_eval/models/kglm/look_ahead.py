@@ -11,17 +11,19 @@ of any other node, and "no mention" after a last one c of any of these, or after
         &\quad + p(\mathrm{NEW}) \sum_n p_{\mathrm{new}}(n) \, \psi_t(n)
         + p(\mathrm{DERIVED}) \sum_n d_t(n \mid c) \, \psi_t(n)
 
-The words' and the mention types' probabilities are p's own; only the entity that a
-DERIVED mention names, which depends on the walk so far, follows from the last node
-alone and from what the text says of others (``parents.py``): first, to find out who
-they are, from a chain in which it is any of the C candidates alike. So the sums are
-exact for these chains, and for p a guess: it is a proposal's to be corrected by
+In the last sum n runs over the candidates alone: an edge to any other node leads
+nowhere. The words' probabilities are p's own, and so are the mention types', but that
+DERIVED keeps its share where p has nobody to derive from, as before any mention. The
+entity that a DERIVED mention names, which depends on the walk so far, follows from the
+last node alone and from what the text says of others (``parents.py``): first, to find
+out who they are, from a chain in which it is any of the C candidates alike. So the sums
+are exact for these chains, and for p a guess: it is a proposal's to be corrected by
 weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
-words to come. Nothing is learned. Source: the optimal proposals of twisted particle
-filters, of which this is one step of approximation (Guarniero, Johansen and Lee, 2017,
-section 3; Pitt and Shephard, 1999).
+words to come. Nothing is learned, and no gradient goes through the tilt. Source: the
+optimal proposals of twisted particle filters, of which this is one step of
+approximation (Guarniero, Johansen and Lee, 2017, section 3; Pitt and Shephard, 1999).
 """
 
 from __future__ import annotations
