@@ -150,9 +150,8 @@ class NewEntities:
         rows = self._masked_rows(position)
         if self.tilt is not None:
             row, entity, _ = self._tilted(position)
-            # Not -inf: a sum of nothing else would have no gradient.
-            nothing = rows.new_full((), torch.finfo(rows.dtype).min)
-            rows = rows.index_put((self._sent(row), self._sent(entity)), nothing)
+            index = (self._sent(row), self._sent(entity))
+            rows = rows.index_put(index, rows.new_full((), -torch.inf))
         return rows
 
     def _tilted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:

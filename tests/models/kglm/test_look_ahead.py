@@ -309,8 +309,10 @@ def test_a_tilt_is_rounded_last(kglm):
 
 @pytest.mark.parametrize("which", ["adapted", "smoothing"])
 @pytest.mark.parametrize("text", [[KNOWN, COPIED], [COPIED, KNOWN, 1], [1, 1]])
-def test_gradients_are_finite_where_a_state_is_impossible(which, text):
-    kglm = tiny_models.kglm(tiny_models.full_graph(), spread=0.5).requires_grad_()
+@pytest.mark.parametrize("graph", [tiny_models.full_graph, tiny_models.plain_graph])
+def test_gradients_are_finite_where_something_is_impossible(graph, which, text):
+    """A state, or, with the second graph, an entity that the tilt does not list."""
+    kglm = tiny_models.kglm(graph(), spread=0.5).requires_grad_()
     proposal, batch = kglm.proposal(which), tiny_models.batch([text])
     encoding = proposal.encode(batch)
     latents = proposal.sample(encoding, Streams([1], 20), 20).latents
