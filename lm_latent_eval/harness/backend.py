@@ -7,7 +7,7 @@ is that it answers queries (``scoring.interface.TextScorer``).
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -151,7 +151,8 @@ class Backend(LM):
         ]
         own = self.cache_hook.dbdict is not None or not self.shares_requests
         processes = Processes() if own else self._processes
-        needed = [r for r, once in zip(asked, _asked(requests), strict=True) if once]
+        places = [*_places(requests)]
+        needed = [request for n, request in enumerate(asked) if places[n] == n]
         answers: dict[int, ScoredFloat] = {}
         with (
             noting_progress(answers, requests, KEPT),
@@ -162,11 +163,7 @@ class Backend(LM):
                 greedy = scored.answer.is_greedy
                 result = scored if greedy is None else (scored, greedy)
                 self.cache_hook.add_partial(kind, request.arguments, result)
-        # What pads a process's share has the name of a request, and so its answer.
-        same = {(r.query.name, r.arguments): r.query.index for r in needed}
-        return {
-            n: answers[same[r.query.name, r.arguments]] for n, r in enumerate(asked)
-        }
+        return {n: answers[place] for n, place in enumerate(places)}
 
     def _refuse_unnormalised(self, request: Instance) -> None:
         if DISTORTION not in (request.doc or {}):
@@ -183,8 +180,10 @@ class Backend(LM):
         ordered = [answers[i] for i in range(len(requests))]
         self._unreported += [
             scored.answer.without_weights()
-            for scored, asked in zip(ordered, _asked(requests), strict=True)
-            if asked
+            for n, (scored, place) in enumerate(
+                zip(ordered, _places(requests), strict=True)
+            )
+            if place == n
         ]
         if self.world_size == 1:
             self._report()
@@ -294,12 +293,13 @@ def _identified(requests: list[Instance]) -> Iterator[tuple[int, str, Instance]]
         yield number, name, instance
 
 
-def _asked(requests: list[Instance]) -> Iterator[bool]:
-    """Tell requests from the padding of a process whose share is smaller.
+def _places(requests: list[Instance]) -> Iterator[int]:
+    """Yield where each request stands first: its own number, but for padding.
 
     lm-eval repeats the last request until all processes have equally many.
     """
-    seen: Counter[int] = Counter()
-    for instance in requests:
-        seen[id(instance)] += 1
-        yield seen[id(instance)] <= (instance.repeats or 1)
+    seen: defaultdict[int, list[int]] = defaultdict(list)
+    for number, instance in enumerate(requests):
+        found, repeats = seen[id(instance)], instance.repeats or 1
+        found.append(number)
+        yield found[(len(found) - 1) % repeats]

@@ -226,15 +226,11 @@ def _found(output: Path, num_texts: int) -> set[int]:
     """
     found: set[int] = set()
     for path in output.glob("*.parquet"):
-        try:
-            file = pq.ParquetFile(path)
-        except pa.ArrowInvalid:
+        if (file := _opened(path)) is None:
             logger.warning("%s was cut short: its texts are scored again", path)
             path.unlink()
             continue
         with file:
-            if file.schema_arrow.names != SCHEMA.names:
-                raise ValueError(f"{path} has no answers in it: move it elsewhere")
             documents = file.read(columns=["document"])[0].to_pylist()
         if not all(0 <= n < num_texts for n in documents):
             raise ValueError(f"{path} answers other texts: move it elsewhere")
@@ -242,22 +238,42 @@ def _found(output: Path, num_texts: int) -> set[int]:
     return found
 
 
+def _opened(path: Path) -> pq.ParquetFile | None:
+    """Open a file of rows; None if it was cut short, or is being written.
+
+    Raises:
+        ValueError: If it is whole, and has other rows than answers.
+    """
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid:
+        return None
+    if file.schema_arrow.names != SCHEMA.names:
+        file.close()
+        raise ValueError(f"{path} has no answers in it: move it elsewhere")
+    return file
+
+
 def read(output: Path) -> Record:
     """Read the rows of a folder, whole or of an interrupted run, as a record.
 
-    Workers may go on for a while when the process that started them has died, and then
-    score texts that the next run scores as well: both find the same, and one counts.
+    Files that were cut short are left out. Workers may go on for a while when the
+    process that started them has died, and then score texts that the next run scores as
+    well: both find the same, and one counts.
 
     Raises:
-        ValueError: If it is no such folder.
+        ValueError: If it is no such folder, or has another file.
     """
     claimed = folder.read(output, KIND, having="num_texts")
     check_format(output, claimed, FORMAT)
     rows: dict[int, Answer] = {}
     for path in sorted(output.glob("*.parquet")):
-        for row in pq.read_table(path, schema=SCHEMA).to_pylist():
-            answer = answer_of(row)
-            rows.setdefault(answer.index, answer)
+        if (file := _opened(path)) is None:
+            continue
+        with file:
+            for row in file.read().to_pylist():
+                answer = answer_of(row)
+                rows.setdefault(answer.index, answer)
     answers = [rows[n] for n in sorted(rows)]
     finished = sorted(rows) == [*range(claimed["num_texts"])]
     return Record(TASK, claimed, answers, finished)

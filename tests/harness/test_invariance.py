@@ -175,6 +175,9 @@ def test_a_copy_that_pads_a_process_draws_the_same(backend):
     first, padding = lm.loglikelihood_rolling(rolling("Ada saw the fox") * 2)
     assert padding == pytest.approx(first, rel=1e-12)
     assert padding.answer.stream == first.answer.stream
+    (unnamed,) = rolling("Ada saw the fox")
+    unnamed.task_name = None
+    assert len(lm.loglikelihood_rolling([unnamed] * 2)) == 2
 
 
 def test_requests_that_no_task_made_are_counted(backend):

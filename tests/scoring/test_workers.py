@@ -155,6 +155,10 @@ def test_texts_that_orphans_scored_as_well_count_once(
     found = score_corpus(opening, data, tmp_path, workers=2)
     assert found.finished
     assert agree([a.estimate for a in found.answers], [a.estimate for a in answers])
+    # One of them may still be at it.
+    (tmp_path / "c.parquet").write_bytes((tmp_path / "b.parquet").read_bytes()[:-9])
+    [again] = read(tmp_path)
+    assert again.finished and len(again.answers) == len(TEXTS)
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -109,6 +109,19 @@ def test_what_is_kept_has_more_effective_samples(name):
     assert 0 < 2 * found.stderr < found.gain
 
 
+@pytest.mark.parametrize(("name", "which"), FITTED)
+def test_weights_as_checkpoints_have_them_are_fitted(name, which):
+    """In float32, where strengths are float64."""
+    tiny, model, texts = astray(name, which)
+    before = {k: v.float() for k, v in model.state_dict().items()}
+    model.float()
+    found = fit(
+        model, which, [tiny.batch(texts)], RANGES, FitBudget(num_samples=20, rounds=1)
+    )
+    assert found.curve[-1].strengths != found.curve[0].strengths
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
 def test_a_fit_is_a_function_of_texts_and_seed():
     tiny, model, texts = astray("kglm", "smoothing")
     batches = [tiny.batch(texts)]

@@ -11,6 +11,8 @@ import torch
 import lm_latent_eval
 from lm_latent_eval import demo
 from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.scoring.texts import Query
@@ -60,8 +62,15 @@ def moved(scoring, network, dtype) -> tuple[float, float]:
     return math.hypot(*apart), math.hypot(*drawn)
 
 
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.parametrize("name", ["mdm elbo", "mdm is", "cot"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *(("mdm elbo", dtype) for dtype in NARROW),
+        *(("mdm is", dtype) for dtype in NARROW),
+        ("cot", torch.float16),
+    ],
+    ids=str,
+)
 def test_draws_lose_more_where_narrow_types_are_let_through(name, dtype):
     scoring, network = {
         "mdm elbo": (of_mdm, tiny_mdm.network()),
@@ -111,15 +120,34 @@ def test_narrow_types_of_latent_models_are_refused(dtype):
     [
         (LatentTokens, {}),
         (LatentTokens, {"estimator": "canonical"}),
+        (LatentCoT, {}),
         (LatentMDM, {"estimator": "path"}),
         (LatentMDM, {"estimator": "exact"}),
     ],
 )
 def test_mixed_precision_is_refused_before_anything_is_loaded(backend, options):
     with pytest.raises(
-        ValueError, match=r"mixed_precision_dtype=bfloat16: .* leave it"
+        ValueError, match=r"mixed_precision_dtype=bfloat16: .* leave it out"
     ):
         backend(pretrained="nowhere", mixed_precision_dtype="bfloat16", **options)
+
+
+@pytest.mark.parametrize("estimator", ["elbo", "is"])
+def test_what_is_rounded_is_not_called_exact(estimator):
+    """A text of one token has one order, and short ones have few sets of masks."""
+    network = in_float32(tiny_mdm.network())
+    texts = ["Ada", "the fox"][: 2 if estimator == "elbo" else 1]
+    queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
+
+    def bounds(network):
+        scorer = MaskedDiffusion(network).scorer({"estimator": estimator}, quiet=True)
+        estimates = [answer.estimate for answer in scorer.score_texts(queries)]
+        return [(e.bound, e.stderr) for e in estimates]
+
+    sure = {Bound.EXACT, Bound.STRICT_LOWER}
+    assert all(bound in sure and error == 0 for bound, error in bounds(network))
+    mixed = replace(network, mixed_precision=torch.bfloat16)
+    assert bounds(mixed) == [(Bound.NONE, None)] * len(texts)
 
 
 def test_mixed_precision_is_what_masked_networks_compute_in(tmp_path):

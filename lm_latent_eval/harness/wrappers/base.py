@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar
 
@@ -37,9 +38,9 @@ class Wrapper(Backend):
     """
 
     loader: ClassVar[type[HFLM]] = HFLM
-    mixes_precision: ClassVar[tuple[str, ...]] = ()
-    """Estimators that ``mixed_precision_dtype`` of ``--model hf`` is let through for:
-    those whose Monte Carlo error is above its rounding (docs/errors.md)."""
+    mixes_precision: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """What ``mixed_precision_dtype`` of ``--model hf`` may be by estimator: types whose
+    rounding is below the Monte Carlo error (docs/errors.md)."""
 
     def __init__(
         self,
@@ -61,12 +62,13 @@ class Wrapper(Backend):
         options = {name: arguments.pop(name) for name in names if name in arguments}
         self._refuse_misspelled(arguments, names)
         estimator = getattr(model.options().parse(options), "estimator", "is")
-        mixed = arguments.get("mixed_precision_dtype")
-        if mixed and estimator not in self.mixes_precision:
+        mixed = str(arguments.get("mixed_precision_dtype") or "").split(".")[-1]
+        allowed = self.mixes_precision.get(estimator, ())
+        if mixed and mixed not in allowed:
             raise ValueError(
-                f"mixed_precision_dtype={mixed}: {self._alias} with estimator="
-                f"{estimator} is more exact than that, whose rounding moves a "
-                "log-likelihood by hundredths of a nat: leave it out"
+                f"mixed_precision_dtype={mixed}: its rounding moves a log-likelihood "
+                f"by more than draws of {self._alias} with estimator={estimator} do: "
+                + " or ".join([*allowed, "leave it out"])
             )
         if old := next((name for name in BITS if arguments.get(name)), None):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from lm_eval.api.instance import Instance
 
@@ -27,7 +27,7 @@ class LatentCoT(Wrapper):
     """
 
     model_name = "cot"
-    mixes_precision = ("is",)
+    mixes_precision: ClassVar = {"is": ("float16",)}
     # Thoughts are kept beside the process that asks, and all questions have as many.
     shares_requests = False
 

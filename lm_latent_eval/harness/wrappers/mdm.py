@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
@@ -50,7 +50,10 @@ class LatentMDM(Wrapper):
 
     model_name = "mdm"
     loader = MaskedLM
-    mixes_precision = ("elbo", "is")
+    mixes_precision: ClassVar = {
+        "elbo": ("float16", "bfloat16"),
+        "is": ("float16", "bfloat16"),
+    }
 
 
 __all__ = ["LatentMDM", "MaskedLM"]

@@ -169,13 +169,14 @@ class Following:
         mentions = self.entity != NOBODY
         row, t = self.free.nonzero(as_tuple=True)
         at_once = max(1, NUMBERS // (self.num_slots * self.steps.query.shape[1]))
-        zeros = self.steps.mention.new_zeros(self.entity.shape)
         parts = [
             self._log_mention(r, s).gather(1, self._sent(mentions[r, s, None].long()))
             for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
         ]
-        index = self._sent(row), self._sent(t)
-        mention = zeros.index_put(index, torch.cat(parts)[:, 0])
+        index, log_mention = (self._sent(row), self._sent(t)), torch.cat(parts)[:, 0]
+        # Strengths that are fitted are float64, whatever the weights are.
+        zeros = log_mention.new_zeros(self.entity.shape)
+        mention = zeros.index_put(index, log_mention)
 
         row, t = (self.free & mentions).nonzero(as_tuple=True)
         begun = [
@@ -184,7 +185,6 @@ class Following:
         ]
         log_slot, log_length = (torch.cat(part) for part in zip(*begun, strict=True))
         index = self._sent(row), self._sent(t)
-        # Strengths that are fitted are float64, whatever the weights are.
         slot = zeros.index_put(index, log_slot.to(zeros))
         length = zeros.index_put(index, log_length.to(zeros))
         mention = mention.masked_fill(self._sent(self._impossible()), -torch.inf)

@@ -110,7 +110,7 @@ class Thinker:
         answers = list(question.answers.values())
         log_p_answers = log_p.new_full((len(answers), len(distinct)), -torch.inf)
         greedy = Greedy(answers)
-        own = self._begin(torch.tensor(question.prompts[:1]))
+        own = self._read(question, question.prompts[0])
 
         def work(places: Sequence[int]) -> Marginals:
             found, reading = read_after(own, [distinct[place] for place in places])
@@ -142,7 +142,7 @@ class Thinker:
 
     def _hinted(self, question: Question, distinct: Sequence[Closed]) -> Tensor:
         """Return log p of thoughts given each hint, nats, (M, D)."""
-        hints = [self._begin(torch.tensor([hint])) for hint in question.prompts[1:]]
+        hints = [self._read(question, hint) for hint in question.prompts[1:]]
         log_p = torch.zeros(len(hints), len(distinct), dtype=torch.float64)
 
         def work(m: int, places: Sequence[int]) -> None:
@@ -177,11 +177,18 @@ class Thinker:
         return named(
             question.queries[0],
             ValueError(
-                f"a thought of up to max_think_tokens={self.options.max_think_tokens} "
-                f"tokens does not fit into the memory of {self.network.device}: lower "
-                "max_think_tokens, or give another device"
+                "the question with a thought of up to max_think_tokens="
+                f"{self.options.max_think_tokens} tokens does not fit into the memory "
+                f"of {self.network.device}: lower max_think_tokens, or give another "
+                "device"
             ),
         )
+
+    def _read(self, question: Question, prompt: Sequence[int]) -> Reading:
+        try:
+            return self._begin(torch.tensor([prompt]))
+        except torch.OutOfMemoryError as err:
+            raise self._refusal(question) from err
 
     def _begin(self, prompts: Tensor) -> Reading:
         return Reading.of(

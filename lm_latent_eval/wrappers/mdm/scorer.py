@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer
@@ -195,9 +195,13 @@ class MDMScorer:
         if whole and self.lengths:
             log_p = self.lengths.log_p(cut.num_tokens)
             factors.append(self._exact(log_p, 1))
+        estimate = Estimate.product(factors or [self._exact(0.0, 0)])
+        if self.source.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
+            # Nothing was drawn, so rounding is its only error, and nobody knows that.
+            estimate = replace(estimate, bound=Bound.NONE, stderr=None)
         return Answer(
             cut.query.index,
-            Estimate.product(factors or [self._exact(0.0, 0)]),
+            estimate,
             f"{self.options.seed}/{cut.query.name}",
             unspelled=cut.unknown,
             respaced=int(cut.lossy),

@@ -69,6 +69,8 @@ class Source:
     about: dict[str, Any]
     computed_in: str | None = None
     """The floating type, where it is known."""
+    rounds: bool = False
+    """Whether that is narrower than the network's own (mixed precision)."""
 
     @classmethod
     def of(cls, network: Network) -> Self:
@@ -98,6 +100,7 @@ class Source:
             Lengths.load(Path(network.name)),
             network.about,
             str(network.computed_in),
+            network.mixed_precision is not None,
         )
 
 
