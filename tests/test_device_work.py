@@ -69,7 +69,7 @@ COSTS = {
     "cot": (1507, 65),
     "causal LM": (93, 9),
     "train entitynlm": (1381, 7),
-    "train kglm": (4026, 9),
+    "train kglm": (2507, 9),
     "train lrlm": (964, 11),
     "train lstm": (315, 5),
     "train nklm": (2419, 4),

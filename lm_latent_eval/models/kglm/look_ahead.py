@@ -11,17 +11,19 @@ of any other node, and "no mention" after a last one c of any of these, or after
         &\quad + p(\mathrm{NEW}) \sum_n p_{\mathrm{new}}(n) \, \psi_t(n)
         + p(\mathrm{DERIVED}) \sum_n d_t(n \mid c) \, \psi_t(n)
 
-The words' and the mention types' probabilities are p's own; only the entity that a
-DERIVED mention names, which depends on the walk so far, follows from the last node
-alone and from what the text says of others (``parents.py``): first, to find out who
-they are, from a chain in which it is any of the C candidates alike. So the sums are
-exact for these chains, and for p a guess: it is a proposal's to be corrected by
+In the last sum n runs over the candidates alone: an edge to any other node leads
+nowhere. The words' probabilities are p's own, and so are the mention types', but that
+DERIVED keeps its share where p has nobody to derive from, as before any mention. The
+entity that a DERIVED mention names, which depends on the walk so far, follows from the
+last node alone and from what the text says of others (``parents.py``): first, to find
+out who they are, from a chain in which it is any of the C candidates alike. So the sums
+are exact for these chains, and for p a guess: it is a proposal's to be corrected by
 weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
-words to come. Nothing is learned. Source: the optimal proposals of twisted particle
-filters, of which this is one step of approximation (Guarniero, Johansen and Lee, 2017,
-section 3; Pitt and Shephard, 1999).
+words to come. Nothing is learned, and no gradient goes through the tilt. Source: the
+optimal proposals of twisted particle filters, of which this is one step of
+approximation (Guarniero, Johansen and Lee, 2017, section 3; Pitt and Shephard, 1999).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
-from lm_latent_eval.models.kglm.parents import Parents, parents_of
+from lm_latent_eval.models.kglm.parents import ExpectedParents, parents_of
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.walk import Mention, Walk
 from lm_latent_eval.text.batch import TokenBatch
@@ -131,6 +133,7 @@ class Costs:
     """Mention types after none, where nothing can be continued, (B, T, 4)."""
 
 
+@torch.no_grad()
 def look_ahead(
     walk: Walk, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
 ) -> Walk:
@@ -206,7 +209,7 @@ class Ahead(NamedTuple):
 
 
 def _backward(
-    costs: Costs, length: Tensor, parents: Parents | None = None
+    costs: Costs, length: Tensor, parents: ExpectedParents | None = None
 ) -> tuple[Ahead, Ahead]:
     """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
     nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
@@ -268,7 +271,7 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
 
 def _relative(ahead: Ahead, walk: Walk, states: Candidates) -> Tilt:
     """Compare with no mention at all, the hopeless ones as far as ``FURTHEST``."""
-    mention, none = (value.to(walk.scores.mention) for value in ahead)
+    mention, none = ahead
     best = torch.maximum(mention.amax(-1, True), none.amax(-1, True))
     best = best.masked_fill(best.isneginf(), 0.0)
     mention, none = ((x - best).clamp_min(-FURTHEST) for x in (mention, none))
@@ -280,7 +283,7 @@ def _relative(ahead: Ahead, walk: Walk, states: Candidates) -> Tilt:
 
 def _tilt(value: Tensor, walk: Walk, states: Candidates) -> Tilt:
     """List what candidates have, and what any other node."""
-    value = value[..., 1:].flatten(0, 1)
+    value = value[..., 1:].flatten(0, 1).to(walk.scores.mention)
     num_positions, num_nodes = len(value), walk.graph.num_nodes
     candidate = states.node[:, 1:].repeat_interleave(
         num_positions // len(states.node), 0

@@ -2,13 +2,12 @@ r"""Which entity a NEW mention names: a distribution over a whole entity table.
 
 .. math:: p_{\mathrm{new}}(e) = \frac{[e \text{ may be introduced}] \, e^{s_{te}}}{Z_t}
     \cdot \frac{e^{b_t(e)}}{L_t}, \qquad
-    L_t = e^{b_t(\mathrm{others})} \Bigl(1 - \sum_{e\ \mathrm{listed}}
-    \frac{e^{s_{te}}}{Z_t}\Bigr)
+    L_t = e^{b_t(\mathrm{others})} \sum_{e\ \mathrm{unlisted}} \frac{e^{s_{te}}}{Z_t}
     + \sum_{e\ \mathrm{listed}} \frac{e^{s_{te} + b_t(e)}}{Z_t}
 
-The sum of Z_t runs over all E entities, ``scores.AT_ONCE`` numbers at a time; those of
-the tilt's lift L_t only over the few that the tilt lists. What is asked for is computed
-for the (position, entity) pairs asked for.
+The sums of Z_t and of the tilt's lift L_t share the one over the entities that the tilt
+does not list, ``scores.AT_ONCE`` numbers at a time; it lists few. What is asked for is
+computed for the (position, entity) pairs asked for.
 """
 
 from __future__ import annotations
@@ -49,30 +48,42 @@ class NewEntities:
     def _sent(self, index: Tensor) -> Tensor:
         return sent(index, self.scores.hidden.device)
 
-    @cached_property
+    @property
     def log_z(self) -> Tensor:
         """Log Z, (P,); 0 if no entity may be introduced."""
-        log_z = self.scores.hidden.new_zeros(len(self.scores.hidden))
-        if self.possible:
-            # Into one tensor: small results between large ones scatter the heap.
-            for few in self.scores.few(torch.arange(len(log_z))):
-                log_z[self._sent(few)] = self._masked_rows(few).logsumexp(-1)
-        return log_z
+        return self._log_sums[0]
 
-    @cached_property
+    @property
     def lift(self) -> Tensor:
         """Log L: what the tilt multiplies the mass of NEW mentions by, (P,)."""
-        lift = torch.zeros_like(self.log_z)
+        return self._log_sums[1]
+
+    @cached_property
+    def _log_sums(self) -> tuple[Tensor, Tensor]:
+        """Log Z and log L.
+
+        What the tilt does not list is summed by itself: as what remains of 1 it would
+        be lost in rounding where it is rare, and it may be what the tilt favours.
+        """
+        count = len(self.scores.hidden)
+        log_z = self.scores.hidden.new_zeros(count)
+        if not self.possible:
+            return log_z, log_z
+        # Into one tensor: small results between large ones scatter the heap.
+        for few in self.scores.few(torch.arange(count)):
+            log_z[self._sent(few)] = self._unlisted_rows(few).logsumexp(-1)
         if self.tilt is None:
-            return lift
-        position, entity, tilt = self._tilted(torch.arange(len(lift)))
-        log_plain = widened(self._log_plain(position, entity))
-        listed = segment_logsumexp(log_plain + tilt, position, len(lift))
-        plain = log_plain.exp()
-        listed_mass = plain.new_zeros(len(lift))
-        rest = 1 - listed_mass.index_add(0, self._sent(position), plain)
-        unlisted = rest.clamp_min(0.0).log() + self.tilt.others
-        return torch.logaddexp(unlisted, listed).to(lift)
+            return log_z, torch.zeros_like(log_z)
+        position, entity, tilt = self._tilted(torch.arange(count))
+        score, unlisted = widened(self.scores.at(position, entity)), widened(log_z)
+        plain, tilted = (
+            torch.logaddexp(rest, segment_logsumexp(listed, position, count))
+            for rest, listed in [
+                (unlisted, score),
+                (unlisted + self.tilt.others, score + tilt),
+            ]
+        )
+        return plain.to(log_z), (tilted - plain).to(log_z)
 
     def log_prob(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return log p_new of positions and entities in nats, elementwise, (n,)."""
@@ -133,6 +144,15 @@ class NewEntities:
 
     def _masked_rows(self, position: Tensor) -> Tensor:
         return self.scores.rows(position).masked_fill(self._impossible, -torch.inf)
+
+    def _unlisted_rows(self, position: Tensor) -> Tensor:
+        """Leave out what the tilt lists."""
+        rows = self._masked_rows(position)
+        if self.tilt is not None:
+            row, entity, _ = self._tilted(position)
+            index = (self._sent(row), self._sent(entity))
+            rows = rows.index_put(index, rows.new_full((), -torch.inf))
+        return rows
 
     def _tilted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """List the introducible entities that the tilt does: index, entity and tilt."""

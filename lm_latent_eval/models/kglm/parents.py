@@ -9,9 +9,11 @@ it mentioned last is known; of the others how probable it is that they were ment
         {\sum_{c'} r_t(c' \mid c) \, e^{s_t(c')}}, \qquad
     r_t(c \mid c) = 1, \quad r_t(c' \mid c) = r_t(c')
 
-with p's own scores s of parents and probabilities of edges. r_t(c') comes from a chain
-in which mentions are derived from anybody (``look_ahead.py``), given the whole text.
-This is a mean field: mentions of two parents are taken to be independent.
+with p's own scores s of parents and probabilities of edges. n and c' are candidates: of
+edges to other nodes the mass is left out, so the d_t(n | c) may total less than 1, and
+edges from other nodes are not looked at. r_t(c') comes from a chain in which mentions
+are derived from anybody (``look_ahead.py``), given the whole text. This is a mean
+field: mentions of two parents are taken to be independent.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ nodes with the fewest come first, and others lead to all candidates alike."""
 
 
 @dataclass(frozen=True)
-class Parents:
+class ExpectedParents:
     """What is known of the S states of each text as parents, in float64."""
 
     weight: Tensor
@@ -82,7 +84,7 @@ class Parents:
 
 def parents_of(
     walk: Walk, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
-) -> Parents:
+) -> ExpectedParents:
     """Look up what p says of parents and edges among the states of each text.
 
     Args:
@@ -122,7 +124,7 @@ def parents_of(
     before, known, head, tail, kind = (
         sent(x, device) for x in (before, known, head, tail, kind[listed])
     )
-    return Parents(
+    return ExpectedParents(
         weight.transpose(1, 2),
         recent,
         before,
@@ -189,4 +191,4 @@ def _states(
     return state[place[listed]], listed
 
 
-__all__ = ["Parents", "parents_of"]
+__all__ = ["ExpectedParents", "parents_of"]

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
+from lm_latent_eval.models.kglm.scores import AT_ONCE
 from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
 from lm_latent_eval.models.ties import ranks
 
@@ -130,7 +131,9 @@ def beam_walks(
     """
     batch, samples, _ = history.shape
     device = walk.scores.mention.device
-    log_best, entity = fetched(*walk.new.top(torch.arange(batch * num_tokens), width))
+    position = torch.arange(batch * num_tokens).view(batch, num_tokens).T
+    size = batch * min(width, walk.graph.num_entities)
+    at_once = max(1, AT_ONCE // max(1, size))
     places = torch.arange(batch)[:, None]
     more = max(width - samples, 0)
     window = F.pad(history, (0, 0, 0, more))[:, :width]
@@ -139,10 +142,14 @@ def beam_walks(
     came_from = start.new_zeros(num_tokens, batch, width)
     step = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
+        if t % at_once == 0:
+            here = position[t : t + at_once]
+            table = fetched(*walk.new.top(here.flatten(), width))
+            log_best, entity = (part.unflatten(0, here.shape) for part in table)
         going_on = length > t
         text, place = ((score > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
         rows = Rows(text * num_tokens + t, window[text, place])
-        best = log_best, entity
+        best = log_best[t % at_once], entity[t % at_once]
         option = walk.options(rows, text, score[text, place], width, best)
         owner = text[option.row]
         order, rank = ranked_within(owner, ranks(option.score))

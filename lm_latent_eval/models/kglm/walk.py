@@ -385,11 +385,11 @@ class Walk:
 
         Args:
             rows: R decisions.
-            group: Which of them compete, non-decreasing, (R,).
+            group: Which of them compete, at one position each, non-decreasing, (R,).
             score: What the walks so far are ranked by, nats, (R,) float64.
             width: How many of a group are wanted.
-            best: The ``width`` best NEW entities of every position: log p_new and
-                entity, (P, width) each.
+            best: The ``width`` best NEW entities at the position of every group: log
+                p_new and entity, on the host, (G, width) each.
         """
         parents = self.parents(rows)
         tilted = self._log_tilted(rows, parents)
@@ -401,7 +401,7 @@ class Walk:
         scores[rows.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
         none, new, derived, again = scores.unbind(-1)
         log_best, entity = best
-        best_new = new + log_best[rows.position, 0]
+        best_new = new + log_best[group, 0]
         known = torch.stack([none, best_new, again], -1)
         enough = least_of_best(group, known, width)[group] - GRID  # against rounding
 
@@ -410,7 +410,7 @@ class Walk:
         most = (width // (rank + 1)).clamp_max(entity.shape[1])
         place, ranked = expand_ranges(torch.zeros_like(most), most)
         new_row = able[order[ranked]]
-        here = rows.position[new_row], place
+        here = group[new_row], place
         new_node, log_new = self.graph.node_of_entity[entity[here]], log_best[here]
         derived_row, derived_node, log_derived = self._derived_options(
             rows, parents.of(derived >= enough)

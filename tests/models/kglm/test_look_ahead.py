@@ -22,16 +22,15 @@ from tests.tiny_models import COPIED, KNOWN
 
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 TEXT = [KNOWN, COPIED, KNOWN, COPIED]
-"""Every node has an alias that begins with a word of it."""
+"""Every node but Di has an alias that begins with a word of it."""
 
 
-@pytest.fixture
-def kglm(monkeypatch):
+def of_graph(*more):
     """Two edges lead from Ada to Bo, one from either to Cy, and none from there."""
-    monkeypatch.setattr(look_ahead, "FURTHEST", torch.inf)
     graph = KnowledgeGraph.build(
         [("Ada", r, "Bo") for r in ("knows", "likes")]
-        + [(someone, "likes", "Cy") for someone in ("Ada", "Bo")],
+        + [(someone, "likes", "Cy") for someone in ("Ada", "Bo")]
+        + [*more],
         {"Ada": [[COPIED], [KNOWN, COPIED]], "Bo": [[KNOWN]], "Cy": [[KNOWN]]},
         max_aliases=2,
         max_alias_words=2,
@@ -39,6 +38,13 @@ def kglm(monkeypatch):
         inverse=False,
     )
     return tiny_models.kglm(graph)
+
+
+@pytest.fixture
+def kglm(monkeypatch):
+    """Nothing names Di, to whom Ada has an edge, and who has one to Bo."""
+    monkeypatch.setattr(look_ahead, "FURTHEST", torch.inf)
+    return of_graph(("Ada", "likes", "Di"), ("Di", "knows", "Bo"))
 
 
 def batch_of(*texts):
@@ -73,21 +79,28 @@ def test_candidates_begin_with_a_word_and_whole_names_come_first(monkeypatch):
 def stand_in(kglm, text, after=None, *, derived="by edges"):
     """Sum over every path of the chain of states, by hand: log psi and log beta.
 
-    A state is the node of a mention, or 0, and the last node that was mentioned.
-    Mentions are derived "by edges" of parents, from parents whose edges are
-    "unlisted", or from "anybody".
+    A state is the node of a mention, or 0, and the last node that was mentioned; Di is
+    "any other node", with the words of all. Mentions are derived "by edges" of parents,
+    from parents whose edges are "unlisted", or from "anybody", but Di neither derives
+    any nor is derived. DERIVED keeps its share where nobody can be derived from.
     """
     encoding = kglm.proposal("prior").encode(batch_of(text), after)
     walk, num_tokens, graph = encoding.walk, len(text), kglm.knowledge
     nodes = range(1, graph.num_nodes)
+    named = [n for n in nodes if graph.node_names[n] != "Di"]
 
     def at(t, *ids):
         return torch.tensor([t]), *(graph.entity(torch.tensor([i])) for i in ids)
 
-    @cache
-    def word(t, node):
+    def of_node(t, node):
         place, node = torch.tensor([t]), torch.tensor([node])
         return kglm._log_words(encoding.text, encoding.batch, place, node).item()
+
+    @cache
+    def word(t, node):
+        if node in (0, *named):
+            return of_node(t, node)
+        return math.log(sum(math.exp(log_new(t, n) + of_node(t, n)) for n in nodes))
 
     @cache
     def log_new(t, node):
@@ -100,15 +113,17 @@ def stand_in(kglm, text, after=None, *, derived="by edges"):
         return scores.log_softmax(-1).tolist()
 
     def p_derived(t, node, last):
+        if node not in named:
+            return 0.0
         if derived == "anybody":
-            return 1 / len(nodes)
+            return 1 / len(named)
         unknown = float(after is not None and t < kglm.config.cutoff)
-        parents = [n for n in nodes if graph.neighbours(n)]
+        parents = [n for n in named if graph.neighbours(n)]
         score = {n: walk.scores.parent.at(*at(t, n)).item() for n in parents}
-        best, sums = max(score.values()), [unknown / len(nodes), unknown]
+        best, sums = max(score.values()), [unknown / len(named), unknown]
         for n in parents:
             edge = walk.edges.log_prob(*at(t, n), torch.tensor([node])).exp().item()
-            edge = edge if derived == "by edges" else 1 / len(nodes)
+            edge = edge if derived == "by edges" else 1 / len(named)
             weight = math.exp(score[n] - best) * (1 if n == last else recent(t)[n])
             sums = [sums[0] + weight * edge, sums[1] + weight]
         return sums[0] / sums[1] if sums[1] else 0.0
@@ -190,8 +205,7 @@ def test_the_tilt_sums_over_every_path(kglm, monkeypatch, derived):
     for tilt, wanted in [(walk.tilt, psi), (walk.expected, beta)]:
         # Those of the second text of the batch.
         found = of_every_node(kglm, tilt, torch.arange(4, 8))
-        # Rounding leaves 1e-16 of p_new to nodes beyond the candidates.
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+        torch.testing.assert_close(found, wanted, **EXACTLY)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
     assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
 
@@ -205,7 +219,7 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm):
     psi, beta, _ = stand_in(kglm, TEXT, after)
     for tilt, wanted in [(walk.tilt, psi), (walk.expected, beta)]:
         found = of_every_node(kglm, tilt, torch.arange(4))
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+        torch.testing.assert_close(found, wanted, **EXACTLY)
     first = of_every_node(kglm, encoded(kglm, TEXT).walk.tilt, torch.arange(4))
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
@@ -221,7 +235,7 @@ def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm):
     for t in range(len(TEXT)):
         found = proposal.log_ahead(encoding, t, state)
         wanted = torch.cat([mention[t], none[t], torch.zeros(1)])
-        torch.testing.assert_close(found[1], wanted, rtol=0, atol=1e-8)
+        torch.testing.assert_close(found[1], wanted, **EXACTLY)
         assert found[0].any() == (t < 2), "nothing is ahead of a text that ended"
     assert not proposal.log_ahead(encoding, len(TEXT), state).any()
     prior = kglm.proposal("prior")
@@ -245,8 +259,10 @@ def test_tokens_that_are_cut_out_know_the_rest_of_the_text(kglm, name):
     assert state.history.equal(at_once.history)
 
 
-def test_a_search_ranks_by_p_so_far_and_what_is_expected(kglm):
+def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch):
     """At the end of a text nothing is expected: by log p, up to one number."""
+    monkeypatch.setattr(look_ahead, "FURTHEST", torch.inf)
+    kglm = of_graph()
     batch, proposal = batch_of(TEXT), kglm.proposal("adapted")
     walks = every_walk(kglm.knowledge, len(TEXT), kglm.config.cutoff, 1)
     encoding = proposal.encode(batch)
@@ -265,6 +281,45 @@ def test_a_hopeless_choice_keeps_a_share_of_its_probability(monkeypatch):
     tilt = encoded(kglm, TEXT).walk.tilt
     assert tilt.value.abs().max() <= 0.5
     assert tilt.others.abs().max() <= 0.5
+
+
+def test_a_tilt_is_rounded_last(kglm):
+    """A dear word that all states share leaves what they differ by as it is."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 1, 2, 5)  # log psi of mentions and of none: a text, tokens, states
+    mention, none = torch.randn(shape, generator=generator, dtype=torch.float64)
+    mention[..., 0] = -torch.inf
+    encoding = kglm.float().proposal("adapted").encode(batch_of(TEXT[:2]))
+    states = Candidates.of(encoding.batch, kglm.knowledge)
+    cheap, dear = (
+        look_ahead._relative(
+            look_ahead.Ahead(mention - price, none - price), encoding.walk, states
+        )
+        for price in (0.0, 2.0**20)
+    )
+    assert cheap.value.dtype == torch.float32
+    # Float64 keeps the price to 2 ** -33, and float32 to 1/16.
+    for ours, wanted in zip(
+        of_every_node(kglm, dear, torch.arange(2)),
+        of_every_node(kglm, cheap, torch.arange(2)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("which", ["adapted", "smoothing"])
+@pytest.mark.parametrize("text", [[KNOWN, COPIED], [COPIED, KNOWN, 1], [1, 1]])
+@pytest.mark.parametrize("graph", [tiny_models.full_graph, tiny_models.plain_graph])
+def test_gradients_are_finite_where_something_is_impossible(graph, which, text):
+    """A state, or, with the second graph, an entity that the tilt does not list."""
+    kglm = tiny_models.kglm(graph(), spread=0.5).requires_grad_()
+    proposal, batch = kglm.proposal(which), tiny_models.batch([text])
+    encoding = proposal.encode(batch)
+    latents = proposal.sample(encoding, Streams([1], 20), 20).latents
+    proposal.log_prob(encoding, latents).sum().backward()
+    gradients = [x.grad for x in kglm.parameters() if x.grad is not None]
+    assert any(x.any() for x in gradients)
+    assert all(x.isfinite().all() for x in gradients)
 
 
 def test_words_that_nothing_can_utter_tilt_nothing():

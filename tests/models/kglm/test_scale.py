@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.kglm import edges, joint, scores, words
+from lm_latent_eval.models.kglm import edges, joint, scores, unfolding, words
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.scores import EntityScores
@@ -22,7 +25,7 @@ EXACTLY = {"rtol": 0, "atol": 1e-10}
 
 def in_small_groups(monkeypatch, size: int) -> None:
     """Let everything that is computed in groups be computed in groups this large."""
-    for module in (scores, edges):
+    for module in (scores, edges, unfolding):
         monkeypatch.setattr(module, "AT_ONCE", size)
     monkeypatch.setattr(joint, "TABLE", 40 * size)
     monkeypatch.setattr(words, "NUMBERS", size)
@@ -101,6 +104,33 @@ def test_the_most_probable_new_entities(new, monkeypatch, size):
     assert new.top(position, 99)[1].shape == (4, 30)
 
 
+@pytest.mark.parametrize("best", [16.5, 23.5])
+def test_new_entities_total_one_where_the_tilt_lists_nearly_all_mass(best):
+    """In float32, where the rest of 2001 entities has 1e-4 or 1e-7 of the mass."""
+    graph = large_graph.graph(2001, 4000)
+    weight = torch.zeros(2001, 1)
+    weight[5] = best
+    tilt = Tilt.largest(
+        torch.zeros(1).long(),
+        torch.tensor([5]),
+        torch.zeros(1),
+        num_positions=1,
+        num_nodes=2001,
+    )
+    tilt = replace(tilt, value=torch.tensor([-18.0, 0.0]))
+    introducible = torch.arange(2001) != 0
+    new = NewEntities(EntityScores(torch.ones(1, 1), weight), graph, introducible, tilt)
+    rest = 1999 * math.exp(-best)
+    assert rest < 2e-4, "premise: little is left to what is not listed"
+    lift = math.log((math.exp(-18) + rest) / (1 + rest))
+    # Some numbers below 24 were rounded to float32 on the way.
+    rounding = 4 * 24 * torch.finfo(torch.float32).eps
+    assert abs(new.lift.item() - lift) < rounding
+    everyone = torch.arange(2001)
+    for log_p in (new.log_probs(everyone[:1])[0], new.log_prob(0 * everyone, everyone)):
+        assert abs(log_p.double().logsumexp(0).item()) < rounding
+
+
 def test_nobody_to_introduce(new):
     nobody = NewEntities(
         new.scores, new.graph, torch.zeros(30, dtype=torch.bool), new.tilt
@@ -155,6 +185,22 @@ def test_groups_change_nothing(monkeypatch, graph, which, size):
             torch.testing.assert_close(ours[name], tensor, **EXACTLY, msg=name)
         else:
             assert torch.equal(ours[name], tensor), name
+
+
+def test_a_search_lists_few_new_entities_at_once(monkeypatch):
+    """As many tokens as fit; of a batch all texts, since they are searched together."""
+    kglm = large_graph.kglm(large_graph.graph(30, 90))
+    proposal, listed, top = kglm.proposal("adapted"), [], NewEntities.top
+    encoding = proposal.encode(tiny_models.batch([[4, 5, 1, 4, 3], [5, 5, 4]]))
+
+    def watching(self, position, number):
+        listed.append(position.tolist())
+        return top(self, position, number)
+
+    monkeypatch.setattr(NewEntities, "top", watching)
+    monkeypatch.setattr(unfolding, "AT_ONCE", 2 * 2 * 6)
+    proposal.beam(encoding, 6)
+    assert listed == [[0, 5, 1, 6], [2, 7, 3, 8], [4, 9]]
 
 
 # -- memory ---------------------------------------------------------------------------
