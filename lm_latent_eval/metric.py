@@ -120,9 +120,9 @@ def whole_counts(counts: Sequence[float], name: str, *, least: int = 0) -> list[
         ValueError: If one is missing, too small or no whole number.
 
     Example:
-        >>> whole([2.0, 1.0], "num_tokens")
+        >>> whole_counts([2.0, 1.0], "num_tokens")
         [2, 1]
-        >>> whole([2.0, 1.5], "num_tokens")
+        >>> whole_counts([2.0, 1.5], "num_tokens")
         Traceback (most recent call last):
         ...
         ValueError: num_tokens[1] is 1.5; expected a whole number, at least 0

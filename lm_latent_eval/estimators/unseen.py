@@ -25,6 +25,11 @@ from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.importance import checked_weights
 
 
+TIE = 2.0**-10
+"""Nats. Weights as near as this are in the order in which the search has them: where q
+is nearly right all are, and rounding would order them otherwise in every batch."""
+
+
 def unseen_share(
     log_p: Tensor, log_w: Tensor, num_draws: int, log_evidence: float
 ) -> float:
@@ -63,7 +68,8 @@ def unseen_share(
     found = ~log_p.isneginf()
     if not found.any():
         return 1.0
-    order = log_w[found].argsort(descending=True, stable=True)
+    steps = (in_float64(log_w[found]) / TIE).round()
+    order = steps.argsort(descending=True, stable=True).to(log_w.device)
     log_p, log_w = in_float64(log_p[found][order]), in_float64(log_w[found][order])
     share = log_p.softmax(0).cumsum(0)
     log_found = min(log_p.logsumexp(0).item() - log_evidence, 0.0)
