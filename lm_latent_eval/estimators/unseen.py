@@ -24,7 +24,6 @@ from torch import Tensor
 from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.importance import checked_weights
 
-
 TIE = 2.0**-10
 """Nats. Weights as near as this are in the order in which the search has them: where q
 is nearly right all are, and rounding would order them otherwise in every batch."""
