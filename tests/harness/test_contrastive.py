@@ -22,6 +22,7 @@ from tests.contrastive_tasks import (
     Unigrams,
     load,
 )
+from tests.rounding import agree
 from tests.tiny_checkpoint import rolling
 
 
@@ -209,7 +210,8 @@ def test_latent_models_and_their_cached_answers(
     silent = opened()
     silent.loglikelihood_rolling = None
     again = evaluate(silent, use_cache=answers)
-    assert first["results"] == again["results"]
+    # A cache has one answer to a text that was asked for twice.
+    assert agree(first["results"], again["results"])
 
     # Of whole texts with their ends, each on its own.
     lm, samples = opened(), first["samples"][TASK]
