@@ -11,6 +11,8 @@ release := .venv-release
 results := results/demo
 
 export HF_HUB_OFFLINE ?= 1
+# Many small operations: several threads wait for each other longer than they work.
+export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test docs crash fuzz mutate oldest newest study worlds lint release-check clean
