@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -286,3 +287,12 @@ def test_bad_options_end_in_one_line(folder, tmp_path, capsys, option, message):
     assert message in shown
     assert shown.count("\n") == 1
     assert not (folder / "never").exists()
+
+
+def test_threads_sleep_while_they_wait_unless_told_otherwise(monkeypatch, capsys):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert main(["tasks"]) == 0
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert main(["tasks"]) == 0
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
