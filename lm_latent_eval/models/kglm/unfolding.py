@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.scores import AT_ONCE
-from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
+from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
+from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.models.ties import best_of, ranks
 
 
@@ -32,7 +33,9 @@ def windows(history: Tensor, node: Tensor) -> Tensor:
     return path.unfold(-1, history.shape[-1], 1)[..., :-1, :]
 
 
-def log_prob_walks(walk: Walk, history: Tensor, walks: Walks, length: Tensor) -> Tensor:
+def log_prob_walks(
+    walk: NextStep, history: Tensor, walks: Walks, length: Tensor
+) -> Tensor:
     """Return log p(z_t | z_<t) of whole walks in nats, (B, K, T); 0 past the end."""
     places = torch.arange(walks.node.shape[-1])
     inside = places < length[:, None, None]
@@ -40,7 +43,7 @@ def log_prob_walks(walk: Walk, history: Tensor, walks: Walks, length: Tensor) ->
 
 
 def _scored(
-    walk: Walk,
+    walk: NextStep,
     score: Callable[[Rows, Tensor, Tensor], Tensor],
     history: Tensor,
     walks: Walks,
@@ -69,7 +72,7 @@ def _scored(
 
 
 def sample_walks(
-    walk: Walk,
+    walk: NextStep,
     history: Tensor,
     length: Tensor,
     uniforms: Callable[[int], Tensor],
@@ -104,7 +107,7 @@ def sample_walks(
 
 
 def beam_walks(
-    walk: Walk,
+    walk: NextStep,
     history: Tensor,
     score: Tensor,
     length: Tensor,
@@ -113,7 +116,7 @@ def beam_walks(
 ) -> tuple[Walks, Tensor, Tensor]:
     """Keep the ``width`` most promising distinct beginnings after every token.
 
-    ``Walk.options`` says what they are ranked by.
+    ``NextStep.options`` says what they are ranked by.
 
     Args:
         walk: The distribution to search under.
