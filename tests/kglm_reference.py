@@ -14,7 +14,7 @@ from lm_latent_eval.convert.originals.kglm import LITERALS, build_graph, rename_
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.text.batch import TokenBatch
 
 FOLDER = Path(__file__).parent / "reference" / "kglm"

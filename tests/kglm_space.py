@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.walk import Mention, Walks
+from lm_latent_eval.models.kglm.steps import Mention, Walks
 
 
 def every_walk(

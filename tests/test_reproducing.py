@@ -20,8 +20,8 @@ from lm_latent_eval.estimators import (
     log_evidence,
 )
 from lm_latent_eval.models.entitynlm.trunk import Trunk
+from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
 from lm_latent_eval.models.kglm.unfolding import windows
-from lm_latent_eval.models.kglm.walk import Mention, Rows, Walks
 from tests import kglm_reference
 from tests.kglm_archives import FOLDER
 from tests.kglm_space import every_walk

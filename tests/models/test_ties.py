@@ -10,7 +10,7 @@ from lm_latent_eval.models import ties
 from lm_latent_eval.models.entitynlm import unfolding as chains
 from lm_latent_eval.models.kglm import unfolding as walks
 from lm_latent_eval.models.kglm import walk as steps
-from lm_latent_eval.models.kglm.walk import Walk
+from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.models.rnng import left_to_right as trees
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.text.words import END
@@ -29,7 +29,7 @@ def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
 def disturb(monkeypatch, seed: int) -> None:
     """Let each search add noise to what it ranks by."""
     options, choices, log_options = (
-        Walk.options,
+        NextStep.options,
         WordByWord._options,
         chains.log_options,
     )
@@ -42,7 +42,7 @@ def disturb(monkeypatch, seed: int) -> None:
         log_q, after, rank = choices(*args)
         return log_q, after, noise(rank, seed)
 
-    monkeypatch.setattr(Walk, "options", of_walks)
+    monkeypatch.setattr(NextStep, "options", of_walks)
     monkeypatch.setattr(WordByWord, "_options", of_trees)
     monkeypatch.setattr(
         chains, "log_options", lambda *args: noise(log_options(*args), seed)

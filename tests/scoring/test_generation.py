@@ -71,6 +71,36 @@ def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
     assert sum(places) == len(CONTEXT.split()) + len(predictions)
 
 
+@pytest.mark.parametrize("estimator", ["is", "beam", "smc"])
+def test_an_nklm_reads_a_written_word_once_for_p_and_once_for_q(
+    estimator, tmp_path, monkeypatch
+):
+    """Both read with one network, and each latent reads its own sources."""
+    found, places = load_checkpoint(written("nklm", tmp_path)), []
+    forward, next_token = RecurrentStack.forward, type(found.model).next_token
+
+    def reading(self, value, *args):
+        places.append(value.shape[1])
+        return forward(self, value, *args)
+
+    def going_on(self, *args):
+        log_p = next_token(self, *args)
+        log_p[:, END] = -torch.inf
+        return log_p
+
+    monkeypatch.setattr(RecurrentStack, "forward", reading)
+    monkeypatch.setattr(type(found.model), "next_token", going_on)
+    chosen = ScoringOptions.parse(estimator=estimator, num_samples=10)
+    read = []
+    for tokens in (TOKENS, 2 * TOKENS):
+        places.clear()
+        asked = Query(0, "text", "", CONTEXT), options(max_gen_toks=tokens)
+        [(_, text)] = Scorer(found, chosen, quiet=True).generate([asked])
+        assert len(text.split()) == tokens, "premise"
+        read.append(sum(places))
+    assert read[1] - read[0] == 2 * TOKENS
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_was_read_ahead_changes_nothing(name):
     """Particles that have read ahead go on as those do that have not."""

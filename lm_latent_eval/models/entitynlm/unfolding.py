@@ -159,10 +159,12 @@ def beam_chains(
     batch, num_tokens, device = len(length), steps.num_tokens, length.device
     texts = torch.arange(batch, device=device)[:, None]
     every = torch.arange(width, device=device)
-    more = max(width - state.num_chains, 0)
-    start = every.clamp_max(state.num_chains - 1).repeat(batch, 1)
-    walk = Unfolding.after(state.resample(start), width)
-    score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
+    size = max(width, state.num_chains)
+    start = torch.arange(size, device=device).clamp_max(state.num_chains - 1)
+    start = start.repeat(batch, 1)
+    walk = Unfolding.after(state.resample(start), size)
+    score = F.pad(score, (0, size - state.num_chains), value=-torch.inf)
+    stay = best_of(score, width).sort().values  # of a text without a token
     came_from = start.new_zeros(num_tokens, batch, width)
     found = start.new_zeros(2, num_tokens, batch, width)
     for t in range(num_tokens):
@@ -174,12 +176,13 @@ def beam_chains(
         total = (option + score.reshape(-1, 1)).view(batch, -1)
         best = best_of(total, width)
         chosen, which = best // option.shape[1], best % option.shape[1]
-        came_from[t] = torch.where(going_on, chosen, every)
-        walk = walk[(texts * width + came_from[t]).flatten()]
+        came_from[t] = torch.where(going_on, chosen, stay)
+        walk = walk[(texts * score.shape[1] + came_from[t]).flatten()]
         _choose(walk, which.flatten(), steps.length.shape[-1])
         found[0, t] = walk.entity.view(batch, width)
         found[1, t] = walk.remaining.view(batch, width)
-        score = torch.where(going_on, total.gather(1, best), score)
+        score = torch.where(going_on, total.gather(1, best), score.gather(1, stay))
+        stay = every.expand(batch, width)
     # Walk back along the links.
     origin = every.repeat(batch, 1)
     result = start.new_zeros(2, batch, width, num_tokens)

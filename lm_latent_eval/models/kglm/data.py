@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.linked_wikitext import LinkedText
-from lm_latent_eval.models.kglm.walk import Mention, Walks
+from lm_latent_eval.models.kglm.steps import Mention, Walks
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.files import numbered_lines
 from lm_latent_eval.text.strict_json import checked, strings

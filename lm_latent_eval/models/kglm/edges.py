@@ -28,7 +28,7 @@ from lm_latent_eval.models.kglm.scores import AT_ONCE
 
 
 @dataclass(frozen=True)
-class Edges:
+class ParentEdges:
     """p(edge | parent) at P positions; parents are rows of the entity table."""
 
     relation: Tensor

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, wide_zeros, widened
-from lm_latent_eval.models.kglm.walk import Walk, Walks
+from lm_latent_eval.models.kglm.steps import Walks
+from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -38,12 +39,12 @@ class Encoded:
     batch: TokenBatch
     text: Tensor
     """h^t, (B, T, token_embedding_dim)."""
-    walk: Walk
+    walk: NextStep
     """The distribution of the next step at every position."""
     history: Tensor
     """Nodes before the piece, (B, 1 or K, cutoff)."""
     carry: Carry
-    search: Walk | None = None
+    search: NextStep | None = None
     """What beams go by, where that is not ``walk``."""
 
     def token(self, t: int, after: KGLMState | None) -> Encoded:

@@ -35,11 +35,12 @@ from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.steps import Rows, Walks
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
     log_prob_walks,
 )
-from lm_latent_eval.models.kglm.walk import Rows, Walk, Walks
+from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.models.kglm.words import TABLE, Words, log_add
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.recurrent import initialise
@@ -315,7 +316,7 @@ class KGLMJoint(Pretrained):
         text, head, relation, carry = trunk.read(
             tokens, batch.length, after.carry if after else None
         )
-        walk = Walk(
+        walk = NextStep(
             trunk.scores(text, head, relation),
             self.knowledge,
             self._introducible

@@ -30,7 +30,7 @@ import torch
 
 from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.walk import Mention
+from lm_latent_eval.models.kglm.steps import Mention
 from lm_latent_eval.text.corpora import START_MARK, unmarked
 from lm_latent_eval.text.files import numbered_lines
 from lm_latent_eval.text.strict_json import checked, parse, strings

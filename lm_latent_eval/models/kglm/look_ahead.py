@@ -40,7 +40,8 @@ from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.parents import ExpectedParents, parents_of
 from lm_latent_eval.models.kglm.ragged import ranked_within
-from lm_latent_eval.models.kglm.walk import Mention, Walk
+from lm_latent_eval.models.kglm.steps import Mention
+from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.text.batch import TokenBatch
 
 MOST_PAIRS = 1 << 18
@@ -135,8 +136,8 @@ class Costs:
 
 @torch.no_grad()
 def look_ahead(
-    walk: Walk, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
-) -> Walk:
+    walk: NextStep, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
+) -> NextStep:
     """Tilt p's walk by what its words will cost.
 
     Args:
@@ -161,7 +162,7 @@ def look_ahead(
 
 
 def _costs(
-    walk: Walk, batch: TokenBatch, words: WordScorer, states: Candidates
+    walk: NextStep, batch: TokenBatch, words: WordScorer, states: Candidates
 ) -> Costs:
     shape = (*batch.targets.shape, states.node.shape[1])
     position, device = torch.arange(batch.targets.numel()), batch.targets.device
@@ -269,7 +270,7 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
     return value - expected.masked_fill(expected.isneginf(), 0.0)
 
 
-def _relative(ahead: Ahead, walk: Walk, states: Candidates) -> Tilt:
+def _relative(ahead: Ahead, walk: NextStep, states: Candidates) -> Tilt:
     """Compare with no mention at all, the hopeless ones as far as ``FURTHEST``."""
     mention, none = ahead
     best = torch.maximum(mention.amax(-1, True), none.amax(-1, True))
@@ -281,7 +282,7 @@ def _relative(ahead: Ahead, walk: Walk, states: Candidates) -> Tilt:
     )
 
 
-def _tilt(value: Tensor, walk: Walk, states: Candidates) -> Tilt:
+def _tilt(value: Tensor, walk: NextStep, states: Candidates) -> Tilt:
     """List what candidates have, and what any other node."""
     value = value[..., 1:].flatten(0, 1).to(walk.scores.mention)
     num_positions, num_nodes = len(value), walk.graph.num_nodes

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
 from lm_latent_eval.models.kglm.unfolding import windows
-from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
+from lm_latent_eval.models.kglm.walk import NextStep
 
 
 def moved(
-    walk: Walk, history: Tensor, walks: Walks, length: Tensor, uniforms: Uniforms
+    walk: NextStep, history: Tensor, walks: Walks, length: Tensor, uniforms: Uniforms
 ) -> tuple[Walks, Tensor]:
     """Draw one decision of each walk anew.
 

@@ -31,7 +31,7 @@ from lm_latent_eval.models.kglm.ragged import (
     expand_ranges,
     segment_logsumexp,
 )
-from lm_latent_eval.models.kglm.walk import Walk
+from lm_latent_eval.models.kglm.walk import NextStep
 
 MOST_EDGES = 1 << 20
 """Words times edges of a text's candidates. Where there would be more, those of the
@@ -83,7 +83,7 @@ class ExpectedParents:
 
 
 def parents_of(
-    walk: Walk, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
+    walk: NextStep, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
 ) -> ExpectedParents:
     """Look up what p says of parents and edges among the states of each text.
 
@@ -137,7 +137,7 @@ def parents_of(
 
 
 def _log_edges(
-    walk: Walk, relation: Tensor, head: Tensor, position: Tensor
+    walk: NextStep, relation: Tensor, head: Tensor, position: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Score the edges of heads, each relation of a head once.
 

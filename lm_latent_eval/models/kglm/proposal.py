@@ -14,13 +14,13 @@ from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
 from lm_latent_eval.models.kglm.look_ahead import look_ahead
 from lm_latent_eval.models.kglm.moves import moved
+from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
     beam_walks,
     log_prob_walks,
     sample_walks,
 )
-from lm_latent_eval.models.kglm.walk import Walks
 from lm_latent_eval.models.proposals import Strengths, factors
 from lm_latent_eval.text.batch import TokenBatch
 

@@ -78,7 +78,7 @@ class EntityScores:
 
 
 @dataclass(frozen=True)
-class Scores:
+class StepScores:
     """Unnormalised log-probabilities of every decision at P = B * T positions."""
 
     mention: Tensor
@@ -90,19 +90,19 @@ class Scores:
     relation: Tensor
     """Of relations, (P, R)."""
 
-    def select(self, position: Tensor) -> Scores:
+    def select(self, position: Tensor) -> StepScores:
         """Pick positions."""
         there = sent(position, self.mention.device)
-        return Scores(
+        return StepScores(
             self.mention[there],
             self.new.select(position),
             self.parent.select(position),
             self.relation[there],
         )
 
-    def scaled(self, factor: Tensor | float) -> Scores:
+    def scaled(self, factor: Tensor | float) -> StepScores:
         """Multiply every score by a number."""
-        return Scores(
+        return StepScores(
             self.mention * factor,
             self.new.scaled(factor),
             self.parent.scaled(factor),

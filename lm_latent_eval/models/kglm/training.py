@@ -17,7 +17,7 @@ from lm_latent_eval.models.kglm.data import (
     collate_walks,
 )
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.models.learning import annotated_parts, train_checkpoint
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer

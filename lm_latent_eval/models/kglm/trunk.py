@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.matching import AliasMatching
-from lm_latent_eval.models.kglm.scores import EntityScores, Scores
-from lm_latent_eval.models.kglm.walk import Mention
+from lm_latent_eval.models.kglm.scores import EntityScores, StepScores
+from lm_latent_eval.models.kglm.steps import Mention
 from lm_latent_eval.models.kglm.words import UNKNOWN
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 
@@ -59,7 +59,7 @@ class Trunk(nn.Module):
         text, head, relation = hidden.split([dt, de, de], -1)
         return text, head, relation, carry
 
-    def scores(self, text: Tensor, head: Tensor, relation: Tensor) -> Scores:
+    def scores(self, text: Tensor, head: Tensor, relation: Tensor) -> StepScores:
         """Score mention types, new entities, parents and relations, P = B * T rows."""
         text, head, relation = (x.flatten(0, -2) for x in (text, head, relation))
         entities = self.entity_embeddings.weight
@@ -70,7 +70,7 @@ class Trunk(nn.Module):
             new = EntityScores(head + relation, weight, self.new_bias)
         if self.matching is not None and self.training:
             new = new.scaled(torch.rand_like(head[:, 0]) > HIDDEN_ENTITIES)
-        return Scores(
+        return StepScores(
             self.mention(text),
             new,
             EntityScores(head, entities),

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.scores import AT_ONCE
-from lm_latent_eval.models.kglm.walk import Mention, Rows, Walk, Walks
-from lm_latent_eval.models.ties import ranks
+from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
+from lm_latent_eval.models.kglm.walk import NextStep
+from lm_latent_eval.models.ties import best_of, ranks
 
 
 def windows(history: Tensor, node: Tensor) -> Tensor:
@@ -32,7 +33,9 @@ def windows(history: Tensor, node: Tensor) -> Tensor:
     return path.unfold(-1, history.shape[-1], 1)[..., :-1, :]
 
 
-def log_prob_walks(walk: Walk, history: Tensor, walks: Walks, length: Tensor) -> Tensor:
+def log_prob_walks(
+    walk: NextStep, history: Tensor, walks: Walks, length: Tensor
+) -> Tensor:
     """Return log p(z_t | z_<t) of whole walks in nats, (B, K, T); 0 past the end."""
     places = torch.arange(walks.node.shape[-1])
     inside = places < length[:, None, None]
@@ -40,7 +43,7 @@ def log_prob_walks(walk: Walk, history: Tensor, walks: Walks, length: Tensor) ->
 
 
 def _scored(
-    walk: Walk,
+    walk: NextStep,
     score: Callable[[Rows, Tensor, Tensor], Tensor],
     history: Tensor,
     walks: Walks,
@@ -69,7 +72,7 @@ def _scored(
 
 
 def sample_walks(
-    walk: Walk,
+    walk: NextStep,
     history: Tensor,
     length: Tensor,
     uniforms: Callable[[int], Tensor],
@@ -104,7 +107,7 @@ def sample_walks(
 
 
 def beam_walks(
-    walk: Walk,
+    walk: NextStep,
     history: Tensor,
     score: Tensor,
     length: Tensor,
@@ -113,7 +116,7 @@ def beam_walks(
 ) -> tuple[Walks, Tensor, Tensor]:
     """Keep the ``width`` most promising distinct beginnings after every token.
 
-    ``Walk.options`` says what they are ranked by.
+    ``NextStep.options`` says what they are ranked by.
 
     Args:
         walk: The distribution to search under.
@@ -134,13 +137,14 @@ def beam_walks(
     position = torch.arange(batch * num_tokens).view(batch, num_tokens).T
     size = batch * min(width, walk.graph.num_entities)
     at_once = max(1, AT_ONCE // max(1, size))
-    places = torch.arange(batch)[:, None]
+    places, every = torch.arange(batch)[:, None], torch.arange(width)
     more = max(width - samples, 0)
-    window = F.pad(history, (0, 0, 0, more))[:, :width]
-    score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
-    start = torch.arange(width).clamp_max(samples - 1).repeat(batch, 1)
-    came_from = start.new_zeros(num_tokens, batch, width)
-    step = start.new_zeros(2, num_tokens, batch, width)
+    window = F.pad(history, (0, 0, 0, more))
+    score = F.pad(score, (0, more), value=-torch.inf)
+    stay = best_of(score, width).sort().values  # of a text without a token
+    # For thousands of walks of many long texts: no wider than what they hold.
+    came_from = torch.zeros(num_tokens, batch, width, dtype=torch.int32)
+    mention, node = came_from.to(torch.uint8), came_from.clone()
     for t in range(num_tokens):
         if t % at_once == 0:
             here = position[t : t + at_once]
@@ -156,20 +160,25 @@ def beam_walks(
         order, rank = order[rank < width], rank[rank < width]
         owner, chosen = owner[order], place[option.row[order]]
 
-        came_from[t] = torch.arange(width)
-        came_from[t, owner, rank] = chosen
-        step[0, t, owner, rank] = option.mention[order]
-        step[1, t, owner, rank] = option.node[order]
-        moved = torch.cat([window[places, came_from[t]], step[1, t, ..., None]], -1)
-        window = torch.where(going_on[:, None, None], moved[..., 1:], window)
-        score = score.masked_fill(going_on[:, None], -torch.inf)
+        before = stay.expand(batch, width).clone()
+        before[owner, rank] = chosen
+        said = torch.zeros_like(before)
+        said[owner, rank] = option.node[order]
+        came_from[t], node[t] = before, said
+        mention[t, owner, rank] = option.mention[order].to(mention)
+        window = window[places, before]
+        moved = torch.cat([window[..., 1:], said[..., None]], -1)
+        window = torch.where(going_on[:, None, None], moved, window)
+        score = score.gather(1, before).masked_fill(going_on[:, None], -torch.inf)
         score[owner, rank] = option.score[order]
+        stay = every
     # Walk back along the links.
-    origin = torch.arange(width).repeat(batch, 1)
-    found = start.new_zeros(2, batch, width, num_tokens)
+    origin = every.repeat(batch, 1)
+    found = origin.new_zeros(2, batch, width, num_tokens)
     for t in reversed(range(num_tokens)):
-        found[..., t] = step[:, t, places, origin]
-        origin = came_from[t, places, origin]
-    ends = (*found, score, start.gather(1, origin))
-    mention, node, score, origin = (sent(end, device) for end in ends)
-    return Walks(mention, node), score, origin
+        found[0, ..., t] = mention[t, places, origin]
+        found[1, ..., t] = node[t, places, origin]
+        origin = came_from[t].gather(1, origin).long()
+    ends = (*found, score, origin.clamp_max(samples - 1))
+    *walks, score, origin = (sent(end, device) for end in ends)
+    return Walks(*walks), score, origin

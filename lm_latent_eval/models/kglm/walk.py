@@ -38,17 +38,14 @@ model's device, which is waited for twice a token: for types and parents, and fo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent
-from lm_latent_eval.inference.particles import fingerprint
-from lm_latent_eval.models.kglm.edges import Edges
+from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
@@ -60,92 +57,16 @@ from lm_latent_eval.models.kglm.ragged import (
     ranked_within,
     segment_logsumexp,
 )
-from lm_latent_eval.models.kglm.scores import Scores
+from lm_latent_eval.models.kglm.scores import StepScores
+from lm_latent_eval.models.kglm.steps import Mention, Parents, RankedSteps, Rows
 from lm_latent_eval.models.ties import GRID, ranks
 
 
-class Mention(IntEnum):
-    """What a token does, in the numbering of the original checkpoints."""
-
-    NONE = 0
-    NEW = 1
-    DERIVED = 2
-    CONTINUE = 3
-
-
-class Walks(NamedTuple):
-    """Latents of a batch: B texts, K walks each, T tokens."""
-
-    mention: Tensor
-    """Mention types, (B, K, T)."""
-    node: Tensor
-    """Nodes of the graph, (B, K, T); 0 where nothing is mentioned."""
-
-
 @dataclass(frozen=True)
-class Rows:
-    """R independent decisions, each with the place and the past it is taken from.
-
-    On the host.
-    """
-
-    position: Tensor
-    """Index into the flattened (B * T) positions, (R,)."""
-    window: Tensor
-    """Nodes of the last ``cutoff`` tokens, the latest last, (R, W)."""
-
-    def pick(self, index: Tensor) -> Rows:
-        """Return the rows of an index."""
-        return Rows(self.position[index], self.window[index])
-
-    def distinct(self) -> tuple[Rows, Tensor]:
-        """Return every place and past once, and which of them each row has, (R,)."""
-        code = fingerprint((self.position[None], self.window[None]))[0]
-        different, which = torch.unique(code, return_inverse=True)
-        every = torch.arange(len(which), device=which.device)
-        one = torch.zeros_like(different).scatter(0, which, every)
-        return self.pick(one), which
-
-    @property
-    def previous(self) -> Tensor:
-        """The node of the token before, (R,)."""
-        return self.window[:, -1]
-
-
-class Options(NamedTuple):
-    """Ranked choices of several rows, flat, on the host."""
-
-    row: Tensor
-    mention: Tensor
-    node: Tensor
-    score: Tensor
-    """What the walk that chooses it is ranked by, nats."""
-
-
-class Parents(NamedTuple):
-    """What a DERIVED mention may be derived from, for every row, flat."""
-
-    row: Tensor
-    """Non-decreasing, on the host, (N,)."""
-    entity: Tensor
-    """Recent entities, each once a row, on the host, (N,)."""
-    log_prob: Tensor
-    """Nats, (N,)."""
-    lift: Tensor
-    """Log of what the tilt multiplies the mass of DERIVED mentions by, (R,)."""
-
-    def of(self, rows: Tensor) -> Parents:
-        """Keep those of some rows, (R,) bool."""
-        (kept,) = rows[self.row].nonzero(as_tuple=True)
-        log_prob = self.log_prob[sent(kept, self.log_prob.device)]
-        return Parents(self.row[kept], self.entity[kept], log_prob, self.lift)
-
-
-@dataclass(frozen=True)
-class Walk:
+class NextStep:
     """The distribution of the next step of a walk, at P positions."""
 
-    scores: Scores
+    scores: StepScores
     graph: KnowledgeGraph
     introducible: Tensor
     """Rows of the entity table that a NEW mention may name, on the host, (E,) bool."""
@@ -159,7 +80,7 @@ class Walk:
     def _sent(self, index: Tensor) -> Tensor:
         return sent(index, self.scores.mention.device)
 
-    def select(self, position: Tensor) -> Walk:
+    def select(self, position: Tensor) -> NextStep:
         """Pick positions."""
         return replace(
             self,
@@ -168,7 +89,7 @@ class Walk:
             expected=None if self.expected is None else self.expected.select(position),
         )
 
-    def weighed(self, scores: Tensor | float, tilt: Tensor | float) -> Walk:
+    def weighed(self, scores: Tensor | float, tilt: Tensor | float) -> NextStep:
         """Multiply scores and tilt by a number each."""
         return replace(
             self,
@@ -182,9 +103,9 @@ class Walk:
         return NewEntities(self.scores.new, self.graph, self.introducible, self.tilt)
 
     @cached_property
-    def edges(self) -> Edges:
+    def edges(self) -> ParentEdges:
         """The distribution of the edge from a parent to a DERIVED mention."""
-        return Edges(self.scores.relation, self.graph, self.tilt)
+        return ParentEdges(self.scores.relation, self.graph, self.tilt)
 
     def expected_after(self, position: Tensor, window: Tensor) -> Tensor:
         """Return what is ``expected`` after the nodes of a window (..., W), nats."""
@@ -367,7 +288,7 @@ class Walk:
         score: Tensor,
         width: int,
         best: tuple[Tensor, Tensor],
-    ) -> Options:
+    ) -> RankedSteps:
         r"""List the choices that may be among the best of a group of walks.
 
         Walks are ranked by log q, or, if it is known what is ``expected`` of the rest
@@ -434,7 +355,7 @@ class Walk:
         # In an order that no score decides, for those that tie.
         choice = row[keep] * len(Mention) + mention[keep]
         keep = keep[(choice * self.graph.num_nodes + node[keep]).argsort()]
-        return Options(row[keep], mention[keep], node[keep], score[keep])
+        return RankedSteps(row[keep], mention[keep], node[keep], score[keep])
 
     def node_probs(self, rows: Rows, log_weight: Tensor) -> Tensor:
         """Return the distribution of the node under a mixture of pasts.

@@ -17,7 +17,7 @@ from lm_latent_eval.models.lrlm.encoding import (
 )
 from lm_latent_eval.models.lrlm.joint import LRLMJoint
 from lm_latent_eval.models.lrlm.reading import (
-    Plan,
+    Route,
     beam_readings,
     log_prob_readings,
     sample_readings,
@@ -66,7 +66,7 @@ class Planned:
     """A piece of text, encoded, and how to go through it."""
 
     encoded: Encoded
-    plan: Plan
+    plan: Route
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Adapted:
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Planned:
         """Read a piece of text as the model does."""
         encoded = self.model.encode(batch, after)
-        return Planned(encoded, Plan.plain(tempered(encoded, self.temperature)))
+        return Planned(encoded, Route.plain(tempered(encoded, self.temperature)))
 
     def sample(
         self, planned: Planned, uniforms: Uniforms, num_samples: int
@@ -129,7 +129,7 @@ class Posterior:
         """Read whole texts as the model does."""
         encoded = self.left_to_right.model.encode(batch)
         lattice = tempered(encoded, self.left_to_right.temperature)
-        return Planned(encoded, Plan.exact(lattice))
+        return Planned(encoded, Route.exact(lattice))
 
     def sample(
         self, planned: Planned, uniforms: Uniforms, num_samples: int

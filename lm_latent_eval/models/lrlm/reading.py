@@ -26,7 +26,7 @@ from lm_latent_eval.models.lrlm.topics import Topics
 
 
 @dataclass(frozen=True)
-class Options:
+class BorderChoices:
     """What can be chosen at one border by each row of a lattice, sorted by row."""
 
     row: Tensor
@@ -51,7 +51,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Route:
     """How a proposal goes through a lattice."""
 
     lattice: Lattice
@@ -60,18 +60,18 @@ class Plan:
     """What stands for the mass of what follows each border, (T + 1, num_rows)."""
 
     @classmethod
-    def exact(cls, lattice: Lattice) -> Plan:
+    def exact(cls, lattice: Lattice) -> Route:
         """Weigh by what follows."""
         return cls(lattice, lattice.backward())
 
     @classmethod
-    def plain(cls, lattice: Lattice) -> Plan:
+    def plain(cls, lattice: Lattice) -> Route:
         """Weigh by what follows, as if all of it were words."""
         rest = lattice.word.flip(1).cumsum(1).flip(1)
         rest = torch.cat([rest, rest.new_zeros(len(rest), 1)], 1)
         return cls(lattice, rest.t()[:, lattice.text].clamp_min(FLOOR))
 
-    def options(self) -> Iterator[Options]:
+    def options(self) -> Iterator[BorderChoices]:
         """Yield what can be chosen, border by border."""
         lattice, arcs = self.lattice, self.lattice.arcs
         num_tokens = lattice.word.shape[1]
@@ -92,7 +92,7 @@ class Plan:
             def columns(of_words: Tensor, of_known: Tensor, of_new: Tensor) -> Tensor:
                 return torch.cat([of_words, of_known, of_new])[order]  # noqa: B023
 
-            yield Options(
+            yield BorderChoices(
                 row[order],
                 columns(torch.full_like(every, WORD), source, source),
                 columns(torch.ones_like(every), length, length),
@@ -108,7 +108,7 @@ class Plan:
 
 
 def sample_readings(
-    plan: Plan,
+    plan: Route,
     topics: Topics,
     state: RelationState,
     uniforms: Uniforms,
@@ -145,7 +145,7 @@ def sample_readings(
     return Draws(_stacked(path, topic), log_q)
 
 
-def log_prob_readings(plan: Plan, state: RelationState, readings: Readings) -> Tensor:
+def log_prob_readings(plan: Route, state: RelationState, readings: Readings) -> Tensor:
     """Return log q of given readings in nats, (B, K) float64."""
     lattice = plan.lattice
     samples = readings.source.shape[1]
@@ -172,7 +172,7 @@ def log_prob_readings(plan: Plan, state: RelationState, readings: Readings) -> T
 
 
 def beam_readings(
-    plan: Plan,
+    plan: Route,
     topics: Topics,
     agrees: Tensor,
     state: RelationState,
@@ -248,7 +248,7 @@ def beam_readings(
     return Beam(_stacked(path, topic), cost, origin)
 
 
-def _normalised(options: Options, num_rows: int) -> tuple[Tensor, Tensor]:
+def _normalised(options: BorderChoices, num_rows: int) -> tuple[Tensor, Tensor]:
     """Return log-probabilities of options, and probabilities, (N,) each."""
     value = options.value
     peak = value.new_full((num_rows,), FLOOR).scatter_reduce(

@@ -29,7 +29,7 @@ States = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextMemory:
     """What is known of one text."""
 
     memory: States
@@ -39,16 +39,16 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Readings:
+class TextMemories:
     """What is known of B texts."""
 
-    texts: tuple[Reading, ...]
+    texts: tuple[TextMemory, ...]
 
-    def select(self, index: Tensor) -> Readings:
+    def select(self, index: Tensor) -> TextMemories:
         """Pick texts."""
-        return Readings(tuple(self.texts[i] for i in index.tolist()))
+        return TextMemories(tuple(self.texts[i] for i in index.tolist()))
 
-    def resample(self, index: Tensor) -> Readings:
+    def resample(self, index: Tensor) -> TextMemories:
         """Return itself: all latents of a text share what was read."""
         return self
 
@@ -124,8 +124,8 @@ class TransformerXL(nn.Module):
         self.register_buffer("frequencies", 10000.0**-steps)
 
     def forward(
-        self, value: Tensor, length: Tensor, carry: Readings | None = None
-    ) -> tuple[Tensor, Readings]:
+        self, value: Tensor, length: Tensor, carry: TextMemories | None = None
+    ) -> tuple[Tensor, TextMemories]:
         """Run over padded texts.
 
         Args:
@@ -141,16 +141,16 @@ class TransformerXL(nn.Module):
             value = self.project(value)
         if carry is None:
             nothing = (value.new_zeros(0, size),) * (len(self.layers) + 1)
-            carry = Readings((Reading(nothing, nothing),) * len(value))
+            carry = TextMemories((TextMemory(nothing, nothing),) * len(value))
         outputs = value.new_zeros(*value.shape[:2], size)
         texts = []
         for b, number in enumerate(length.tolist()):
             output, reading = self._read(value[b, :number], carry.texts[b])
             outputs[b, :number] = output
             texts.append(reading)
-        return outputs, Readings(tuple(texts))
+        return outputs, TextMemories(tuple(texts))
 
-    def _read(self, value: Tensor, reading: Reading) -> tuple[Tensor, Reading]:
+    def _read(self, value: Tensor, reading: TextMemory) -> tuple[Tensor, TextMemory]:
         """Read words of one text, (n, H), chunk by chunk."""
         outputs = [value[:0]]
         while len(value):
@@ -163,11 +163,11 @@ class TransformerXL(nn.Module):
             reading = replace(reading, chunk=chunk)
             if len(value) >= room:
                 nothing = tuple(state[:0] for state in chunk)
-                reading = Reading(self._remembered(reading), nothing)
+                reading = TextMemory(self._remembered(reading), nothing)
             value = value[room:]
         return torch.cat(outputs), reading
 
-    def _states(self, value: Tensor, reading: Reading) -> States:
+    def _states(self, value: Tensor, reading: TextMemory) -> States:
         """Return what every layer is given at some words of a chunk, and the output."""
         reach = len(reading.memory[0]) + len(reading.chunk[0]) + len(value)
         step = torch.arange(reach, device=value.device, dtype=value.dtype)
@@ -181,7 +181,7 @@ class TransformerXL(nn.Module):
             states.append(layer(states[-1], before, distances, self.biases))
         return tuple(states)
 
-    def _remembered(self, reading: Reading) -> States:
+    def _remembered(self, reading: TextMemory) -> States:
         """Return the memory after a chunk has been read to its end."""
         size, earlier = self.config.memory_size, len(reading.memory[0])
         end = earlier + len(reading.chunk[0])

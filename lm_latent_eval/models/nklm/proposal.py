@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ from lm_latent_eval.models.kglm.ragged import (
     ranked_within,
     segment_logsumexp,
 )
-from lm_latent_eval.models.nklm.joint import NKLMJoint
+from lm_latent_eval.models.nklm.joint import Encoded, NKLMJoint
 from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -40,7 +39,7 @@ TOPIC_LANE = 1
 
 
 @dataclass(frozen=True)
-class Options:
+class Sources:
     """Where the next word of each of N latents can come from, sorted by latent.
 
     On the host, but for what p says of it.
@@ -64,28 +63,26 @@ class NKLMProposal:
     name: str
     temperature: float
 
-    def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Any:
+    def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Encoded:
         """Take up a piece of text."""
         return self.model.encode(batch, after)
 
     def sample(
-        self, encoded: Any, uniforms: Uniforms, num_samples: int
+        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[Copies]:
         """Draw K latents a text, continuing the K histories if there are any."""
-        batch, tables, device = (
-            encoded.batch,
-            encoded.tables,
-            encoded.batch.targets.device,
-        )
+        batch, device = encoded.batch, encoded.batch.targets.device
         state = encoded.state.expanded(num_samples)
         (u,) = fetched(uniforms(0)[..., TOPIC_LANE])
         topic, log_q = self._draw_topic(encoded, state.topic, u.double())
         state, log_q = replace(state, topic=topic), sent(log_q, device)
-        every, path = torch.arange(topic.numel()), []
+        every = torch.arange(topic.numel())
+        path: list[tuple[Tensor, Tensor]] = []
         for t in range(batch.targets.shape[1]):
+            if path:
+                state = self._read(encoded, state, t - 1, *path[-1])
             inside = batch.length > t
-            hidden, carry = self.model.step(tables, state, batch.inputs[:, t : t + 1])
-            options = self._options(tables, hidden, state.topic, batch, t)
+            options = self._options(encoded, state.hidden, state.topic, t)
             log_p = self._normalised(options, topic.numel())
             u = uniforms(t)[..., 0].flatten()
             drawn = invert_cdf(log_p.exp(), options.row, topic.numel(), every, u)
@@ -93,23 +90,20 @@ class NKLMProposal:
             source = options.source[drawn].view_as(topic)
             offset = options.offset[drawn].view_as(topic)
             log_q = log_q + log_drawn.view_as(topic).masked_fill(~inside[:, None], 0.0)
-            state = NKLMState(carry, topic, source, offset)
             path.append((source, offset))
         return Draws(_stacked(topic, path, device), log_q)
 
-    def log_prob(self, encoded: Any, copies: Copies) -> Tensor:
+    def log_prob(self, encoded: Encoded, copies: Copies) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        batch, tables = encoded.batch, encoded.tables
-        copies = Copies(*fetched(*copies))
+        batch, copies = encoded.batch, Copies(*fetched(*copies))
         state = encoded.state.expanded(copies.topic.shape[1])
         log_topic = self._log_topics(encoded).gather(1, copies.topic - 1)
         log_topic = log_topic.masked_fill(state.topic != 0, 0.0)
         total = sent(log_topic, batch.targets.device)
-        state = replace(state, topic=copies.topic)
+        hidden = self.model.predicted_from(encoded, state, copies)
         for t in range(batch.targets.shape[1]):
             inside = batch.length > t
-            hidden, carry = self.model.step(tables, state, batch.inputs[:, t : t + 1])
-            options = self._options(tables, hidden, state.topic, batch, t)
+            options = self._options(encoded, hidden[:, :, t], copies.topic, t)
             log_p = self._normalised(options, copies.topic.numel())
             source, offset = copies.source[..., t], copies.offset[..., t]
             same = (options.source == source.flatten()[options.row]) & (
@@ -121,18 +115,13 @@ class NKLMProposal:
                 source.numel(),
             )
             total = total + chosen.view_as(total).masked_fill(~inside[:, None], 0.0)
-            state = NKLMState(carry, copies.topic, source, offset)
         return total
 
     def beam(
-        self, encoded: Any, width: int, score: Tensor | None = None
+        self, encoded: Encoded, width: int, score: Tensor | None = None
     ) -> Beam[Copies]:
         """Find up to ``width`` distinct latents of high p."""
-        batch, tables, device = (
-            encoded.batch,
-            encoded.tables,
-            encoded.batch.targets.device,
-        )
+        batch, device = encoded.batch, encoded.batch.targets.device
         num_tokens, (_, length) = batch.targets.shape[1], batch.on_host
         hope = self._speak(encoded, 0, num_tokens)
         if score is not None:
@@ -140,8 +129,9 @@ class NKLMProposal:
         state, origin, score = self._begun(encoded, width, score, hope)
         path: list[tuple[Tensor, Tensor]] = []
         for t in range(num_tokens):
-            hidden, carry = self.model.step(tables, state, batch.inputs[:, t : t + 1])
-            options = self._options(tables, hidden, state.topic, batch, t)
+            if path:
+                state = self._read(encoded, state, t - 1, *path[-1])
+            options = self._options(encoded, state.hidden, state.topic, t)
             (log_p,) = fetched(options.log_p)
             hope = hope - self._speak(encoded, t, t + 1)
             latents = state.topic.shape[1]
@@ -166,28 +156,27 @@ class NKLMProposal:
             source = put(options.source[keep][order])
             offset = put(options.offset[keep][order])
             score = put(value[order], -torch.inf)
-            moved = replace(state, carry=carry).resample(before)
-            state = replace(moved, source=source, offset=offset)
+            state = state.resample(before)
             origin = origin.gather(1, before)
             deep = [tuple(c.gather(1, before) for c in columns) for columns in path]
             path = [*deep, (source, offset)]  # type: ignore[list-item]
         score, origin = sent(score, device), sent(origin, device)
         return Beam(_stacked(state.topic, path, device), score, origin)
 
-    def advance(self, encoded: Any, copies: Copies) -> NKLMState:
+    def advance(self, encoded: Encoded, copies: Copies) -> NKLMState:
         """Return the state after the encoded piece."""
         return self.model.advance(encoded, copies)
 
     # -- topics -----------------------------------------------------------------------
 
-    def _log_topics(self, encoded: Any) -> Tensor:
+    def _log_topics(self, encoded: Encoded) -> Tensor:
         """Return log q of each topic, (B, N) float64, on the host."""
         spoken = self._speak(encoded, 0, encoded.batch.targets.shape[1])
         fitting = (encoded.tables.topics.log_prior + spoken) / self.temperature
         log_q: Tensor = fitting.log_softmax(-1)
         return log_q
 
-    def _speak(self, encoded: Any, first: int, last: int) -> Tensor:
+    def _speak(self, encoded: Encoded, first: int, last: int) -> Tensor:
         """Return what some words of B texts speak for each topic, (B, N) nats.
 
         On the host.
@@ -208,7 +197,7 @@ class NKLMProposal:
         return spoken.index_put(place, gain[row], accumulate=True)[:, 1:]
 
     def _draw_topic(
-        self, encoded: Any, before: Tensor, u: Tensor
+        self, encoded: Encoded, before: Tensor, u: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Draw the topics that are not known yet, and return log q, (B, K) each."""
         log_q = self._log_topics(encoded)
@@ -222,7 +211,7 @@ class NKLMProposal:
         )
 
     def _begun(
-        self, encoded: Any, width: int, score: Tensor | None, hope: Tensor
+        self, encoded: Encoded, width: int, score: Tensor | None, hope: Tensor
     ) -> tuple[NKLMState, Tensor, Tensor]:
         """Return what a beam starts from: state, origin and score, (B, W) each."""
         state = encoded.state
@@ -239,10 +228,26 @@ class NKLMProposal:
 
     # -- words ------------------------------------------------------------------------
 
+    def _read(
+        self, encoded: Encoded, state: NKLMState, t: int, source: Tensor, offset: Tensor
+    ) -> NKLMState:
+        """Read word t of every latent, of a source and an offset, (B, K) each."""
+        words = encoded.batch.targets[:, t : t + 1]
+        _, carry = self.model.read(
+            encoded.tables,
+            state.carry,
+            words,
+            torch.ones_like(words[:, 0]),
+            source[..., None],
+            offset[..., None],
+        )
+        return replace(state, carry=carry)
+
     def _options(
-        self, tables: Any, hidden: Tensor, topic: Tensor, batch: TokenBatch, t: int
-    ) -> Options:
+        self, encoded: Encoded, hidden: Tensor, topic: Tensor, t: int
+    ) -> Sources:
         """Return where word t of every latent can come from."""
+        batch, tables, hidden = encoded.batch, encoded.tables, hidden.flatten(0, 1)
         many, flat = tables.topics.num_topics + 1, topic.flatten()
         words = batch.targets[:, t, None].expand(topic.shape).flatten()
         cost = batch.unknown_log_prob[:, t, None].expand(topic.shape).flatten()
@@ -268,9 +273,9 @@ class NKLMProposal:
         log_p = self.model.log_step(tables, hidden[there], flat[rows], source, offsets)
         uttered = self.model.log_words(tables, hidden, words, cost)
         log_p = log_p.index_add(0, plain, uttered)
-        return Options(rows, source, offsets, log_p)
+        return Sources(rows, source, offsets, log_p)
 
-    def _normalised(self, options: Options, num_rows: int) -> Tensor:
+    def _normalised(self, options: Sources, num_rows: int) -> Tensor:
         """Return log q of options; where none is possible, the plain word's is 0."""
         value = options.log_p / self.temperature
         row, plain = (

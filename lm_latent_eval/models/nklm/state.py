@@ -31,13 +31,14 @@ class NKLMState:
     """Where B texts with K latents each have got to."""
 
     carry: Carry
-    """The recurrent state of every latent, (B, K, size) each."""
+    """The recurrent state of every latent after its last word, (B, K, size) each."""
     topic: Tensor
     """0 before the first word, unless it is given, (B, K)."""
-    source: Tensor
-    """Of the last word, (B, K)."""
-    offset: Tensor
-    """Of the last word, (B, K)."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """What the next word is predicted from, (B, K, size)."""
+        return self.carry.layers[-1][0]
 
     def select(self, index: Tensor) -> NKLMState:
         """Pick texts."""
@@ -65,13 +66,7 @@ class NKLMState:
 
     def on_host(self) -> NKLMState:
         """Copy it to the host, but for the recurrent state."""
-        columns = fetched(self.topic, self.source, self.offset)
-        return NKLMState(self.carry, *columns)
-
-    def sent(self, device: torch.device) -> NKLMState:
-        """Copy it back."""
-        columns = (self.topic, self.source, self.offset)
-        return NKLMState(self.carry, *(sent(column, device) for column in columns))
+        return NKLMState(self.carry, *fetched(self.topic))
 
     def _picked(self, index: Any) -> NKLMState:
         def carried(part: Tensor) -> Tensor:
@@ -79,9 +74,7 @@ class NKLMState:
             return part[tuple(there)]
 
         layers = tuple(tuple(map(carried, layer)) for layer in self.carry.layers)
-        return NKLMState(
-            Carry(layers), self.topic[index], self.source[index], self.offset[index]
-        )
+        return NKLMState(Carry(layers), self.topic[index])
 
 
 def flat(carry: Carry) -> Carry:

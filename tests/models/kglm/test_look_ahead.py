@@ -13,7 +13,7 @@ from lm_latent_eval.models.kglm import look_ahead, parents
 from lm_latent_eval.models.kglm.encoding import KGLMState
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.look_ahead import Candidates
-from lm_latent_eval.models.kglm.walk import Mention, Walks
+from lm_latent_eval.models.kglm.steps import Mention, Walks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests import tiny_models

@@ -15,7 +15,7 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.kglm import joint
-from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.text.words import START
 from tests import tiny_models
 from tests.kglm_space import every_walk

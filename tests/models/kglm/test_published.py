@@ -19,8 +19,8 @@ from lm_latent_eval.models.kglm.linked_wikitext import (
     LinkedText,
     over_shortlist,
 )
+from lm_latent_eval.models.kglm.steps import Mention, Rows
 from lm_latent_eval.models.kglm.unfolding import windows
-from lm_latent_eval.models.kglm.walk import Mention, Rows
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END, START

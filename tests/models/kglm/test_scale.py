@@ -15,7 +15,7 @@ from lm_latent_eval.models.kglm import edges, joint, scores, unfolding, words
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.scores import EntityScores
-from lm_latent_eval.models.kglm.walk import Walks
+from lm_latent_eval.models.kglm.steps import Walks
 from tests import large_graph, tiny_models
 from tests.large_graph import NUM_WORDS
 from tests.memory import measured, on_linux

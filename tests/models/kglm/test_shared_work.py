@@ -13,8 +13,9 @@ from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm import walk as walk_module
 from lm_latent_eval.models.kglm import words
 from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.kglm.steps import Mention
 from lm_latent_eval.models.kglm.unfolding import windows
-from lm_latent_eval.models.kglm.walk import Mention, Walk
+from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
@@ -34,13 +35,13 @@ def kglm():
 def listed(monkeypatch) -> list[int]:
     """How many places and pasts each list of parents is made for."""
     numbers: list[int] = []
-    found = Walk.parents
+    found = NextStep.parents
 
     def watching(self, rows):
         numbers.append(len(rows.position))
         return found(self, rows)
 
-    monkeypatch.setattr(Walk, "parents", watching)
+    monkeypatch.setattr(NextStep, "parents", watching)
     return numbers
 
 
@@ -71,14 +72,14 @@ def test_walks_that_agree_so_far_are_advanced_once(kglm, monkeypatch):
 def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):
     proposal, batch = kglm.proposal("adapted"), tiny_models.batch(TEXTS)
     encoded, numbers = proposal.encode(batch), []
-    options = Walk.options
+    options = NextStep.options
 
     def watching(self, *arguments):
         result = options(self, *arguments)
         numbers.append(len(result.row))
         return result
 
-    monkeypatch.setattr(Walk, "options", watching)
+    monkeypatch.setattr(NextStep, "options", watching)
     beam, few = proposal.beam(encoded, WIDTH), sum(numbers)
     numbers.clear()
 

@@ -11,7 +11,7 @@ import torch
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.models.lrlm.lattice import FLOOR
 from lm_latent_eval.models.lrlm.proposals import Planned
-from lm_latent_eval.models.lrlm.reading import Plan
+from lm_latent_eval.models.lrlm.reading import Route
 from lm_latent_eval.models.lrlm.state import Everything
 from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.lrlm import reference
@@ -100,7 +100,7 @@ def test_every_alpha(name, which, variant):
 @every_case
 def test_every_posterior(name, which):
     _, case, encoded = opened(name, which)
-    plan, lattice = Plan.exact(encoded.lattice), encoded.lattice
+    plan, lattice = Route.exact(encoded.lattice), encoded.lattice
     alpha, _ = forward(encoded)
     through = alpha[:-1, 1] + lattice.word[0] + plan.after[1:, 1] - alpha[-1, 1]
     close(through.exp(), case["posterior_word_none"])
@@ -114,7 +114,7 @@ def test_every_posterior(name, which):
 @every_case
 def test_the_best_reading(name, which):
     model, case, encoded = opened(name, which)
-    planned = Planned(encoded, Plan.exact(encoded.lattice))
+    planned = Planned(encoded, Route.exact(encoded.lattice))
     beam = model.proposal("adapted").beam(planned, 50)
     log_p = model.log_joint(encoded, beam.latents)[0]
     best = log_p.argmax()

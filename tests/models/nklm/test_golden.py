@@ -98,7 +98,7 @@ def said(name, which, place, relation, position, surface):
 
 def factors(model, encoded, case, latents):
     """Every factor of the original at every place."""
-    hidden, _ = model._read(encoded, encoded.state, latents)
+    hidden = model.predicted_from(encoded, encoded.state, latents)
     hidden, tables = hidden[0, 0], encoded.tables
     topic = latents.topic[0].expand(len(hidden))
     for row, golden in enumerate(torch.tensor(case["fact"], dtype=torch.float64).t()):

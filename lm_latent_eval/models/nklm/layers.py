@@ -1,0 +1,247 @@
+"""What an NKLM says of one word after another: where it comes from, and which it is.
+
+The network reads a word as its source: one that is copied as its fact and its position.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
+from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
+from lm_latent_eval.models.lrlm.choices import log_choice
+from lm_latent_eval.models.lrlm.facts import Facts
+from lm_latent_eval.models.lrlm.topics import Topics
+from lm_latent_eval.models.lrlm.words import Words
+from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.nklm.state import WORD, flat, folded
+from lm_latent_eval.models.nklm.tables import Tables
+from lm_latent_eval.models.recurrent import Carry, RecurrentStack
+from lm_latent_eval.text.words import START, UNKNOWN
+
+TABLE = 1 << 24
+"""Scores (tokens x words) held at a time."""
+LEAST = -100.0
+"""What the original's logarithm of a probability is at least."""
+
+
+class NKLMLayers(RelationModel):
+    """The layers of an NKLM, and its topics."""
+
+    config: NKLMConfig
+
+    def __init__(self, config: NKLMConfig, topics: Topics | None = None) -> None:
+        """Build p; ``topics`` come from the checkpoint if None."""
+        super().__init__(config)
+        facts, hidden = config.full_fact_dim, config.hidden_size
+        both = hidden + facts
+        sizes = [hidden] * config.num_layers
+        first = facts + config.embedding_dim + config.position_dim
+        self.trunk = RecurrentStack([first, *sizes], config.dropout)
+        self.words = Words(config, both)
+        self.facts = Facts(config)
+        self.no_fact = nn.Parameter(torch.zeros(facts))
+        self.position = nn.Embedding(config.num_positions, config.position_dim)
+        informed = both if config.knowledge_vector else hidden
+        self.to_fact = to_facts(informed, config.fact_hidden, facts)
+        self.copy = to_facts(both, config.copy_hidden, 1)
+        self.to_position = to_facts(both, config.position_hidden, config.num_positions)
+        if not config.oracle:
+            self.to_alias = nn.Linear(both, config.alias_dim)
+        self.topics = topics
+        self._known: tuple[list[Any], Tables] | None = None
+
+    # -- reading ----------------------------------------------------------------------
+
+    def started(self, number: int) -> Carry:
+        """Return where texts stand that have but begun, with one latent each."""
+        start = torch.full((number,), START, device=self.device)
+        value = torch.cat(
+            [
+                self.no_fact.expand(number, -1),
+                self.words.embed(start),
+                self.no_fact.new_zeros(number, self.config.position_dim),
+            ],
+            -1,
+        )
+        _, carry = self.trunk(value[:, None], torch.ones_like(start))
+        return folded(carry, number)
+
+    def read(
+        self,
+        tables: Tables,
+        carry: Carry,
+        words: Tensor,
+        length: Tensor,
+        source: Tensor,
+        offset: Tensor,
+    ) -> tuple[Tensor, Carry]:
+        """Read words under K latents a text.
+
+        Args:
+            tables: Facts and names.
+            carry: Where the latents stand, (B, K, size) each.
+            words: Where the model is, (B, T).
+            length: How many of them there are, (B,).
+            source: Where each comes from, on the host, (B, K, T).
+            offset: Likewise.
+
+        Returns:
+            What follows each word is predicted from, (B, K, T, size), and where the
+            latents then stand.
+        """
+        batch, samples, _ = source.shape
+        value = self._inputs(tables, words[:, None].expand_as(source), source, offset)
+        rows = length[:, None].expand(batch, samples).flatten()
+        hidden, carry = self.trunk(value.flatten(0, 1), rows, flat(carry))
+        return hidden.unflatten(0, (batch, samples)), folded(carry, batch)
+
+    def _inputs(
+        self, tables: Tables, words: Tensor, source: Tensor, offset: Tensor
+    ) -> Tensor:
+        """Embed last words, plain or copied, of any one shape."""
+        naming, plain = (source - 1).clamp_min(0), source == WORD
+        row = (tables.topics.naming_fact[naming] + 1).masked_fill(plain, 0)
+        offset = offset.clamp_max(self.config.num_positions - 1)
+        row, plain, offset = (
+            sent(x, words.device) for x in (row, plain[..., None], offset)
+        )
+        fact = tables.fact[row]
+        return torch.cat(
+            [
+                fact,
+                self.words.embed(words).masked_fill(~plain, 0.0),
+                self.position(offset).masked_fill(plain, 0.0),
+            ],
+            -1,
+        )
+
+    def tables(self) -> Tables:
+        """Return what facts and names look like, once for all texts if weights stay."""
+        weights = [self.no_fact, *self.facts.parameters()]
+        if torch.is_grad_enabled() and any(w.requires_grad for w in weights):
+            return self._looked_up()
+        now = [(id(w), w._version, w.dtype, w.device) for w in weights]
+        if self._known is None or self._known[0] != [id(self.topics), *now]:
+            self._known = [id(self.topics), *now], self._looked_up()
+        return self._known[1]
+
+    def _looked_up(self) -> Tables:
+        topics = self.knowledge
+        every = torch.arange(len(topics.fact_relation))
+        facts = self.facts.vectors(topics, every)
+        rows = torch.cat([self.no_fact[None], facts])
+        aliases = torch.arange(len(topics.alias_words))
+        knowledge = None
+        if self.config.knowledge_vector:
+            total = facts.new_zeros(topics.num_topics + 1, facts.shape[1])
+            count = topics.fact_topic.bincount(minlength=topics.num_topics + 1)
+            owner, count = (sent(x, facts.device) for x in (topics.fact_topic, count))
+            total = total.index_add(0, owner, facts) + self.no_fact
+            knowledge = total / (count + 2)[:, None]
+        return Tables(topics, rows, self.facts.aliases(topics, aliases), knowledge)
+
+    # -- where a word comes from, and which it is --------------------------------------
+
+    def log_step(
+        self,
+        tables: Tables,
+        hidden: Tensor,
+        topic: Tensor,
+        source: Tensor,
+        offset: Tensor,
+    ) -> Tensor:
+        """Return log p of where words come from, but for what plain ones are.
+
+        Args:
+            tables: Facts and names.
+            hidden: (N, hidden_size).
+            topic: On the host, as what follows, (N,).
+            source: ``WORD`` or 1 + naming, of that topic, (N,).
+            offset: (N,).
+
+        Returns:
+            Nats, (N,) float64.
+        """
+        topics, naming = tables.topics, (source - 1).clamp_min(0)
+        copied = source != WORD
+        row = torch.where(copied, topics.naming_fact[naming] + 1, 0)
+        total = self._log_fact(tables, hidden, topic, row)
+        value = self._informed(hidden, tables.fact[sent(row, hidden.device)])
+        if not self.config.only_possible:
+            gate, there = self.copy(value)[:, 0], sent(copied, hidden.device)
+            gate = F.logsigmoid(torch.where(there, gate, -gate)).clamp_min(LEAST)
+            total = total + gate
+        (some,) = copied.nonzero(as_tuple=True)
+        naming, offset, some = naming[some], offset[some], sent(some, hidden.device)
+        value = value[some]
+        scores = self.to_position(value)
+        if self.config.only_possible:
+            place = torch.arange(scores.shape[-1])
+            beyond = sent(place >= topics.length(naming)[:, None], scores.device)
+            scores = scores.masked_fill(beyond, -torch.inf)
+        offset = sent(offset[:, None], scores.device)
+        inner = scores.log_softmax(-1).gather(-1, offset)[:, 0]
+        if not self.config.oracle:
+            inner = inner + log_choice(
+                self.to_alias(value),
+                torch.arange(len(value)),
+                topics.naming_fact[naming],
+                naming,
+                topics.namings_of,
+                lambda some: tables.alias[
+                    sent(topics.naming_alias[some], value.device)
+                ],
+            )
+        return widened(total).index_add(0, some, widened(inner))
+
+    def log_words(
+        self, tables: Tables, hidden: Tensor, words: Tensor, cost: Tensor
+    ) -> Tensor:
+        """Return log p of plain words, their spelling included, (N,) float64."""
+        value = self._plain(tables, hidden)
+        at_once = max(1, TABLE // self.config.vocab_size)
+        parts = [
+            widened(self.words.log_prob(some, these))
+            for some, these in zip(
+                value.split(at_once), words.split(at_once), strict=True
+            )
+        ]
+        known = self.words.known(words)
+        return torch.cat(parts) + cost.masked_fill(known != UNKNOWN, 0.0)
+
+    def _log_fact(
+        self, tables: Tables, hidden: Tensor, topic: Tensor, row: Tensor
+    ) -> Tensor:
+        """Return log p(fact | topic); row 0 is no fact, row f + 1 is fact f."""
+        informed = hidden
+        if tables.knowledge is not None:
+            knowledge = tables.knowledge[sent(topic, hidden.device)]
+            informed = torch.cat([knowledge, hidden], -1)
+        query = self.to_fact(informed)
+        start, end = tables.topics.facts_of(topic)
+        fact, of = expand_ranges(start, end)
+        there, facts = (sent(x, hidden.device) for x in (of, fact + 1))
+        scores = (query[there] * tables.fact[facts]).sum(-1)
+        none = query @ self.no_fact
+        every = torch.arange(len(topic))
+        log_z = segment_logsumexp(
+            torch.cat([none, scores]), torch.cat([every, of]), len(topic)
+        )
+        first = (end - start).cumsum(0) - (end - start)
+        place = (first + row - 1 - start).clamp(0, max(len(scores) - 1, 0))
+        place, nothing = (sent(x, hidden.device) for x in (place, row == 0))
+        return torch.where(nothing, none, scores[place]) - log_z
+
+    def _plain(self, tables: Tables, hidden: Tensor) -> Tensor:
+        """Return what words that are not copied are predicted from."""
+        return self._informed(hidden, tables.fact[:1].expand(len(hidden), -1))
+
+    @staticmethod
+    def _informed(hidden: Tensor, fact: Tensor) -> Tensor:
+        return torch.cat([hidden, fact], -1)

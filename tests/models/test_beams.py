@@ -1,0 +1,32 @@
+"""A search that goes on with fewer latents than there are keeps the best of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.test_laws import TINY_MODELS
+
+SEARCHED = {"entitynlm": "adapted", "kglm": "adapted", "nklm": "adapted"}
+MANY, FEW = 40, 5
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_the_best_of_many_go_on(name):
+    """What is best after the next token; of a text that has none, what was best."""
+    case = TINY_MODELS[name].case()
+    proposal, words = case.model.proposal(SEARCHED[name]), case.some_words(3)
+    batch = case.batch([words, words[:2]])
+    before, after = batch.piece(0, 2), batch.piece(2, 3)
+    first = proposal.encode(before)
+    begun = proposal.beam(first, MANY)
+    worst_first = begun.score.argsort(-1)
+    state = proposal.advance(first, begun.latents).resample(worst_first)
+    score, encoded = begun.score.gather(1, worst_first), proposal.encode(after, state)
+    every, few = (proposal.beam(encoded, n, score) for n in (100 * MANY, FEW))
+    assert (score > -torch.inf).sum(-1).min() > FEW, "premise: more than are kept"
+    best = every.score.topk(FEW).values
+    torch.testing.assert_close(few.score.sort(descending=True).values, best)
+    left = score.gather(1, few.origin)
+    assert (left != score[:, :FEW]).any(), "premise: not those that came first"
+    torch.testing.assert_close(few.score[1], left[1])
