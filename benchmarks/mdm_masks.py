@@ -26,7 +26,7 @@ from lm_latent_eval.wrappers.mdm.bound import mask_counts, masks
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import confidence, log_weights
-from lm_latent_eval.wrappers.mdm.predictions import Asking, Target
+from lm_latent_eval.wrappers.mdm.predictions import Asking, TargetTokens
 from lm_latent_eval.wrappers.network import Network
 
 TEXTS, TOKENS, PASSES, ESTIMATES = 8, 32, 16, 40
@@ -62,7 +62,7 @@ def estimate(chosen: Tensor) -> Asking[float]:
     return float((log_p * chosen.shape[1] / chosen.sum(-1)).mean())
 
 
-def variances(denoiser: Denoiser, targets: list[Target], draw: Masks) -> Tensor:
+def variances(denoiser: Denoiser, targets: list[TargetTokens], draw: Masks) -> Tensor:
     """Return the variance of each target's estimate."""
     jobs = [
         (target, estimate(draw(TOKENS, PASSES)))
@@ -75,7 +75,7 @@ def variances(denoiser: Denoiser, targets: list[Target], draw: Masks) -> Tensor:
 
 
 def evidences(
-    denoiser: Denoiser, targets: list[Target], temperature: float | None
+    denoiser: Denoiser, targets: list[TargetTokens], temperature: float | None
 ) -> Iterator[float]:
     """Yield log p-hat of each target by orders of a proposal."""
     jobs = [
@@ -103,7 +103,7 @@ def main() -> None:
         for text in read_texts(args.data)
     ]
     long = [tuple(each[:TOKENS]) for each in ids if len(each) >= TOKENS][:TEXTS]
-    targets = [Target(scorer.cut.before, each, scorer.cut.after) for each in long]
+    targets = [TargetTokens(scorer.cut.before, each, scorer.cut.after) for each in long]
     torch.manual_seed(0)
     schemes = (independent, systematic, balanced)
     found = [variances(scorer.denoiser, targets, draw).mean() for draw in schemes]

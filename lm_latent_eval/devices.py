@@ -103,19 +103,33 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Copy tensors to the host, for which it waits once for all of one type.
+    """Copy tensors to the host, for which it waits once, whatever their types.
 
     Example:
-        >>> fetched(torch.tensor([1, 2]), torch.tensor(3))
-        (tensor([1, 2]), tensor(3))
+        >>> fetched(torch.tensor([1, 2]), torch.tensor(0.5))
+        (tensor([1, 2]), tensor(0.5000))
     """
-    if all(tensor.is_cpu for tensor in tensors):
+    there = [tensor for tensor in tensors if not tensor.is_cpu]
+    if not there:
         return tensors
-    parts = {}
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        some = [tensor.flatten() for tensor in tensors if tensor.dtype is dtype]
-        parts[dtype] = iter(torch.cat(some).cpu().split([len(part) for part in some]))
-    return tuple(next(parts[tensor.dtype]).view(tensor.shape) for tensor in tensors)
+    parts = [tensor.flatten() for tensor in there]
+    mixed = len({tensor.dtype for tensor in there}) > 1
+    if mixed:
+        parts = [_bytes(part) for part in parts]
+    here = torch.cat(parts).cpu().split([len(part) for part in parts])
+    if mixed:  # a copy begins where numbers of its type may
+        pairs = zip(here, there, strict=True)
+        here = tuple(part.clone().view(tensor.dtype) for part, tensor in pairs)
+    copies = iter(here)
+    return tuple(
+        tensor if tensor.is_cpu else next(copies).view(tensor.shape)
+        for tensor in tensors
+    )
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Return the numbers of a vector as bytes."""
+    return tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def sent_uniforms(uniforms: Tensor, device: torch.device | str) -> Tensor:

@@ -25,7 +25,7 @@ from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.score_functions import CausalLMScorer
 from lm_latent_eval.testing import SIMULATED, Case, Work, simulated_device
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import Part, Trainer

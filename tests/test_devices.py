@@ -12,7 +12,14 @@ import pytest
 import torch
 
 from lm_latent_eval import testing
-from lm_latent_eval.devices import in_float64, moved, sent, sent_uniforms, widened
+from lm_latent_eval.devices import (
+    fetched,
+    in_float64,
+    moved,
+    sent,
+    sent_uniforms,
+    widened,
+)
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.inference import estimator_named
@@ -21,7 +28,8 @@ from lm_latent_eval.latent import WholeText, WholeTextsOnly
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.testing import SIMULATED, simulated_device
-from lm_latent_eval.testing.model_laws import PREDICTED, keys, numbers_of
+from lm_latent_eval.testing.case import PREDICTED, keys
+from lm_latent_eval.testing.laws_of_proposals import numbers_of
 from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
@@ -254,6 +262,27 @@ def test_random_numbers_stay_below_1(without_float64):
     assert there.max() < 1
     assert (there.cpu() - nearly).abs().max() < torch.finfo(torch.float32).eps
     assert torch.equal(sent_uniforms(nearly, "cpu"), nearly)
+
+
+def test_numbers_of_any_type_are_waited_for_once():
+    expected = [
+        torch.tensor([True, False, True]),
+        torch.tensor(0.1, dtype=torch.float64),
+        torch.zeros(0, 3),
+        torch.arange(6.0).view(2, 3).t(),
+        torch.tensor([[7]]).expand(2, 3),
+        torch.tensor([5]),
+    ]
+    with simulated_device() as work:
+        there = [tensor.to(SIMULATED) for tensor in expected[:-1]]
+        there.append(torch.arange(10, device=SIMULATED)[5::7][:1])  # has a step of 7
+        before = work.num_waits
+        found = fetched(torch.ones(2), *there)
+        assert work.num_waits == before + 1
+    for value, like in zip(found, [torch.ones(2), *expected], strict=True):
+        assert value.is_cpu
+        assert value.dtype is like.dtype
+        assert torch.equal(value, like)
 
 
 def test_what_is_sent_to_the_host_is_there():

@@ -31,7 +31,7 @@ from lm_latent_eval.latent import (
     WholeText,
 )
 from lm_latent_eval.models import MODELS, checkpoint, model_class
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import (
     END,

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.inference.few import Chains
+from lm_latent_eval.inference.few import MarkovChainEstimator
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, invert_cdf
@@ -75,7 +75,7 @@ class Transitions(Protocol):
 
 
 @dataclass(frozen=True)
-class AnnealedImportanceSampling(Chains):
+class AnnealedImportanceSampling(MarkovChainEstimator):
     """K evaluations of p in up to ten chains; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "ais"

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.inference.few import Chains
+from lm_latent_eval.inference.few import MarkovChainEstimator
 from lm_latent_eval.inference.left_to_right import redrawable
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
@@ -43,7 +43,7 @@ SEARCHING = 1 << 30
 
 
 @dataclass(frozen=True)
-class ChibStyle(Chains):
+class ChibStyle(MarkovChainEstimator):
     """K sweeps in up to ten chains; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "chib"

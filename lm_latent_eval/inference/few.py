@@ -94,7 +94,7 @@ class WholeTextEstimator:
 
 
 @dataclass(frozen=True)
-class Chains(WholeTextEstimator):
+class MarkovChainEstimator(WholeTextEstimator):
     """K units of work, divided among R chains of S each: at most ten."""
 
     def __post_init__(self) -> None:

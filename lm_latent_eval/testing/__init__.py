@@ -13,7 +13,9 @@
 Nothing here needs pytest: a law that is broken raises ``LawError``.
 """
 
-from lm_latent_eval.testing.model_laws import Case, Law, LawError, laws
-from lm_latent_eval.testing.simulated_device import SIMULATED, Work, simulated_device
+from lm_latent_eval.testing.case import Case, LawError
+from lm_latent_eval.testing.model_laws import Law, laws
+from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
+from lm_latent_eval.testing.simulated_work import Work
 
 __all__ = ["SIMULATED", "Case", "Law", "LawError", "Work", "laws", "simulated_device"]

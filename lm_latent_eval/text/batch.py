@@ -32,6 +32,8 @@ class TokenBatch:
     """Whether that cost is the spelling of this very word. Then uttering it unknown and
     copying it are two ways to write it, and add up; else the unknown word stands for
     the words that cannot be copied."""
+    collated: tuple[Tensor, Tensor] | None = None
+    """Targets and lengths on the host, where the batch was made there."""
 
     @classmethod
     def collate(
@@ -70,16 +72,22 @@ class TokenBatch:
             sent(length, device),
             sent(cost, device),
             spelled,
+            (targets, length),
         )
 
     def piece(self, start: int, end: int) -> TokenBatch:
         """Return tokens ``start`` .. ``end - 1`` of every text that has them."""
+
+        def cut(targets: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+            left = (length - start).clamp(0, max(end - start, 0))
+            return targets[:, start:end], left
+
         return TokenBatch(
             self.inputs[:, start:end],
-            self.targets[:, start:end],
-            (self.length - start).clamp(0, max(end - start, 0)),
+            *cut(self.targets, self.length),
             self.unknown_log_prob[:, start:end],
             self.spelled,
+            self.collated and cut(*self.collated),
         )
 
     def select(self, index: Tensor) -> TokenBatch:
@@ -94,8 +102,8 @@ class TokenBatch:
 
     @cached_property
     def on_host(self) -> tuple[Tensor, Tensor]:
-        """Targets and lengths, for which a device is waited for once."""
-        targets, length = fetched(self.targets, self.length)
+        """Targets and lengths, for which a device is waited for once if at all."""
+        targets, length = self.collated or fetched(self.targets, self.length)
         return targets, length
 
     @property

@@ -70,7 +70,7 @@ def test_one_token_after_its_context_is_exact(backend):
     ((answer, greedy),) = backend().loglikelihood(conditional(("Ada saw the", " fox")))
     truth = tiny.Truth(
         tiny.denoiser(),
-        tiny.Target((tiny.BEGIN, 8, 7, 5), (6,), (tiny.END,)),
+        tiny.TargetTokens((tiny.BEGIN, 8, 7, 5), (6,), (tiny.END,)),
     )
     rows = truth.rows(frozenset())[0]
     assert answer == pytest.approx(float(rows[6]), abs=1e-10)

@@ -27,7 +27,7 @@ from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.__main__ import main
 from lm_latent_eval.wrappers.tokens.gaps import Gap, find
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
-from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
+from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from tests import tiny_causal
 from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
 from tests.tiny_checkpoint import conditional, generation, rolling
@@ -344,7 +344,7 @@ def test_networks_that_are_none(tmp_path):
         pass
 
     with pytest.raises(ValueError, match="Slow is a slow tokenizer"):
-        Vocabulary.of(Slow(), 10)
+        ByteVocabulary.of(Slow(), 10)
 
 
 def test_where_the_gap_arises(directory, capsys):

@@ -24,7 +24,7 @@ from lm_latent_eval.inference.annealing import (
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.sweeps import SweepNumbers
 from lm_latent_eval.models.proposals import proposal_named
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests.models.lda import tiny

@@ -18,7 +18,7 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
 from lm_latent_eval.latent import Beam, Draws
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from tests.test_laws import opened
 

@@ -18,7 +18,7 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.mixed import LEAST, Population
 from lm_latent_eval.inference.particles import Particles, encode, fingerprint
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests.test_laws import READ_ON, WITHOUT_LATENTS, opened, proposals
 

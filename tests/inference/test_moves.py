@@ -11,7 +11,7 @@ from lm_latent_eval.inference import AnnealedImportanceSampling
 from lm_latent_eval.inference.annealing import Metropolis, Scored
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests.test_laws import TINY_MODELS
 

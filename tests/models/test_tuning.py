@@ -21,7 +21,7 @@ from lm_latent_eval.models.tuning import (
     learned,
     spaced,
 )
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.digests import digest
 from lm_latent_eval.text.words import END
 from tests import tiny_checkpoint

@@ -14,7 +14,7 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.testing.model_laws import keys
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS, written
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm_latent_eval.testing import SIMULATED, simulated_device
 from lm_latent_eval.text.batch import TokenBatch
 
 TEXTS = st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=4)
@@ -63,6 +64,18 @@ def test_pieces_and_picks(texts, start, size, data):
     index = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=5))
     picked = batch.select(torch.tensor(index))
     assert rows(picked) == [whole[i] for i in index]
+    for part in (batch, piece, picked):
+        targets, length = part.on_host
+        assert torch.equal(targets, part.targets)
+        assert torch.equal(length, part.length)
+
+
+def test_a_device_is_not_asked_for_what_the_host_made():
+    with simulated_device() as work:
+        piece = TokenBatch.collate([[5, 6, 7]], first=2, device=SIMULATED).piece(1, 3)
+        targets, length = piece.on_host
+    assert (targets.tolist(), length.tolist()) == ([[6, 7]], [2])
+    assert work.num_waits == 0
 
 
 @given(TEXTS, st.integers(1, 4))

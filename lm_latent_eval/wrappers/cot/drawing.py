@@ -13,7 +13,7 @@ from lm_latent_eval.devices import sent_uniforms
 from lm_latent_eval.memory import Room
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.cot.marks import Ending, Marks
-from lm_latent_eval.wrappers.cot.reading import Reading
+from lm_latent_eval.wrappers.cot.reading import CachedReading
 from lm_latent_eval.wrappers.cot.thoughts import Thought
 
 PRIOR_SHARE = 0.5
@@ -69,7 +69,7 @@ def log_shares(num_hints: int) -> Tensor:
 
 def draw(
     draws: Sequence[Draw],
-    begin: Callable[[Tensor], Reading],
+    begin: Callable[[Tensor], CachedReading],
     marks: Marks,
     *,
     most_tokens: int,
@@ -107,7 +107,7 @@ def draw(
 
 def _written(
     batch: Sequence[Draw],
-    begin: Callable[[Tensor], Reading],
+    begin: Callable[[Tensor], CachedReading],
     marks: Marks,
     most_tokens: int,
 ) -> Iterator[tuple[int, int, Thought]]:

@@ -21,7 +21,7 @@ number."""
 
 
 @dataclass
-class Reading:
+class CachedReading:
     """What a network has read, R rows of equal length; reading on changes it.
 
     No row is padded on its left or in its middle, so no architecture has to know of
@@ -50,11 +50,11 @@ class Reading:
         log_p = _log_p(out.logits[:, -1], temperature)
         return cls(network, temperature, log_p, out.past_key_values)
 
-    def rows(self, index: Tensor) -> Reading:
+    def rows(self, index: Tensor) -> CachedReading:
         """Return a reading of some of the rows, each as often as it is named."""
         cache = copy.deepcopy(self.cache)
         cache.reorder_cache(cast(torch.LongTensor, index))
-        return Reading(self.network, self.temperature, self.log_p[index], cache)
+        return CachedReading(self.network, self.temperature, self.log_p[index], cache)
 
     def keep(self, index: Tensor) -> None:
         """Drop all rows but these."""

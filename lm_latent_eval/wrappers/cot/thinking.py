@@ -32,7 +32,7 @@ from lm_latent_eval.wrappers.cot.drawing import (
 from lm_latent_eval.wrappers.cot.marks import Ending, Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Question
-from lm_latent_eval.wrappers.cot.reading import Reading
+from lm_latent_eval.wrappers.cot.reading import CachedReading
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 from lm_latent_eval.wrappers.network import Network
 
@@ -126,7 +126,7 @@ class Thinker:
             log_p_answers[:, places] = after.cpu().double()
             return marginals
 
-        for marginals in self._in_batches(question, distinct, len(answers), work):
+        for _, marginals in self._in_batches(question, distinct, len(answers), work):
             greedy.add(marginals)
         return Thoughts(
             question.name,
@@ -145,13 +145,14 @@ class Thinker:
         hints = [self._read(question, hint) for hint in question.prompts[1:]]
         log_p = torch.zeros(len(hints), len(distinct), dtype=torch.float64)
 
-        def work(m: int, places: Sequence[int]) -> None:
+        def work(m: int, places: Sequence[int]) -> Tensor:
             found, _ = read_after(hints[m], [distinct[place] for place in places])
-            log_p[m, places] = found.cpu().double()
+            return found.cpu().double()
 
         for m in range(len(hints)):
-            for _ in self._in_batches(question, distinct, 1, partial(work, m)):
-                pass
+            batches = self._in_batches(question, distinct, 1, partial(work, m))
+            for places, found in batches:
+                log_p[m, places] = found
         return log_p
 
     def _in_batches(
@@ -160,18 +161,21 @@ class Thinker:
         thoughts: Sequence[Closed],
         number: int,
         work: Callable[[Sequence[int]], R],
-    ) -> Iterator[R]:
-        """Do work on places of thoughts of one length, each read so many times."""
+    ) -> Iterator[tuple[Sequence[int], R]]:
+        """Do work on places of thoughts of one length, each read so many times.
+
+        Yields:
+            Places, and what came of them.
+        """
         fixed = len(question.prompts[0]) + max(map(len, question.answers.values()))
         for places in alike(thoughts):
-            for _, found in self.room.in_batches(
+            yield from self.room.in_batches(
                 places,
                 max(self.most_rows // number, 1),
                 work,
                 lambda place: number * (fixed + len(thoughts[place].read)),
                 lambda _: self._refusal(question),
-            ):
-                yield found
+            )
 
     def _refusal(self, question: Question) -> ValueError:
         return named(
@@ -184,14 +188,14 @@ class Thinker:
             ),
         )
 
-    def _read(self, question: Question, prompt: Sequence[int]) -> Reading:
+    def _read(self, question: Question, prompt: Sequence[int]) -> CachedReading:
         try:
             return self._begin(torch.tensor([prompt]))
         except torch.OutOfMemoryError as err:
             raise self._refusal(question) from err
 
-    def _begin(self, prompts: Tensor) -> Reading:
-        return Reading.of(
+    def _begin(self, prompts: Tensor) -> CachedReading:
+        return CachedReading.of(
             self.network,
             prompts.to(self.network.device),
             self.options.model_temperature,

@@ -18,7 +18,7 @@ from lm_latent_eval.wrappers.mdm.predictions import (
     Asking,
     Certainty,
     Predicted,
-    Target,
+    TargetTokens,
 )
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class _Job(Generic[T]):
     """A target whose estimator waits for an answer."""
 
     number: int
-    target: Target
+    target: TargetTokens
     asking: Asking[T]
     masked: Tensor
     """Distinct choices of masks."""
@@ -50,7 +50,7 @@ class _Job(Generic[T]):
 def answer_all(
     denoiser: Denoiser,
     certainty: Certainty,
-    jobs: Sequence[tuple[Target, Asking[T]]],
+    jobs: Sequence[tuple[TargetTokens, Asking[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
     """Answer estimators until each has ended.
 

@@ -21,7 +21,7 @@ Certainty: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetTokens:
     """L tokens to be predicted among others that are given."""
 
     before: tuple[int, ...]

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import encodable
-from lm_latent_eval.wrappers.mdm.predictions import Target
+from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Cut:
     """A query as targets."""
 
     query: Query
-    targets: list[Target]
+    targets: list[TargetTokens]
     """None, of a string without characters."""
     num_tokens: int
     """To be predicted, of all targets."""
@@ -112,7 +112,7 @@ class TokenCutter:
                 "an empty target: the tokenizer has no token for this text"
             )
         targets = [
-            Target((*self.before, *ids[a:b]), tuple(ids[b:c]), self.after)
+            TargetTokens((*self.before, *ids[a:b]), tuple(ids[b:c]), self.after)
             for a, b, c in spans
         ]
         tokens = [token for target in targets for token in target.tokens]

@@ -14,7 +14,7 @@ from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
 
 
-class Continuations:
+class ContinuationCutter:
     """Reads texts after their contexts."""
 
     def __init__(self, encoding: Encoding) -> None:
@@ -153,4 +153,4 @@ class Continuations:
         return Piece(tuple(given or [self._prefix])[-room:], tuple(after), None)
 
 
-__all__ = ["Continuations"]
+__all__ = ["ContinuationCutter"]

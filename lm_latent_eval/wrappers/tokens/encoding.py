@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens.lattice import Lattice
+from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
+from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 
 class Encoding:
     """A tokenizer, under one choice of options."""
 
     def __init__(
-        self, network: Network, vocabulary: Vocabulary, options: TokensOptions
+        self, network: Network, vocabulary: ByteVocabulary, options: TokensOptions
     ) -> None:
         """Take a network's tokenizer.
 
@@ -88,7 +88,7 @@ class Encoding:
         *,
         begins: bool,
         overruns: bool,
-    ) -> Lattice | None:
+    ) -> SegmentationLattice | None:
         """Return all ways to write what tokens write, and then the other tokens."""
         if self.options.estimator == "canonical":
             return None
@@ -98,7 +98,9 @@ class Encoding:
                 fixed[place] = (token, place + len(piece))
             place += len(piece)
         end = tuple(tokens[len(written) :])
-        return Lattice(self.vocabulary, b"".join(written), begins, overruns, end, fixed)
+        return SegmentationLattice(
+            self.vocabulary, b"".join(written), begins, overruns, end, fixed
+        )
 
     def restored(
         self, tokens: Sequence[int], text: bytes, *, begins: bool

@@ -12,16 +12,16 @@ from dataclasses import replace
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator, canonical, shifted
-from lm_latent_eval.wrappers.tokens.passes import Scores
+from lm_latent_eval.wrappers.tokens.passes import TokenScores
 from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
-from lm_latent_eval.wrappers.tokens.walk import Walk
+from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk
 
 
 def windows(
     estimator: WalkEstimator | None,
     pieces: Sequence[Piece],
-    plain: Sequence[Scores],
-    walks: Sequence[Walk],
+    plain: Sequence[TokenScores],
+    walks: Sequence[SegmentationWalk],
     *,
     restores: bool,
 ) -> list[Estimate]:
@@ -55,8 +55,8 @@ def continuation(
     estimator: WalkEstimator | None,
     query: Query,
     read: Continuation,
-    plain: Scores | None,
-    walks: Mapping[Hashable, Walk],
+    plain: TokenScores | None,
+    walks: Mapping[Hashable, SegmentationWalk],
 ) -> Estimate:
     """Estimate log p of a text after its context.
 

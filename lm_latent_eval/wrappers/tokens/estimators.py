@@ -20,7 +20,7 @@ from lm_latent_eval.inference.mixed import LEAST, Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.wrappers.network import no_probability
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.walk import Spot, Walk, WalkPlan
+from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk, Spot, WalkPlan
 
 NEVER = "in every segmentation that was looked at"
 Method = BeamMarginalization | Exact | ImportanceSampling | Mixed | ParticleFilter
@@ -58,7 +58,7 @@ class WalkEstimator:
             WalkPlan(mixed.search.num_samples, mixed.sampling.num_samples),
         )
 
-    def log_weights(self, walk: Walk) -> Tensor:
+    def log_weights(self, walk: SegmentationWalk) -> Tensor:
         """Return what ``method.estimate`` reads, float64; nats."""
         if self.name in ("is", "smc"):
             return torch.from_numpy(walk.log_w)
@@ -79,7 +79,7 @@ class WalkEstimator:
         log_w = np.where(outside, walk.log_w, -np.inf)
         return torch.cat([torch.from_numpy(log_w), log_p, log_p - log_q])
 
-    def estimate(self, walk: Walk, num_tokens: int) -> Estimate:
+    def estimate(self, walk: SegmentationWalk, num_tokens: int) -> Estimate:
         """Estimate log p of a text.
 
         Raises:
@@ -91,7 +91,9 @@ class WalkEstimator:
         found = self.method.estimate(self.log_weights(walk), num_tokens)
         return self._bounded(found, walk)
 
-    def difference(self, whole: Walk, prefix: Walk, num_tokens: int) -> Estimate:
+    def difference(
+        self, whole: SegmentationWalk, prefix: SegmentationWalk, num_tokens: int
+    ) -> Estimate:
         """Estimate log p of a text after its context, from both of their walks."""
         log_w, before = self.log_weights(whole), self.log_weights(prefix)
         estimate = self.estimate(whole, num_tokens)
@@ -114,7 +116,7 @@ class WalkEstimator:
             log_weights=(),
         )
 
-    def _bounded(self, estimate: Estimate, walk: Walk) -> Estimate:
+    def _bounded(self, estimate: Estimate, walk: SegmentationWalk) -> Estimate:
         """Say what the estimate is of all segmentations, those too long included."""
         complete = self.name in ("beam", "exact") and not walk.pruned
         if complete:
@@ -131,7 +133,7 @@ class WalkEstimator:
         )
 
 
-def _log_p(walk: Walk, spot: Spot) -> float:
+def _log_p(walk: SegmentationWalk, spot: Spot) -> float:
     """Return log p of what was found, nats; of the canonical one as one pass says."""
     return walk.stretch.log_p if spot.canonical else spot.log_p
 

@@ -19,7 +19,7 @@ import numpy as np
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
-from lm_latent_eval.wrappers.tokens.walk import OVERRUN, Path, Stretch, Walk
+from lm_latent_eval.wrappers.tokens.walk import OVERRUN, Path, SegmentationWalk, Stretch
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
 """Canonical tokens, and those that another segmentation has instead."""
@@ -103,7 +103,7 @@ def find(scorer: TokensScorer, texts: Sequence[str]) -> Iterator[Gap]:
         )
 
 
-def _shares(walk: Walk) -> Iterator[tuple[Path, float]]:
+def _shares(walk: SegmentationWalk) -> Iterator[tuple[Path, float]]:
     """Yield segmentations, found and drawn, with their estimated shares of p(s)."""
     inside = {spot.ending for spot in walk.found}
     outside = [

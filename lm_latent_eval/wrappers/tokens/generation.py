@@ -9,7 +9,7 @@ import torch
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens.reading import Reading
+from lm_latent_eval.wrappers.tokens.reading import TrieLayer
 
 
 def generate(
@@ -27,7 +27,7 @@ def generate(
         What is written before the first stop string.
     """
     tokenizer: Any = network.tokenizer
-    reading = Reading(network, [given])
+    reading = TrieLayer(network, [given])
     written: list[int] = []
     text = ""
     while len(written) < options.max_tokens:

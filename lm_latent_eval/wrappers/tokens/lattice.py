@@ -22,14 +22,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
+from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 BEGIN = -1
 """The node before the first token of a text, which may write nothing."""
 
 
 @dataclass(frozen=True)
-class Edges:
+class OutgoingEdges:
     """How paths go on from a node."""
 
     tokens: NDArray[np.int64]
@@ -40,14 +40,14 @@ class Edges:
 
 
 @dataclass(frozen=True)
-class Lattice:
+class SegmentationLattice:
     """All segmentations of a string.
 
     Raises:
         ValueError: If there is none.
     """
 
-    vocabulary: Vocabulary = field(compare=False, repr=False)
+    vocabulary: ByteVocabulary = field(compare=False, repr=False)
     target: bytes
     begins: bool = True
     """Whether a text begins here, rather than going on after other tokens."""
@@ -141,10 +141,10 @@ class Lattice:
         return found[self.start]
 
     @cached_property
-    def edges(self) -> dict[int, Edges]:
+    def edges(self) -> dict[int, OutgoingEdges]:
         """Node -> how paths that end go on from there."""
         return {
-            node: Edges(
+            node: OutgoingEdges(
                 np.array([t for t, j in self._reached[node] if j in self.fewest], int),
                 [j for _, j in self._reached[node] if j in self.fewest],
                 np.array(self._overrun(node), int),

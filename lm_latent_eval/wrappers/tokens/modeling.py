@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from lm_latent_eval.wrappers.network import Network, check_causal
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
-from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
+from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 
 class SegmentedLM:
@@ -26,7 +26,7 @@ class SegmentedLM:
         """
         self.network = network
         size = network.model.config.get_text_config().vocab_size
-        self.vocabulary = Vocabulary.of(network.tokenizer, size)
+        self.vocabulary = ByteVocabulary.of(network.tokenizer, size)
         check_causal(network)
 
     @classmethod

@@ -26,7 +26,7 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Scores:
+class TokenScores:
     """What a network makes of tokens."""
 
     log_p: tuple[float, ...]
@@ -45,7 +45,7 @@ def score(
     wanted: Sequence[tuple[Tokens, Tokens]],
     most: int | None,
     room: Room,
-) -> list[Scores]:
+) -> list[TokenScores]:
     """Score tokens after what is given.
 
     Args:
@@ -71,7 +71,7 @@ def score(
         longer = reader[given + tokens]
         first[longer] = min(first.get(longer, len(longer)), len(given))
 
-    def work(sequences: Sequence[Tokens]) -> list[Scores]:
+    def work(sequences: Sequence[Tokens]) -> list[TokenScores]:
         return list(_pass(network, sequences, first))
 
     def refusal(sequence: Tokens) -> ValueError:
@@ -80,7 +80,7 @@ def score(
             "give max_length or another device"
         )
 
-    found: dict[Tokens, Scores] = {}
+    found: dict[Tokens, TokenScores] = {}
     for batch in _batches(network, sorted(first, key=len, reverse=True), most):
         for read, scored in room.in_batches(batch, len(batch), work, len, refusal):
             found.update(zip(read, scored, strict=True))
@@ -89,7 +89,7 @@ def score(
         longer = reader[given + tokens]
         start, whole_row = len(given) - first[longer], found[longer]
         part = slice(start, start + len(tokens))
-        scores.append(Scores(whole_row.log_p[part], whole_row.greedy[part]))
+        scores.append(TokenScores(whole_row.log_p[part], whole_row.greedy[part]))
     return scores
 
 
@@ -106,7 +106,7 @@ def _batches(
 @torch.inference_mode()
 def _pass(
     network: Network, sequences: Sequence[Tokens], first: dict[Tokens, int]
-) -> Iterator[Scores]:
+) -> Iterator[TokenScores]:
     """Yield scores of what follows the first tokens of each sequence."""
     longest = max(map(len, sequences)) - 1
     padded = [[*s[:-1], *[PADDING] * (longest + 1 - len(s))] for s in sequences]
@@ -119,7 +119,7 @@ def _pass(
         check_finite(network, after.logsumexp(-1))
         log_p = after.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
         greedy = after.argmax(-1) == wanted
-        yield Scores(tuple(log_p.tolist()), tuple(greedy.tolist()))
+        yield TokenScores(tuple(log_p.tolist()), tuple(greedy.tolist()))
 
 
-__all__ = ["Scores", "score"]
+__all__ = ["TokenScores", "score"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lm_latent_eval.wrappers.tokens.lattice import Lattice
+from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Piece:
     given: tuple[int, ...]
     tokens: tuple[int, ...]
     """Canonical, those of the end included."""
-    lattice: Lattice | None
+    lattice: SegmentationLattice | None
     """All of them; None where the canonical one is all that is asked for."""
     leading: int = 0
     """How many of the given tokens are scored as well: special ones that the tokenizer
@@ -27,7 +27,7 @@ class Piece:
         return self.given[:border], self.given[border:] + self.tokens
 
     @property
-    def summed(self) -> Lattice:
+    def summed(self) -> SegmentationLattice:
         """All of its segmentations.
 
         Raises:

@@ -21,16 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from lm_latent_eval.wrappers.tokens.lattice import Lattice
+from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 
-Scores = NDArray[np.float64]
+Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 
 class PathProposal(Protocol):
     """Scores how a path goes on from a node."""
 
-    def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
+    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
         """Return a score of every way to go on, (E,), or with overrunning (E + 1,).
 
         Args:
@@ -48,7 +48,7 @@ class TemperedNextToken:
 
     temperature: float
 
-    def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
+    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
         """See ``PathProposal``."""
         return log_p / self.temperature
 
@@ -61,12 +61,12 @@ class LookAhead:
     share of a token for a part of its bytes.
     """
 
-    lattice: Lattice
-    log_rest: Callable[[Numbers], Scores]
+    lattice: SegmentationLattice
+    log_rest: Callable[[Numbers], Floats]
     """Nodes -> log psi, nats."""
     temperature: float
 
-    def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
+    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
         """See ``PathProposal``."""
         nexts = np.array(self.lattice.edges[node].nexts, int)[edges]
         scores = log_p.copy()
@@ -82,20 +82,20 @@ class Unigram:
     ways to go on after it.
     """
 
-    lattice: Lattice
-    frequencies: Scores
+    lattice: SegmentationLattice
+    frequencies: Floats
     """log f of each token, nats."""
     temperature: float
 
     @cached_property
-    def _ways(self) -> Mapping[int, Scores]:
+    def _ways(self) -> Mapping[int, Floats]:
         """Node -> log of the sum over all paths that begin with each edge, or overrun.
 
         Overrunning is the last.
         """
         scaled = self.frequencies / self.temperature
         rest: dict[int, float] = {}
-        ways: dict[int, Scores] = {}
+        ways: dict[int, Floats] = {}
         for node in sorted(self.lattice.edges, reverse=True):
             edges = self.lattice.edges[node]
             over = np.logaddexp.reduce(scaled[edges.overrun], initial=-np.inf)
@@ -105,14 +105,14 @@ class Unigram:
             rest[node] = float(np.logaddexp.reduce(ways[node], initial=here))
         return ways
 
-    def scores(self, node: int, edges: Numbers, log_p: Scores) -> Scores:
+    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
         """See ``PathProposal``."""
         ways = self._ways[node]
         overrun = len(log_p) > len(edges)
         return np.append(ways[edges], ways[-1:] if overrun else [])
 
 
-def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Scores:
+def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Floats:
     """Return log-frequencies of tokens, nats, as the tokenizer's training left them.
 
     A unigram tokenizer knows them; one of merges has its tokens in the order of their
@@ -120,7 +120,7 @@ def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Scores:
     """
     backend: Any = tokenizer.backend_tokenizer
     model = json.loads(backend.to_str())["model"]
-    found: Scores = -np.log(np.arange(size, dtype=np.float64) + 1)
+    found: Floats = -np.log(np.arange(size, dtype=np.float64) + 1)
     if model["type"] == "Unigram":
         for token, (_, score) in enumerate(model["vocab"][:size]):
             found[token] = score

@@ -1,8 +1,8 @@
 """Reads token sequences that begin alike together, each beginning once.
 
-A ``Reading`` is a layer of the trie of all segmentations that are looked at: distinct
-sequences of one length, which share one key-value cache. The next layer takes up rows
-of it, each with one more token, so nothing is padded, nor read twice.
+All segmentations that are looked at are a trie. A layer of it is distinct sequences of
+one length, which share one key-value cache. The next layer takes up rows of it, each
+with one more token, so nothing is padded, nor read twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE = 1 << 26
 """Scores (sequences x tokens x vocabulary) held at a time."""
 
 
-class Reading:
+class TrieLayer:
     """R distinct token sequences of one length, and what follows each."""
 
     def __init__(self, network: Network, given: Sequence[Sequence[int]]) -> None:

@@ -17,18 +17,18 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens.continuations import Continuations
+from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.estimating import continuation, windows
 from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator
 from lm_latent_eval.wrappers.tokens.generation import generate
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
+from lm_latent_eval.wrappers.tokens.passes import Tokens, TokenScores
 from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
-from lm_latent_eval.wrappers.tokens.vocabulary import Vocabulary
-from lm_latent_eval.wrappers.tokens.walk import Walk
+from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
+from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk
 from lm_latent_eval.wrappers.tokens.walking import Walker
-from lm_latent_eval.wrappers.tokens.whole import WholeTexts
+from lm_latent_eval.wrappers.tokens.whole import WholeTextCutter
 
 QUERIES = 256
 """Queries that are answered before the next ones are looked at."""
@@ -45,7 +45,7 @@ class TokensScorer:
     def __init__(
         self,
         network: Network,
-        vocabulary: Vocabulary,
+        vocabulary: ByteVocabulary,
         options: TokensOptions,
         *,
         batch_size: int | str | None = None,
@@ -69,8 +69,8 @@ class TokensScorer:
         """
         self._network, self._options, self._quiet = network, options, quiet
         self._encoding = Encoding(network, vocabulary, options)
-        self._whole_texts = WholeTexts(self._encoding)
-        self._continuations = Continuations(self._encoding)
+        self._whole_texts = WholeTextCutter(self._encoding)
+        self._continuations = ContinuationCutter(self._encoding)
         self._walker = Walker(
             network,
             options,
@@ -127,7 +127,9 @@ class TokensScorer:
         """
         return (answer for answer, _ in self.explore(queries))
 
-    def explore(self, queries: Sequence[Query]) -> Iterator[tuple[Answer, list[Walk]]]:
+    def explore(
+        self, queries: Sequence[Query]
+    ) -> Iterator[tuple[Answer, list[SegmentationWalk]]]:
         """Yield answers of whole texts, with the segmentations of every window.
 
         Raises:
@@ -158,8 +160,8 @@ class TokensScorer:
         self,
         query: Query,
         pieces: Sequence[Piece],
-        walks: Sequence[Walk],
-        scores: Mapping[tuple[Tokens, Tokens], Scores],
+        walks: Sequence[SegmentationWalk],
+        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
     ) -> Answer:
         """Put the windows of a text together."""
         plain = [scores[piece.scored] for piece in pieces]
@@ -212,8 +214,8 @@ class TokensScorer:
         self,
         queries: Sequence[Query],
         asked: Sequence[Continuation],
-        scores: Mapping[tuple[Tokens, Tokens], Scores],
-    ) -> dict[Hashable, Walk]:
+        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
+    ) -> dict[Hashable, SegmentationWalk]:
         """Walk through texts and through their contexts, by name and piece.
 
         Options of one question share their context, and its random numbers.
@@ -246,8 +248,8 @@ class TokensScorer:
         self,
         pieces: Sequence[Piece],
         names: Sequence[str],
-        scores: Mapping[tuple[Tokens, Tokens], Scores],
-    ) -> list[Walk]:
+        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
+    ) -> list[SegmentationWalk]:
         if self._estimator is None:
             return []
         return self._walker.walk(pieces, names, scores, self._estimator.plan)

@@ -12,8 +12,8 @@ import numpy as np
 
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.proposals import PathProposal
-from lm_latent_eval.wrappers.tokens.reading import Reading
-from lm_latent_eval.wrappers.tokens.walk import Stretch, Walk, WalkPlan
+from lm_latent_eval.wrappers.tokens.reading import TrieLayer
+from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk, Stretch, WalkPlan
 
 
 def search(
@@ -22,7 +22,7 @@ def search(
     plan: WalkPlan,
     proposal: Callable[[Stretch], PathProposal],
     keys: Sequence[int],
-) -> list[Walk]:
+) -> list[SegmentationWalk]:
     """Search for segmentations of texts, and draw some.
 
     Args:
@@ -37,9 +37,9 @@ def search(
     """
     roots = {stretch.given: None for stretch in stretches}
     place = {given: row for row, given in enumerate(roots)}
-    reading = Reading(network, [*roots])
+    reading = TrieLayer(network, [*roots])
     walks = [
-        Walk(stretch, plan, proposal(stretch), key, place[stretch.given])
+        SegmentationWalk(stretch, plan, proposal(stretch), key, place[stretch.given])
         for stretch, key in zip(stretches, keys, strict=True)
     ]
     while going := [walk for walk in walks if walk.spots]:

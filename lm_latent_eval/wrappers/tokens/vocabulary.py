@@ -76,7 +76,7 @@ class ByteTable:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class ByteVocabulary:
     """The tokens of a tokenizer as bytes."""
 
     first: ByteTable
@@ -87,7 +87,7 @@ class Vocabulary:
     """Tokens that stand for no text of their own -> how they are spelled out."""
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, size: int) -> ByteVocabulary:
         """Read a tokenizer.
 
         Args:

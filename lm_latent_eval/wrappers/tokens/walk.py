@@ -23,9 +23,9 @@ import torch
 
 from lm_latent_eval.inference.smc import RESAMPLING_LANE
 from lm_latent_eval.uniforms import uniforms
-from lm_latent_eval.wrappers.tokens.lattice import Lattice
-from lm_latent_eval.wrappers.tokens.proposals import Numbers, PathProposal, Scores
-from lm_latent_eval.wrappers.tokens.reading import Reading
+from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
+from lm_latent_eval.wrappers.tokens.proposals import Floats, Numbers, PathProposal
+from lm_latent_eval.wrappers.tokens.reading import TrieLayer
 
 OVERRUN = -1
 """In the place of a token: any that overruns the string."""
@@ -41,7 +41,7 @@ class Stretch:
     """A string after given tokens, with its canonical segmentation."""
 
     given: tuple[int, ...]
-    lattice: Lattice
+    lattice: SegmentationLattice
     canonical: tuple[int, ...]
     """Tokens, those of the end included."""
     scores: tuple[float, ...]
@@ -63,7 +63,7 @@ class Stretch:
         scores = [score if score > -math.inf else usual for score in self.scores]
         return nodes, [*accumulate(reversed(scores), initial=0.0)][::-1]
 
-    def log_rest(self, nodes: Numbers) -> Scores:
+    def log_rest(self, nodes: Numbers) -> Floats:
         """Return what the canonical segmentation pays for what follows nodes, nats.
 
         Inside one of its tokens every byte pays an equal share.
@@ -101,7 +101,7 @@ class Spot:
     """What it is once it has ended."""
 
 
-class Walk:
+class SegmentationWalk:
     """What is found and drawn of one text."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Walk:
                 yield spot.row, token
 
     def step(
-        self, log_p: Scores, reading: Reading, rows: dict[tuple[int, int], int]
+        self, log_p: Floats, reading: TrieLayer, rows: dict[tuple[int, int], int]
     ) -> None:
         """Go on by a token.
 
@@ -200,7 +200,7 @@ class Walk:
                 spot.row = rows.setdefault((row, token), len(rows))
                 self.spots.append(spot)
 
-    def _overrun(self, spot: Spot, reading: Reading) -> list[float]:
+    def _overrun(self, spot: Spot, reading: TrieLayer) -> list[float]:
         """Return log p of overrunning the string from a spot, if that is possible."""
         tokens = self.stretch.lattice.edges[spot.node].overrun
         if not len(tokens) or self._depth >= self.stretch.room:
@@ -211,8 +211,8 @@ class Walk:
         self,
         spot: Spot,
         choice: int,
-        log_p: Scores,
-        log_q: Scores,
+        log_p: Floats,
+        log_q: Floats,
         following: dict[Ending, Spot],
     ) -> Spot:
         """Return where a choice leads to, one spot however many choose it."""
@@ -252,7 +252,7 @@ class Walk:
             going[n].searched = False
         self.pruned = True
 
-    def _choose_anew(self, uniform: Scores) -> None:
+    def _choose_anew(self, uniform: Floats) -> None:
         """Choose particles where a filter's effective sample size is below a half.
 
         Systematic resampling, as ``ParticleFilter`` has it.
@@ -277,4 +277,4 @@ class Walk:
             log_w[first : first + size] = even - psi[chosen]
 
 
-__all__ = ["OVERRUN", "Path", "Spot", "Stretch", "Walk", "WalkPlan"]
+__all__ = ["OVERRUN", "Path", "SegmentationWalk", "Spot", "Stretch", "WalkPlan"]

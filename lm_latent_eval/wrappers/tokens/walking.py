@@ -14,7 +14,7 @@ from lm_latent_eval.memory import Room
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens import passes
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.passes import Scores, Tokens
+from lm_latent_eval.wrappers.tokens.passes import Tokens, TokenScores
 from lm_latent_eval.wrappers.tokens.pieces import Piece
 from lm_latent_eval.wrappers.tokens.proposals import (
     LookAhead,
@@ -24,7 +24,7 @@ from lm_latent_eval.wrappers.tokens.proposals import (
     frequencies,
 )
 from lm_latent_eval.wrappers.tokens.search import search
-from lm_latent_eval.wrappers.tokens.walk import Stretch, Walk, WalkPlan
+from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk, Stretch, WalkPlan
 
 ROWS = 256
 """Sequences that the network goes on with together, where no batch size is given."""
@@ -55,7 +55,9 @@ class Walker:
         self._rows = batch_size or most_rows or ROWS
         self._room_of_passes, self._room_of_walks = Room(), Room()
 
-    def scores(self, pieces: Sequence[Piece]) -> dict[tuple[Tokens, Tokens], Scores]:
+    def scores(
+        self, pieces: Sequence[Piece]
+    ) -> dict[tuple[Tokens, Tokens], TokenScores]:
         """Score canonical segmentations, equal ones once."""
         wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
         found = passes.score(
@@ -67,9 +69,9 @@ class Walker:
         self,
         pieces: Sequence[Piece],
         names: Sequence[str],
-        scores: Mapping[tuple[Tokens, Tokens], Scores],
+        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
         plan: WalkPlan,
-    ) -> list[Walk]:
+    ) -> list[SegmentationWalk]:
         """Search and draw segmentations.
 
         Args:
@@ -95,9 +97,9 @@ class Walker:
         order = sorted(
             range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
         )
-        walks: dict[int, Walk] = {}
+        walks: dict[int, SegmentationWalk] = {}
 
-        def work(places: Sequence[int]) -> list[Walk]:
+        def work(places: Sequence[int]) -> list[SegmentationWalk]:
             return search(
                 self._network,
                 [stretches[n] for n in places],

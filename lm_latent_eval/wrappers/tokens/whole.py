@@ -14,7 +14,7 @@ from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.pieces import Piece
 
 
-class WholeTexts:
+class WholeTextCutter:
     """Cuts whole texts into pieces."""
 
     def __init__(self, encoding: Encoding) -> None:
@@ -75,4 +75,4 @@ class WholeTexts:
             yield tuple(given), start, stop
 
 
-__all__ = ["WholeTexts"]
+__all__ = ["WholeTextCutter"]

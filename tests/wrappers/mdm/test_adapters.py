@@ -45,7 +45,7 @@ def test_an_adapter_is_part_of_the_network(directory, tmp_path):
     how = {"pretrained": str(directory), "device": "cpu", "estimator": "exact"}
     lm, plain = LatentMDM(**how, peft=str(tmp_path)), LatentMDM(**how)
     (found,) = lm.loglikelihood_rolling(rolling(TEXT))
-    truth = tiny.Truth(tiny.denoiser(adapted), tiny.Target((), TOKENS)).exact
+    truth = tiny.Truth(tiny.denoiser(adapted), tiny.TargetTokens((), TOKENS)).exact
     # Adapters compute in float32.
     assert found == pytest.approx(truth, abs=64 * torch.finfo(torch.float32).eps)
     (without,) = plain.loglikelihood_rolling(rolling(TEXT))
@@ -90,7 +90,7 @@ def test_a_quantized_directory_is_read(bits, tmp_path):
     how = {"device": "cpu", "estimator": "exact"}
     lm, full = (LatentMDM(pretrained=str(f), **how) for f in (quantized, plain))
     (found,) = lm.loglikelihood_rolling(rolling(TEXT))
-    truth = tiny.Truth(tiny.denoiser(model), tiny.Target((), TOKENS)).exact
+    truth = tiny.Truth(tiny.denoiser(model), tiny.TargetTokens((), TOKENS)).exact
     assert found == pytest.approx(truth, abs=64 * torch.finfo(torch.float32).eps)
     (unrounded,) = full.loglikelihood_rolling(rolling(TEXT))
     assert found != pytest.approx(unrounded, abs=1e-4), "premise: it is quantized"

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lm_latent_eval.wrappers.mdm import bound, orders
-from lm_latent_eval.wrappers.mdm.predictions import Target
+from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
 from tests.wrappers.mdm import tiny
 
 TEXT_WORDS = [w for w in range(len(tiny.VOCABULARY)) if w != tiny.MASK]
@@ -60,7 +60,7 @@ def test_bernoulli_masks_of_one_token():
     fourth = float(((found - 1) ** 4).mean())
     error = math.sqrt((fourth / expected**4 - 1) / (4 * len(found)))
     assert abs(float(found.std()) / expected - 1) < 5 * error
-    ours = tiny.ask(tiny.denoiser(), Target((5,), (6,)), orders.log_p_path(1))
+    ours = tiny.ask(tiny.denoiser(), TargetTokens((5,), (6,)), orders.log_p_path(1))
     assert ours.passes == 1, "one pass, which is exact"
 
 
@@ -87,7 +87,7 @@ def total(reader, targets, score):
 def texts(length: int, after=()):
     pairs = [(a, b) for a in TEXT_WORDS for b in TEXT_WORDS]
     words = [(a,) for a in TEXT_WORDS] if length == 1 else pairs
-    return [Target((), each, after) for each in words]
+    return [TargetTokens((), each, after) for each in words]
 
 
 def test_an_end_that_is_shown_is_not_paid(reader):

@@ -26,7 +26,7 @@ def exact(model: MaskedDiffusion, **how) -> float:
 @pytest.fixture(scope="module")
 def truth():
     """Log p of the text under the tiny BERT, from all its orders."""
-    return tiny.Truth(tiny.denoiser(), tiny.Target((), TOKENS)).exact
+    return tiny.Truth(tiny.denoiser(), tiny.TargetTokens((), TOKENS)).exact
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
@@ -34,7 +34,7 @@ def truth():
 def test_masked_lms_of_transformers(kind, framed):
     network = tiny.network(kind, framed=framed)
     marks = ((tiny.BEGIN,), (tiny.END,)) if framed else ((), ())
-    target = tiny.Target(marks[0], TOKENS, marks[1])
+    target = tiny.TargetTokens(marks[0], TOKENS, marks[1])
     wanted = tiny.Truth(tiny.denoiser(network.model), target).exact
     assert exact(MaskedDiffusion(network)) == pytest.approx(wanted, abs=1e-9)
 
@@ -69,7 +69,7 @@ def test_shifted_scores_are_put_in_their_places(tmp_path):
     here, there = plain.scores(tokens), dream.scores(tokens)
     torch.testing.assert_close(there[:, 1:], here[:, 1:], rtol=1e-9, atol=1e-9)
     (found,) = lm.loglikelihood_rolling(rolling(TEXT))
-    wanted = tiny.Truth(plain, tiny.Target((tiny.BEGIN,), TOKENS)).exact
+    wanted = tiny.Truth(plain, tiny.TargetTokens((tiny.BEGIN,), TOKENS)).exact
     assert found == pytest.approx(wanted, abs=1e-9)
 
 
@@ -81,7 +81,7 @@ def test_shifted_scores_need_a_token_before_the_first(tmp_path):
         LatentMDM(**how)
     lm = LatentMDM(**how, prefix_token_id=tiny.BEGIN, estimator="exact")
     (found,) = lm.loglikelihood_rolling(rolling(TEXT))
-    wanted = tiny.Truth(tiny.denoiser(), tiny.Target((tiny.BEGIN,), TOKENS)).exact
+    wanted = tiny.Truth(tiny.denoiser(), tiny.TargetTokens((tiny.BEGIN,), TOKENS)).exact
     assert found == pytest.approx(wanted, abs=1e-9)
 
 

@@ -13,11 +13,11 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm import orders
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.mdm.predictions import Target
+from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
 from tests.wrappers.mdm import tiny
 
 THE, FOX, SAW, ADA, BO = range(5, 10)
-FOUR = Target((), (THE, FOX, SAW, ADA))
+FOUR = TargetTokens((), (THE, FOX, SAW, ADA))
 ESTIMATORS = [
     {"estimator": "elbo", "num_samples": 4},
     {"estimator": "elbo", "num_samples": 100},  # every set of masks

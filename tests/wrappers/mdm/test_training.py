@@ -36,7 +36,7 @@ def test_the_loss_is_the_negative_bound_on_average():
     reader = replace(tiny.denoiser(model), shift=1)
 
     def every(item):
-        target = tiny.Target((tiny.BEGIN,), tuple(item))
+        target = tiny.TargetTokens((tiny.BEGIN,), tuple(item))
         return tiny.ask(reader, target, bound.elbo(len(item), 15, None)).value.value
 
     exact = -math.fsum(map(every, items))

@@ -12,11 +12,11 @@ import torch
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.wrappers.mdm import bound, orders
-from lm_latent_eval.wrappers.mdm.predictions import Target
+from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
 from tests.wrappers.mdm import tiny
 
-SIX = Target((tiny.BEGIN, 5), (6, 7, 8, 5, 9, 10), (tiny.END,))
-FOUR = Target((), (7, 6, 11, 5))
+SIX = TargetTokens((tiny.BEGIN, 5), (6, 7, 8, 5, 9, 10), (tiny.END,))
+FOUR = TargetTokens((), (7, 6, 11, 5))
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ def test_certificates_hold_as_often_as_they_say(reader, four):
 def test_a_path_is_a_distribution(reader, rule):
     """Over every text of two tokens: the order follows from what is revealed alone."""
     words = [w for w in range(len(tiny.VOCABULARY)) if w != tiny.MASK]
-    targets = [Target((5,), (a, b), (6,)) for a in words for b in words]
+    targets = [TargetTokens((5,), (a, b), (6,)) for a in words for b in words]
     jobs = [(target, orders.log_p_path(2)) for target in targets]
     found = dict(tiny.answer_all(reader, orders.RULES[rule], jobs))
     log_p = torch.tensor([f.value[0] for f in found.values()], dtype=torch.float64)
@@ -223,7 +223,7 @@ def test_greedy_is_what_unmasking_writes(reader):
     written = list(SIX.tokens)
     truth = None
     for _ in range(7):  # a fixed point: each token is what is predicted there
-        truth = tiny.Truth(reader, Target(SIX.before, tuple(written), SIX.after))
+        truth = tiny.Truth(reader, TargetTokens(SIX.before, tuple(written), SIX.after))
         revealed = frozenset()
         while len(revealed) < 6:
             rows = truth.rows(revealed)
@@ -239,7 +239,9 @@ def test_greedy_is_what_unmasking_writes(reader):
     assert len(revealed) == 6, "premise: found"
     assert tiny.ask(reader, truth.target, orders.is_greedy(6)).value
     assert tiny.ask(reader, truth.target, orders.log_p_path(6)).value[1]
-    other = Target(SIX.before, (*written[:5], (written[5] + 1) % 12 or 5), SIX.after)
+    other = TargetTokens(
+        SIX.before, (*written[:5], (written[5] + 1) % 12 or 5), SIX.after
+    )
     assert not tiny.ask(reader, other, orders.is_greedy(6)).value
 
 

@@ -23,7 +23,7 @@ from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import RULES
-from lm_latent_eval.wrappers.mdm.predictions import Target
+from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
 from lm_latent_eval.wrappers.network import Network
 
 PAD, MASK, UNKNOWN, BEGIN, END = range(5)
@@ -118,7 +118,7 @@ def denoiser(model: nn.Module | None = None, **how) -> Denoiser:
     )
 
 
-def ask(reader: Denoiser, target: Target, asking, rule: str = "confidence"):
+def ask(reader: Denoiser, target: TargetTokens, asking, rule: str = "confidence"):
     """Run one estimator of one target."""
     ((_, found),) = answer_all(reader, RULES[rule], [(target, asking)])
     return found
@@ -127,7 +127,7 @@ def ask(reader: Denoiser, target: Target, asking, rule: str = "confidence"):
 class Truth:
     """log p of a target under each order, one call of the network a revealed set."""
 
-    def __init__(self, reader: Denoiser, target: Target) -> None:
+    def __init__(self, reader: Denoiser, target: TargetTokens) -> None:
         self.reader, self.target = reader, target
         self.rows = cache(self._rows)
 

@@ -1,0 +1,168 @@
+"""A model that is small enough to list its latents, and what laws say of numbers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.devices import moved, widest_float
+from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.latent import WholeText
+from lm_latent_eval.models.proposals import proposal_named
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+
+EXACT = 1e-10
+"""How far sums in float64 may be apart."""
+PREDICTED = 1e-5
+"""How far next-token distributions may be, which are float32, and what is added up
+where there is no float64: a hundred roundings of it."""
+
+
+class LawError(AssertionError):
+    """A law that a model breaks."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, in float64, with few enough latents to list.
+
+    Example:
+        >>> from lm_latent_eval.models.lstm.modeling import LSTMConfig
+        >>> from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
+        >>> torch.manual_seed(0) and None
+        >>> config = LSTMConfig(vocab_size=6, embedding_dim=3, hidden_size=4)
+        >>> model = LSTMLanguageModel(config).double().eval()
+        >>> from lm_latent_eval.latent import NO_LATENT
+        >>> from lm_latent_eval.testing import laws
+        >>> case = Case(model, lambda text: NO_LATENT, (1, 4, 5), ("none",))
+        >>> for law in laws(case):
+        ...     law()
+    """
+
+    model: Any
+    latents: Callable[[list[int]], Any]
+    """Every latent of one text, given as ids, with leading axes (1, K)."""
+    words: tuple[int, ...]
+    """Ids that the model can write, but for the end of a text; most of two."""
+    proposals: tuple[str, ...]
+    """Names, or ``package.module:Name``, of the proposals that are held to the laws."""
+    reads_on: tuple[str, ...] = ()
+    """Those whose draws depend on how much of a text is given at once."""
+    copied: int | None = None
+    """An id that has probability zero but where a latent brings it."""
+    goes_on: bool = True
+    """Whether words may follow an end, which then is a word like any other."""
+    length: int = 3
+    """Tokens of the texts that are listed."""
+
+    def outcomes(self) -> list[list[int]]:
+        """List texts of which exactly one happens."""
+        if self.goes_on:
+            words = (*self.words, END)
+            return [list(text) for text in product(words, repeat=self.length)]
+        texts = [list(text) for text in product(self.words, repeat=self.length)]
+        for n in range(1, self.length):
+            texts += [[*text, END] for text in product(self.words, repeat=n)]
+        return texts
+
+    def readable(self, proposal: Any) -> list[list[int]]:
+        """List texts that a proposal can read: whole ones, if it reads to the end."""
+        whole = isinstance(proposal, WholeText)
+        return [t for t in self.outcomes() if t[-1] == END or not whole]
+
+    def some_words(self, length: int) -> list[int]:
+        """Return a text without an end."""
+        return [self.words[(1 + n % 2) % len(self.words)] for n in range(length)]
+
+    def on(self, device: str) -> Case:
+        """Return the case with a copy of its model on a device.
+
+        There it keeps the laws but the one that compares the device with the CPU.
+        """
+        return replace(self, model=moved(copy.deepcopy(self.model), device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self.model.device
+        return device
+
+    def exact(self, temperature: float = 1.0) -> float:
+        """How far sums may be apart that are equal but for rounding, nats.
+
+        Roundings of float32 are divided by a temperature as the scores are.
+        """
+        if widest_float(self.device) is torch.float64:
+            return EXACT
+        return PREDICTED / min(temperature, 1.0)
+
+    def batch(self, texts: list[list[int]]) -> TokenBatch:
+        """Put texts together."""
+        costs = [[-math.inf if i == self.copied else 0.0 for i in t] for t in texts]
+        return TokenBatch.collate(texts, costs, first=START, device=self.device)
+
+    def every_latent(self, text: list[int]) -> Any:
+        """Return every latent of one text where the model is."""
+        latents = self.latents(text)
+        if isinstance(latents, Tensor):
+            return latents.to(self.device)
+        return type(latents)(*(part.to(self.device) for part in latents))
+
+    def log_joint(self, text: list[int]) -> Tensor:
+        """Return log p of one text under every latent, (K,)."""
+        encoded = self.model.encode(self.batch([text]))
+        log_p: Tensor = self.model.log_joint(encoded, self.every_latent(text))[0]
+        return log_p
+
+    def log_p(self, text: list[int]) -> Tensor:
+        """Return log p of one text, exactly, on the host."""
+        return self.log_joint(text).logsumexp(-1).cpu()
+
+    def total(self) -> float:
+        """Return the probability of everything that can happen."""
+        return sum(self.log_p(text).exp().item() for text in self.outcomes())
+
+    def proposal(self, name: str | None = None, temperature: float = 1.0) -> Any:
+        """Return a proposal of the model."""
+        return proposal_named(self.model, name, temperature)
+
+    def log_weights(self, method: Any, proposal: Any, texts: list[list[int]]) -> Tensor:
+        """Weigh texts as they are weighed together, (B, K), on the host."""
+        log_w: Tensor = method.log_weights(
+            self.model, proposal, self.batch(texts), keys(len(texts))
+        )
+        return log_w.cpu()
+
+
+def keys(count: int, purpose: str = "") -> list[int]:
+    """Return keys of the random numbers of some texts."""
+    return [stream_key(0, f"{purpose}/{n}") for n in range(count)]
+
+
+def hold(condition: bool | Tensor, otherwise: str) -> None:
+    """Raise a ``LawError`` if something does not hold."""
+    if not condition:
+        raise LawError(otherwise)
+
+
+def equal(found: float, expected: float, within: float, what: str) -> None:
+    """Raise a ``LawError`` if numbers are further apart than that."""
+    same = found == expected or abs(found - expected) <= within
+    hold(same, f"{what} is {found}, expected {expected} within {within:.2g}")
+
+
+def close(found: Tensor, expected: Tensor, what: str) -> None:
+    """Raise a ``LawError`` if numbers differ by more than rounding."""
+    within = EXACT if found.dtype == torch.float64 else PREDICTED
+    try:
+        torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=0, atol=within)
+    except AssertionError as err:
+        raise LawError(f"{what} differ: {err}") from err
