@@ -320,18 +320,18 @@ def next_word(model: RNNGJoint, encoded: Encoded, log_w: Tensor) -> Tensor:
         1, which, log_w.softmax(-1)
     )
     owner, reduces = choices.possible.nonzero()
-    row = choices.row[owner, reduces]
+    after = choices.row[owner, reduces]
     result = weight.new_zeros(len(weight), model.config.vocab_size)
-    for first in range(0, len(row), p.rows_at_once):
+    for first in range(0, len(after), p.rows_at_once):
         part = slice(first, first + p.rows_at_once)
-        size = choices.stacks.size[row[part]]
+        size = choices.stacks.size[after[part]]
         where, items, o, r = sent_all(
-            log_w.device, row[part], size, owner[part], reduces[part]
+            log_w.device, after[part], size, owner[part], reduces[part]
         )
         spoken = widened(p.log_words(choices.stacks.top(where), items))
         if model.config.sentence_ends and not model.config.only_possible:
             # The original charges for combining the tree with the end word.
-            ends = shifts(choices.stacks, row[part], np.full_like(row[part], END))
+            ends = shifts(choices.stacks, after[part], np.full_like(after[part], END))
             top = p.grown(choices.stacks, ends).state[len(choices.stacks) :, -1, 0]
             spoken[:, END] += p.log_actions(top, items + 1)[1]
         result += (weight[:, o] * choices.log_p[o, r].exp()) @ spoken.exp()
