@@ -58,3 +58,28 @@ class Choices:
         done = np.minimum(reduces, self.possible.sum(-1)[which] - 1)
         there = sent_all(self.log_reduced.device, which, done)
         return self.row[which, done], done, self.log_reduced[tuple(there)]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The choices before one word, of P distinct pairs of a stack and the word."""
+
+    pair: Integers
+    """Which of them each history stands before, (B, K)."""
+    row: Integers
+    """The stack after each choice, (P, M)."""
+    possible: Tensor
+    """Which choices there are, (P, M) bool, on the host."""
+    unfinished: Tensor
+    """Which leave no sentence where the word is an end, the same."""
+    stack: Integers
+    """Which stack each pair is of, (P,)."""
+    log_p: Tensor
+    """log P(so many REDUCEs, then SHIFT) of distinct stacks, (R, M)."""
+    spoken: Tensor
+    """log P(word | SHIFT) after each possible choice of each pair."""
+
+    def after(self, reduces: Tensor) -> Integers:
+        """Return the stack of each history after so many REDUCEs, (B, K)."""
+        found: Integers = self.row[self.pair, reduces.numpy()]
+        return found

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.proposals import Factor, Strengths
-from lm_latent_eval.models.rnng.choices import Choices
+from lm_latent_eval.models.rnng.choices import Choices, Listed
 from lm_latent_eval.models.rnng.growth import sent_all, shifts
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.rotation import rotated
@@ -42,31 +42,6 @@ from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.models.ties import ranks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
-
-
-@dataclass(frozen=True)
-class Listed:
-    """The choices before one word, of P distinct pairs of a stack and the word."""
-
-    pair: Integers
-    """Which of them each history stands before, (B, K)."""
-    row: Integers
-    """The stack after each choice, (P, M)."""
-    possible: Tensor
-    """Which choices there are, (P, M) bool, on the host."""
-    unfinished: Tensor
-    """Which leave no sentence where the word is an end, the same."""
-    stack: Integers
-    """Which stack each pair is of, (P,)."""
-    log_p: Tensor
-    """log P(so many REDUCEs, then SHIFT) of distinct stacks, (R, M)."""
-    spoken: Tensor
-    """log P(word | SHIFT) after each possible choice of each pair."""
-
-    def after(self, reduces: Tensor) -> Integers:
-        """Return the stack of each history after so many REDUCEs, (B, K)."""
-        found: Integers = self.row[self.pair, reduces.numpy()]
-        return found
 
 
 @dataclass(frozen=True)
@@ -307,32 +282,3 @@ def _times(log_p: Tensor, factor: Factor) -> Tensor:
     """Multiply, where minus infinity stays what it is and has no gradient."""
     can = log_p > -torch.inf
     return (log_p.masked_fill(~can, 0.0) * factor).masked_fill(~can, -torch.inf)
-
-
-def next_word(model: RNNGJoint, encoded: Encoded, log_w: Tensor) -> Tensor:
-    """Predict the first word of B texts from K weighted histories, (B, V) nats."""
-    p, choices = model.generative, model.choices(encoded)
-    place = sent(torch.tensor(choices.row[:, 0]), log_w.device)
-    which = torch.searchsorted(
-        place, encoded.state.row.expand(log_w.shape).contiguous()
-    )
-    weight = log_w.new_zeros(len(log_w), len(place)).scatter_add(
-        1, which, log_w.softmax(-1)
-    )
-    owner, reduces = choices.possible.nonzero()
-    after = choices.row[owner, reduces]
-    result = weight.new_zeros(len(weight), model.config.vocab_size)
-    for first in range(0, len(after), p.rows_at_once):
-        part = slice(first, first + p.rows_at_once)
-        size = choices.stacks.size[after[part]]
-        where, items, o, r = sent_all(
-            log_w.device, after[part], size, owner[part], reduces[part]
-        )
-        spoken = widened(p.log_words(choices.stacks.top(where), items))
-        if model.config.sentence_ends and not model.config.only_possible:
-            # The original charges for combining the tree with the end word.
-            ends = shifts(choices.stacks, after[part], np.full_like(after[part], END))
-            top = p.grown(choices.stacks, ends).state[len(choices.stacks) :, -1, 0]
-            spoken[:, END] += p.log_actions(top, items + 1)[1]
-        result += (weight[:, o] * choices.log_p[o, r].exp()) @ spoken.exp()
-    return result.log()

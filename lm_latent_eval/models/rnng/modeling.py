@@ -10,7 +10,8 @@ from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
-from lm_latent_eval.models.rnng.left_to_right import WordByWord, next_word
+from lm_latent_eval.models.rnng.left_to_right import WordByWord
+from lm_latent_eval.models.rnng.prediction import next_word
 from lm_latent_eval.text.sentences import sentence_starts
 
 
