@@ -51,12 +51,12 @@ COSTS = {
     "rnn is": (117, 7),
     "rnn contexts": (147, 7),
     "rnn beam": (113, 7),
-    "rnng mixed": (5249, 243),
-    "rnng is": (1939, 84),
-    "rnng contexts": (2180, 83),
-    "rnng beam": (1970, 84),
-    "rnng smc": (3828, 142),
-    "rnng ais": (7316, 343),
+    "rnng mixed": (2341, 19),
+    "rnng is": (927, 9),
+    "rnng contexts": (804, 10),
+    "rnng beam": (918, 9),
+    "rnng smc": (1474, 21),
+    "rnng ais": (3385, 27),
     "srnn exact": (56, 2),
     "tokens canonical": (179, 12),
     "tokens exact": (808, 33),
@@ -74,12 +74,12 @@ COSTS = {
     "train lstm": (315, 5),
     "train nklm": (2298, 5),
     "train rnn": (314, 8),
-    "train rnng": (4469, 105),
+    "train rnng": (2781, 7),
     "train mdm": (673, 10),
     "learner causal": (107, 7),
     "language causal": (322, 14),
-    "learner rnng": (1939, 84),
-    "language rnng": (4400, 201),
+    "learner rnng": (927, 9),
+    "language rnng": (1782, 54),
 }
 """Launches of operations, and how often the host waits for the device."""
 
@@ -98,6 +98,12 @@ A_TOKEN = {
     "nklm is": 1,
     "nklm beam": 1,
     "nklm smc": 7,
+    "rnng is": 1,
+    "rnng beam": 1,
+    "rnng mixed": 2,
+    "rnng smc": 4,
+    "rnng ais": 1,
+    "rnng contexts": 1,
 }
 """How often the host waits a token, however many texts and samples there are."""
 

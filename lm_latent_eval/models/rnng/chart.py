@@ -13,12 +13,12 @@ constituents of one width. Sentences shorter than N read their own corner of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.rnng.trees import unfold
 
 Chart = list[Tensor]
@@ -70,15 +70,15 @@ def at_root(chart: Chart, words: Tensor) -> Tensor:
 
 
 def sample(
-    chart: Chart, words: Tensor, uniforms: Uniforms, num_samples: int
+    chart: Chart, words: Tensor, uniforms: Sequence[Tensor], num_samples: int
 ) -> tuple[Tensor, Tensor]:
     """Draw trees from the root down, one uniform number a division.
 
     Args:
         chart: ``inside``.
         words: n of each text, (B,).
-        uniforms: Random numbers; step m is the m-th division, parents first and left
-            before right.
+        uniforms: Random numbers, (B, K) for the m-th division of each tree, parents
+            first and left before right.
         num_samples: K.
 
     Returns:
@@ -104,7 +104,7 @@ def sample(
         # A text that is complete has nothing to divide.
         log_prob = value.masked_fill(~active[..., None], 0.0).log_softmax(-1)
         mass = log_prob.exp().cumsum(-1)
-        u = (mass < uniforms(step)[..., :1] * mass[..., -1:]).sum(-1)
+        u = (mass < uniforms[step][..., None] * mass[..., -1:]).sum(-1)
         drawn = log_prob.gather(2, u[..., None])[..., 0]
         log_q = log_q + drawn.masked_fill(~active, 0.0)
         return u, label, label

@@ -3,7 +3,9 @@ r"""The proposal q(z | x): a conditional random field over binary trees.
 .. math:: q(z \mid x) = \exp\Big(\frac{1}{\tau} \sum_{(i,j) \in z} s_{ij}
     - \log Z_\tau\Big)
 
-where s_ij are the scores of spans (``spans.py``).
+where s_ij are the scores of spans (``spans.py``). A device computes those; over trees
+the host sums, draws and searches, for which a device would be asked for hundreds of
+small operations.
 
 Departures: the paper's proposal shares the word embeddings of p, ours has its own.
 Source: Kim et al. (2019).
@@ -17,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng import chart
@@ -40,9 +42,9 @@ class EncodedSpans:
 
     batch: TokenBatch
     words: Tensor
-    """Words of each sentence, (B,)."""
+    """Words of each sentence, on the host, (B,)."""
     scores: Tensor
-    """As the proposal weighs them, (B, N, N) float64."""
+    """As the proposal weighs them, on the host, (B, N, N) float64."""
 
     @cached_property
     def inside(self) -> chart.Chart:
@@ -51,13 +53,14 @@ class EncodedSpans:
 
     @property
     def log_z(self) -> Tensor:
-        """Log of the sum over all trees, (B,)."""
+        """Log of the sum over all trees, on the host, (B,)."""
         return chart.at_root(self.inside, self.words)
 
     @property
     def entropy(self) -> Tensor:
         """Of q, in nats, (B,)."""
-        return chart.at_root(chart.entropy(self.inside), self.words)
+        found = chart.at_root(chart.entropy(self.inside), self.words)
+        return sent(found, self.batch.length.device)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class CRFProposal:
         words = num_words(config, batch)
         size = max(int(words.max()), 1)
         ids = known_words(config, batch.targets[:, :size])
-        return EncodedSpans(batch, words, widened(self.model.spans(ids, words)))
+        scores = self.model.spans(ids, words)
+        return EncodedSpans(batch, words, fetched(scores)[0].double())
 
     def weighed(self, encoded: EncodedSpans) -> EncodedSpans:
         """Give what was read its strength."""
@@ -105,14 +109,16 @@ class CRFProposal:
         self, encoded: EncodedSpans, uniforms: Uniforms, num_samples: int
     ) -> Draws[Trees]:
         """Draw K trees a sentence."""
-        ends, log_q = chart.sample(encoded.inside, encoded.words, uniforms, num_samples)
-        return Draws(self._trees(encoded, ends), log_q)
+        steps = range(max(int(encoded.words.max()) - 1, 0))
+        numbers = fetched(*(uniforms(m)[..., 0] for m in steps))
+        ends, log_q = chart.sample(encoded.inside, encoded.words, numbers, num_samples)
+        return Draws(self._trees(encoded, ends), self._sent(log_q))
 
     def log_prob(self, encoded: EncodedSpans, trees: Trees) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        ends = count_ends(trees, encoded.words)
+        ends = count_ends(Trees(*fetched(*trees)), encoded.words)
         score = score_constituents(ends, encoded.words, encoded.scores)
-        return score - encoded.log_z[:, None]
+        return self._sent(score - encoded.log_z[:, None])
 
     def beam(
         self, encoded: EncodedSpans, width: int, log_q: Tensor | None = None
@@ -123,11 +129,9 @@ class CRFProposal:
         """
         best = chart.k_best(encoded.scores, width)
         ends, score = chart.trees_of(best, encoded.words)
-        return Beam(
-            self._trees(encoded, ends),
-            score - encoded.log_z[:, None],
-            torch.zeros_like(score, dtype=torch.long),
-        )
+        score = self._sent(score - encoded.log_z[:, None])
+        trees = self._trees(encoded, ends)
+        return Beam(trees, score, torch.zeros_like(trees.after))
 
     def moved(
         self, encoded: EncodedSpans, trees: Trees, uniforms: Uniforms
@@ -136,7 +140,10 @@ class CRFProposal:
         u = uniforms(0)[..., 0]
         return rotated(trees, encoded.batch, encoded.words, u), torch.zeros_like(u)
 
-    @staticmethod
-    def _trees(encoded: EncodedSpans, ends: Tensor) -> Trees:
-        batch = encoded.batch
-        return from_ends(ends, batch.length, batch.targets.shape[1])
+    def _trees(self, encoded: EncodedSpans, ends: Tensor) -> Trees:
+        targets, length = encoded.batch.on_host
+        before, after = from_ends(ends, length, targets.shape[1])
+        return Trees(self._sent(before), self._sent(after))
+
+    def _sent(self, found: Tensor) -> Tensor:
+        return sent(found, self.model.device)

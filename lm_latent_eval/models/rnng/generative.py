@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.growth import Growth
 from lm_latent_eval.models.rnng.stacks import Stacks
 from lm_latent_eval.text.words import END, START
 
@@ -45,6 +46,7 @@ class StackCell(nn.Module):
     def __init__(self, size: int, num_layers: int, dropout: float) -> None:
         """Build the layers."""
         super().__init__()
+        self.size = size
         self.linears = nn.ModuleList(
             nn.Linear(2 * size, 4 * size) for _ in range(num_layers)
         )
@@ -57,11 +59,12 @@ class StackCell(nn.Module):
             h, c = layer.unbind(1)
             if layers:
                 value = self.dropout(value)
-            i, f, o, g = linear(torch.cat([value, h], -1)).chunk(4, -1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            value = o.sigmoid() * c.tanh()
-            layers.append(torch.stack([value, c], 1))
-        return torch.stack(layers, 1)
+            gates = linear(torch.cat([value, h], -1))
+            i, f, o = gates[:, : 3 * self.size].sigmoid().chunk(3, -1)
+            c = f * c + i * gates[:, 3 * self.size :].tanh()
+            value = o * c.tanh()
+            layers += [value, c]
+        return torch.stack(layers, 1).view_as(state)
 
 
 class Composition(nn.Module):
@@ -70,19 +73,16 @@ class Composition(nn.Module):
     def __init__(self, size: int) -> None:
         """Build the layer."""
         super().__init__()
+        self.size = size
         self.linear = nn.Linear(2 * size, 5 * size)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Compose items (h, c), each (R, 2, d)."""
         (h_left, c_left), (h_right, c_right) = left.unbind(1), right.unbind(1)
         gates = self.linear(torch.cat([h_right, h_left], -1))
-        i, f_right, f_left, o, g = gates.chunk(5, -1)
-        c = (
-            f_right.sigmoid() * c_right
-            + f_left.sigmoid() * c_left
-            + i.sigmoid() * g.tanh()
-        )
-        return torch.stack([o.sigmoid() * c.tanh(), c], 1)
+        i, f_right, f_left, o = gates[:, : 4 * self.size].sigmoid().chunk(4, -1)
+        c = f_right * c_right + f_left * c_left + i * gates[:, 4 * self.size :].tanh()
+        return torch.stack([o * c.tanh(), c], 1)
 
 
 class GenerativeModel(nn.Module):
@@ -109,22 +109,17 @@ class GenerativeModel(nn.Module):
         state = self.stack(start, start.new_zeros(shape))
         return Stacks.of_one(state, start.new_zeros(1, 2, self.config.hidden_size))
 
-    def shift(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
-        """Put words on stacks; return the rows of the new stacks, (R,)."""
-        return self._push(stacks, row, self._word_items(word))
-
-    def reduce(self, stacks: Stacks, row: Tensor) -> Tensor:
-        """Compose the two topmost items of stacks; return the rows of the new ones."""
-        under = stacks.below[row]
-        item = self.composition(stacks.item[under], stacks.item[row])
-        return self._push(stacks, stacks.below[under], item)
-
-    def _push(self, stacks: Stacks, base: Tensor, item: Tensor) -> Tensor:
-        return stacks.push(base, item, self.stack(item[:, 0], stacks.state[base]))
-
-    def _word_items(self, word: Tensor) -> Tensor:
-        embedded = self.embeddings(word)
-        return torch.stack([embedded, torch.zeros_like(embedded)], 1)
+    def grown(self, stacks: Stacks, growth: Growth) -> Stacks:
+        """Return a table with the stacks that moves make."""
+        table = stacks.extended(growth.below, growth.size)
+        table.item[growth.shift, 0] = self.embeddings(growth.word)
+        for move in growth.transitions:
+            if move.reduced.start < move.reduced.stop:
+                left, right = table.item[move.left], table.item[move.right]
+                table.item[move.reduced] = self.composition(left, right)
+            read = table.item[move.new, 0], table.state[move.base]
+            table.state[move.new] = self.stack(*read)
+        return table
 
     # -- factors --------------------------------------------------------------------
 
@@ -135,36 +130,42 @@ class GenerativeModel(nn.Module):
             return WORDS_AT_ONCE
         return max(1, min(WORDS_AT_ONCE, TABLE // self.config.vocab_size))
 
-    def log_actions(self, stacks: Stacks, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log P(SHIFT) and log P(REDUCE) in nats, each (R,) float64."""
-        logit = widened(self.action(self.dropout(stacks.top(row)))[:, 0])
+    def log_actions(self, top: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log P(SHIFT) and log P(REDUCE) in nats, each (R,) float64.
+
+        Args:
+            top: u of each stack, (R, d).
+            size: Items on it, (R,).
+        """
+        logit = widened(self.action(self.dropout(top))[:, 0])
         bounds = math.log(SMALLEST_ACTION), math.log1p(-SMALLEST_ACTION)
-        forced = stacks.size[row] < 2
+        forced = size < 2
         log_shift = F.logsigmoid(-logit).clamp(*bounds).masked_fill(forced, 0.0)
         log_reduce = F.logsigmoid(logit).clamp(*bounds)
         return log_shift, log_reduce.masked_fill(forced, -torch.inf)
 
-    def log_words(self, stacks: Stacks, row: Tensor) -> Tensor:
+    def log_words(self, top: Tensor, size: Tensor) -> Tensor:
         """Return the log-probabilities of every word, (R, V) nats."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), row.device)
+        never = sent(torch.tensor(self.config.never_uttered).long(), top.device)
         bias = self.bias.index_fill(0, never, -torch.inf)
-        scores = F.linear(self.dropout(stacks.top(row)), self.embeddings.weight, bias)
+        scores = F.linear(self.dropout(top), self.embeddings.weight, bias)
         if not self.config.sentence_ends:
             return scores.log_softmax(-1)
         # An end makes a sentence only of one tree.
-        impossible = stacks.size[row] != 1
+        impossible = size != 1
         if self.config.only_possible:
-            scores[impossible, END] = -torch.inf
+            scores[:, END].masked_fill_(impossible, -torch.inf)
             return scores.log_softmax(-1)
-        (rows,) = impossible.nonzero(as_tuple=True)
-        nothing = scores.new_full((), -torch.inf)
-        return scores.log_softmax(-1).index_put((rows, rows * 0 + END), nothing)
+        log_p = scores.log_softmax(-1)
+        ends = log_p[:, END].masked_fill(impossible, -torch.inf)
+        return log_p.select_scatter(ends, 1, END)
 
-    def log_word(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
+    def log_word(self, top: Tensor, size: Tensor, word: Tensor) -> Tensor:
         """Return log P(word | SHIFT) of one word a stack in nats, (R,) float64."""
         at_once = self.rows_at_once
+        stacks = zip(*(x.split(at_once) for x in (top, size, word)), strict=True)
         parts = [
-            widened(self.log_words(stacks, r).gather(1, w[:, None])[:, 0])
-            for r, w in zip(row.split(at_once), word.split(at_once), strict=True)
+            widened(self.log_words(u, n).gather(1, w[:, None])[:, 0])
+            for u, n, w in stacks
         ]
         return torch.cat(parts)

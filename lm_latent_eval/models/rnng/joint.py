@@ -14,20 +14,23 @@ Source: Kim et al. (2019), "Unsupervised Recurrent Neural Network Grammars".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.devices import fetched, sent, wide_zeros
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.models.rnng.choices import Choices
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.generative import GenerativeModel
 from lm_latent_eval.models.rnng.sentences import ended, known_words
-from lm_latent_eval.models.rnng.sequences import follow_moves, score_moves
+from lm_latent_eval.models.rnng.sequences import walk
 from lm_latent_eval.models.rnng.spans import SpanScores
-from lm_latent_eval.models.rnng.stacks import StackState
+from lm_latent_eval.models.rnng.stacks import Integers, Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees, moves
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
@@ -39,16 +42,33 @@ class Encoded:
 
     batch: TokenBatch
     words: Tensor
-    """Targets that the model can utter, (B, T)."""
+    """Targets that the model can utter, on the host, (B, T)."""
     ended: Tensor
-    """Which texts have their end word, (B,)."""
+    """Which texts have their end word, on the host, (B,)."""
     state: StackState
     """Of B texts with 1 or K histories."""
+    begun: list[Choices] = field(default_factory=list)
+    """Every number of REDUCEs before the first word, once they were asked for."""
+    reached: list[tuple[Trees, StackState]] = field(default_factory=list)
+    """The trees that were looked at last, and where they lead."""
 
     @property
     def longest(self) -> int:
         """Tokens of the longest text."""
-        return int(self.batch.length.max())
+        return int(self.batch.on_host[1].max())
+
+    def token(self, t: int) -> tuple[Integers, Integers]:
+        """Return which texts have a token t, and which words those are."""
+        (text,) = (self.batch.on_host[1] > t).numpy().nonzero()
+        return text, self.words.numpy()[text, t]
+
+    def remember(self, trees: Trees, stacks: Stacks, row: Integers) -> None:
+        """Note where trees lead, which is asked for next."""
+        self.reached[:] = [(trees, StackState.of(stacks, row))]
+
+    def after(self, trees: Trees) -> StackState | None:
+        """Return where trees lead, if they are those that were looked at last."""
+        return next((state for known, state in self.reached if known is trees), None)
 
 
 class RNNGJoint(Pretrained):
@@ -85,42 +105,70 @@ class RNNGJoint(Pretrained):
         if after is None:
             empty = torch.zeros_like(batch.length)[:, None]
             after = StackState(self.generative.begin(), empty)
-        words = known_words(self.config, batch.targets)
+        words = known_words(self.config, batch.on_host[0])
         return Encoded(batch, words, ended(self.config, batch), after)
+
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: StackState | None
+    ) -> Encoded:
+        """Note what the texts turn out to be, and keep what was made of them before.
+
+        Which stacks can stand before their first word does not depend on it, nor does
+        what a search has found on where it goes on from.
+        """
+        again = self.encode(batch, after or encoded.state)
+        if again.state.stacks is not encoded.state.stacks:
+            return again
+        return replace(again, begun=encoded.begun, reached=encoded.reached)
+
+    def choices(self, encoded: Encoded) -> Choices:
+        """List every number of REDUCEs before the first word."""
+        if not encoded.begun:
+            (row,) = fetched(encoded.state.row)
+            stacks = encoded.state.stacks, np.unique(row.numpy())
+            encoded.begun.append(Choices.of(self.generative, *stacks))
+        return encoded.begun[0]
 
     def log_joint(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64.
 
-        Identical trees are scored once, and so are actions that several share.
+        Identical trees are scored once, and so are actions that several share. The
+        stacks that this makes are remembered for ``advance``.
         """
-        row, sequence = self._moves(encoded, trees)
-        log_p = score_moves(
-            self.generative,
-            encoded.state.stacks,
-            row.flatten(),
-            sequence.flatten(0, 1),
+        state, batch = encoded.state, encoded.batch
+        row, before, after = fetched(state.row, *trees)
+        stacks, rows = state.stacks, row.expand(after.shape).numpy()
+        log_p = wide_zeros(rows.shape, self.device)
+        if encoded.begun:
+            (choices,) = encoded.begun
+            stacks = choices.stacks
+            rows, done, log_p = choices.reduced(rows, before[..., 0].numpy())
+            before = torch.cat(
+                [before[..., :1] - torch.from_numpy(done)[..., None], before[..., 1:]],
+                -1,
+            )
+        sequence = self._moves(encoded, Trees(before, after)).flatten(0, 1)
+        over = encoded.ended[:, None].expand(rows.shape).flatten()
+        walked, stacks, last = walk(
+            self.generative, stacks, rows.ravel(), sequence.numpy(), over.numpy()
         )
-        batch = encoded.batch
-        unknown = batch.inside & (encoded.words == UNKNOWN)
+        encoded.remember(trees, stacks, last.reshape(rows.shape))
+        unknown = batch.inside & sent(encoded.words == UNKNOWN, self.device)
         cost = batch.unknown_log_prob.masked_fill(~unknown, 0.0).sum(-1)
-        return log_p.view_as(row) + cost[:, None]
+        return log_p + walked.view_as(log_p) + cost[:, None]
 
-    def advance(self, encoded: Encoded, trees: Trees) -> StackState:
-        """Return the stacks after the encoded piece."""
-        row, sequence = self._moves(encoded, trees)
-        stacks, last = follow_moves(
-            self.generative,
-            encoded.state.stacks,
-            row.flatten(),
-            sequence.flatten(0, 1),
-        )
-        return StackState(stacks, last.view_as(row))
-
-    def _moves(self, encoded: Encoded, trees: Trees) -> tuple[Tensor, Tensor]:
-        """Return where each latent begins, (B, K), and its moves, (B, K, A)."""
+    def _moves(self, encoded: Encoded, trees: Trees) -> Tensor:
+        """Return the moves of each latent, (B, K, A), all on the host."""
         if self.config.sentence_ends and not self.config.only_possible:
             # The original combines the tree with the end word, and charges for it.
             last = encoded.ended[:, None].long()
             trees = trees._replace(after=trees.after + last)
-        sequence = moves(trees, encoded.words, encoded.batch.length)
-        return encoded.state.row.expand(sequence.shape[:2]), sequence
+        return moves(trees, encoded.words, encoded.batch.on_host[1])
+
+    def advance(self, encoded: Encoded, trees: Trees) -> StackState:
+        """Return the stacks after the encoded piece; nothing is after an end."""
+        known = encoded.after(trees)
+        if known is None:
+            self.log_joint(encoded, trees)
+            known = encoded.reached[0][1]
+        return known

@@ -15,56 +15,33 @@ With the first the weight of a history is a product of p(x_t | stack), whatever 
 drawn: the proposal of a fully adapted particle filter (Pitt and Shephard, 1999).
 
 A sentence ends once one tree stands, so z_t of an end is the one choice that leaves it.
+
+What the model computes is log p of every choice, for which the host waits once a word;
+it chooses by itself and so knows which stacks come next.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened, widest_float
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
-from lm_latent_eval.models.proposals import Strengths
-from lm_latent_eval.models.rnng.generative import GenerativeModel
+from lm_latent_eval.models.proposals import Factor, Strengths
+from lm_latent_eval.models.rnng.choices import Choices, Listed
+from lm_latent_eval.models.rnng.growth import sent_all, shifts
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.rotation import rotated
 from lm_latent_eval.models.rnng.sentences import num_words
-from lm_latent_eval.models.rnng.stacks import Stacks, StackState
+from lm_latent_eval.models.rnng.stacks import Integers, Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.models.ties import ranks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Every number of REDUCEs, 0 .. M - 1, before the next SHIFT of R stacks."""
-
-    row: Tensor
-    """The stack after them, (R, M); 0 where there are fewer items."""
-    log_p: Tensor
-    """log P(so many REDUCEs, then SHIFT) in nats, (R, M) float64."""
-
-    @classmethod
-    def of(cls, model: GenerativeModel, stacks: Stacks, row: Tensor) -> Choices:
-        """List the choices of stacks, (R,)."""
-        count = max(1, int(stacks.size[row].max()))
-        rows = row.new_zeros(len(row), count)
-        log_p = row.new_full(
-            (len(row), count), -torch.inf, dtype=widest_float(row.device)
-        )
-        live = torch.arange(len(row), device=row.device)
-        reduced = torch.zeros_like(log_p[:, 0])
-        for r in range(count):
-            log_shift, log_reduce = model.log_actions(stacks, row)
-            rows[live, r], log_p[live, r] = row, reduced + log_shift
-            (more,) = (stacks.size[row] >= 2).nonzero(as_tuple=True)
-            live, reduced = live[more], (reduced + log_reduce)[more]
-            row = model.reduce(stacks, row[more])
-        return cls(rows, log_p)
 
 
 @dataclass(frozen=True)
@@ -89,6 +66,12 @@ class WordByWord:
         """Return what was read: strengths come in where stacks are looked at."""
         return encoded
 
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: StackState | None
+    ) -> Encoded:
+        """Note from which histories a search has gone on."""
+        return self.model.encode_again(encoded, batch, after)
+
     def sample(
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[Trees]:
@@ -98,41 +81,46 @@ class WordByWord:
             raise ValueError(
                 f"{samples} histories cannot continue in {num_samples} trees"
             )
-        row = encoded.state.row.expand(batch, num_samples)
-        stacks, row = encoded.state.stacks.compact(row)
-        before = row.new_zeros(batch, num_samples, encoded.words.shape[1])
-        log_q = wide_zeros(row.shape, row.device)
+        stacks, row = _begun(encoded, num_samples)
+        before = torch.zeros(batch, num_samples, encoded.words.shape[1]).long()
+        log_q = torch.zeros(batch, num_samples, dtype=torch.float64)
         for t in range(encoded.longest):
-            (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
-            word = encoded.words[text, t]
-            log_prob, choice, _ = self._options(stacks, row[text], word)
+            text, word = encoded.token(t)
+            stacks, listed = self._listed(stacks, row[text], word)
+            computed = listed.log_p, listed.spoken, uniforms(t)[..., :1]
+            log_p, spoken, number = fetched(*computed)
+            log_prob, _ = self._weighed(listed, log_p, spoken)
+            log_prob = log_prob[listed.pair]
             mass = log_prob.exp().cumsum(-1)
-            drawn = (mass < uniforms(t)[text, :, :1] * mass[..., -1:]).sum(-1)
+            drawn = (mass < number[text] * mass[..., -1:]).sum(-1)
             before[text, :, t] = drawn
             log_q[text] += log_prob.gather(2, drawn[..., None])[..., 0]
-            chosen = choice.gather(2, drawn[..., None])[..., 0]
-            row[text] = self._shift(stacks, chosen, word)
-            stacks, row = stacks.compact(row)
-        return Draws(Trees(before, torch.zeros_like(row)), log_q)
+            row[text] = listed.after(drawn)
+            stacks, row = self._shifted(stacks, row, text, word)
+        return Draws(self._trees(encoded, before, stacks, row), self._sent(log_q))
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        stacks, row = encoded.state.stacks.compact(
-            encoded.state.row.expand(trees.after.shape)
-        )
-        log_q = wide_zeros(row.shape, row.device)
+        before, after = fetched(*trees)
+        stacks, row = _begun(encoded, after.shape[1])
+        steps = []
         for t in range(encoded.longest):
-            (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
-            word = encoded.words[text, t]
-            log_prob, choice, _ = self._options(stacks, row[text], word)
-            reduces = trees.before[text, :, t, None]
-            within = reduces < log_prob.shape[-1]
+            text, word = encoded.token(t)
+            stacks, listed = self._listed(stacks, row[text], word)
+            reduces = before[text, :, t]
+            within = reduces < listed.possible.shape[1]
             reduces = reduces.where(within, 0)
-            chosen = log_prob.gather(2, reduces).masked_fill(~within, -torch.inf)
-            log_q[text] += chosen[..., 0]
-            row[text] = self._shift(stacks, choice.gather(2, reduces)[..., 0], word)
-            stacks, row = stacks.compact(row)
-        return log_q.masked_fill(trees.after > 0, -torch.inf)
+            row[text] = listed.after(reduces)
+            stacks, row = self._shifted(stacks, row, text, word)
+            steps.append((text, listed, reduces, within))
+        log_q = torch.zeros(after.shape, dtype=torch.float64)
+        listings = [listed for _, listed, *_ in steps]
+        computed = iter(fetched(*(x for y in listings for x in (y.log_p, y.spoken))))
+        for text, listed, reduces, within in steps:
+            log_prob, _ = self._weighed(listed, next(computed), next(computed))
+            chosen = log_prob[listed.pair].gather(2, reduces[..., None])[..., 0]
+            log_q[text] += chosen.masked_fill(~within, -torch.inf)
+        return self._sent(log_q.masked_fill(after > 0, -torch.inf))
 
     def beam(
         self, encoded: Encoded, width: int, score: Tensor | None = None
@@ -142,33 +130,34 @@ class WordByWord:
         ``adapted`` ranks by log p of the prefix and its words, whatever its strengths
         and its temperature, but for what the original charges after an end.
         """
-        stacks, row = encoded.state.stacks.compact(encoded.state.row)
-        batch, samples = row.shape
+        batch, samples = encoded.state.row.shape
         if score is None:
-            score = wide_zeros(row.shape, row.device)
-        more = max(width - samples, 0)
-        score = F.pad(score, (0, more), value=-torch.inf)[:, :width]
-        row = F.pad(row, (0, more))[:, :width]
-        origin = torch.arange(width, device=row.device).clamp_max(samples - 1)
-        origin = origin.repeat(batch, 1)
-        before = row.new_zeros(batch, width, encoded.words.shape[1])
+            score = torch.zeros(batch, samples, dtype=torch.float64)
+        score = fetched(score)[0].double()
+        origin = _best(score, width)
+        unused = (0, width - origin.shape[1])
+        score = F.pad(score.gather(1, origin), unused, value=-torch.inf)
+        origin = F.pad(origin, unused, value=samples - 1)
+        stacks, row = _begun(encoded, samples)
+        row = np.take_along_axis(row, origin.numpy(), 1)
+        before = torch.zeros(batch, width, encoded.words.shape[1]).long()
         for t in range(encoded.longest):
-            (text,) = (encoded.batch.length > t).nonzero(as_tuple=True)
-            word = encoded.words[text, t]
-            _, choice, rank = self._options(stacks, row[text], word)
-            total = (score[text, :, None] + rank).flatten(1)
-            # A stable sort: ties go to the better prefix, then to fewer REDUCEs.
-            index = ranks(total).argsort(dim=-1, descending=True, stable=True)
-            index = index[:, :width]
-            parent, reduces = index // choice.shape[2], index % choice.shape[2]
+            text, word = encoded.token(t)
+            stacks, listed = self._listed(stacks, row[text], word)
+            _, rank = self._weighed(listed, *fetched(listed.log_p, listed.spoken))
+            total = (score[text, :, None] + rank[listed.pair]).flatten(1)
+            index = _best(total, width)
+            parent, reduces = index // rank.shape[1], index % rank.shape[1]
             score[text] = total.gather(1, index)
             origin[text] = origin[text].gather(1, parent)
             history = before[text].gather(1, parent[..., None].expand_as(before[text]))
             history[..., t] = reduces
             before[text] = history
-            row[text] = self._shift(stacks, choice.flatten(1).gather(1, index), word)
-            stacks, row = stacks.compact(row)
-        return Beam(Trees(before, torch.zeros_like(row)), score, origin)
+            stack = np.take_along_axis(listed.pair, parent.numpy(), 1)
+            row[text] = listed.row[stack, reduces.numpy()]
+            stacks, row = self._shifted(stacks, row, text, word)
+        trees = self._trees(encoded, before, stacks, row)
+        return Beam(trees, self._sent(score), self._sent(origin))
 
     def moved(
         self, encoded: Encoded, trees: Trees, uniforms: Uniforms
@@ -185,71 +174,111 @@ class WordByWord:
         """Return the stacks after the encoded piece."""
         return self.model.advance(encoded, trees)
 
-    def _options(
-        self, stacks: Stacks, row: Tensor, word: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """List log q(z_t), the stacks that follow, and what z_t adds to a rank.
+    def _listed(
+        self, stacks: Stacks, row: Integers, word: Integers
+    ) -> tuple[Stacks, Listed]:
+        """List the choices of B texts with K histories, (B, K), before a word of each.
 
-        Words are (B,), the results (B, K, M).
+        Returns:
+            A table with the stacks after them, and the choices.
         """
         model, config = self.model.generative, self.model.config
-        place, which = torch.unique(row, return_inverse=True)
+        place, which = _distinct(row)
         choices = Choices.of(model, stacks, place)
+        stacks = choices.stacks
         # Each (stack, next word) once.
-        pair, of_pair = torch.unique(
-            which * config.vocab_size + word[:, None], return_inverse=True
-        )
-        which, word = pair // config.vocab_size, pair % config.vocab_size
-        after, log_p = choices.row[which], choices.log_p[which]
-        possible = log_p > -torch.inf
-        weighed = log_p[possible] * self.strengths["scores"]
-        score, rank = log_p.masked_scatter(possible, weighed), log_p
+        pair, of_pair = _distinct(which * config.vocab_size + word[:, None])
+        stack, word = pair // config.vocab_size, pair % config.vocab_size
+        after, possible = choices.row[stack], choices.possible[stack]
+        size = stacks.size[after]
+        spoken = choices.log_p.new_zeros(0)
         if self.name == "adapted":
-            spoken = model.log_word(
-                stacks, after[possible], word[:, None].expand_as(after)[possible]
+            said = np.broadcast_to(word[:, None], after.shape)
+            there = sent_all(
+                self.model.device, *(x[possible] for x in (after, size, said))
             )
-            rank = rank.masked_scatter(possible, log_p[possible] + spoken)
-            # Minus infinity stays, whatever multiplies it, and has no gradient.
-            can = spoken > -torch.inf
-            weighed = spoken[can] * self.strengths["look_ahead"]
-            spoken = spoken.masked_scatter(can, weighed.to(spoken))
-            score = score.masked_scatter(possible, score[possible] + spoken)
-        elif config.sentence_ends:
-            impossible = (word == END)[:, None] & (stacks.size[after] != 1)
-            score = score.masked_fill(impossible, -torch.inf)
+            spoken = model.log_word(stacks.top(next(there)), *there)
+        unfinished = (size != 1) & (word == END)[:, None] & config.sentence_ends
+        return stacks, Listed(
+            of_pair,
+            after,
+            torch.from_numpy(possible),
+            torch.from_numpy(unfinished),
+            stack,
+            choices.log_p,
+            spoken,
+        )
+
+    def _weighed(
+        self, listed: Listed, log_p: Tensor, spoken: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return log q(z_t) and what z_t adds to a rank, (P, M) float64.
+
+        Args:
+            listed: The choices.
+            log_p: What is computed of them, on the host.
+            spoken: The same.
+        """
+        log_p = log_p.double()[listed.stack]
+        score = _times(log_p, self.strengths["scores"])
+        if self.name == "adapted":
+            words = torch.full_like(log_p, -torch.inf)
+            words = words.masked_scatter(listed.possible, spoken.double())
+            rank = log_p + words
+            score = score + _times(words, self.strengths["look_ahead"])
+        else:
+            score = score.masked_fill(listed.unfinished, -torch.inf)
         # Where nothing is possible, p is zero whatever is drawn.
         score = score.where((score > -torch.inf).any(-1, keepdim=True), log_p)
         log_q = (score / self.temperature).log_softmax(-1)
-        if self.name != "adapted":
-            rank = log_q
-        return log_q[of_pair], after[of_pair], rank[of_pair]
+        return log_q, rank if self.name == "adapted" else log_q
 
-    def _shift(self, stacks: Stacks, row: Tensor, word: Tensor) -> Tensor:
-        """Shift one word a text onto K stacks each, every distinct pair once."""
+    def _shifted(
+        self, stacks: Stacks, row: Integers, text: Integers, word: Integers
+    ) -> tuple[Stacks, Integers]:
+        """Keep the stacks of histories, and put a word on those of some texts."""
+        stacks, row = stacks.compact(row)
         size = self.model.config.vocab_size
-        pair, which = torch.unique(row * size + word[:, None], return_inverse=True)
-        return self.model.generative.shift(stacks, pair // size, pair % size)[which]
+        pair, which = _distinct(row[text] * size + word[:, None])
+        growth = shifts(stacks, pair // size, pair % size)
+        row[text] = len(stacks) + which
+        return self.model.generative.grown(stacks, growth), row
+
+    def _trees(
+        self, encoded: Encoded, before: Tensor, stacks: Stacks, row: Integers
+    ) -> Trees:
+        """Return what was found, and remember the stacks that it leads to."""
+        trees = Trees(self._sent(before), self._sent(torch.zeros_like(before[..., 0])))
+        stacks, row = stacks.compact(np.where(encoded.ended.numpy()[:, None], 0, row))
+        encoded.remember(trees, stacks, row)
+        return trees
+
+    def _sent(self, found: Tensor) -> Tensor:
+        return sent(found, self.model.device)
 
 
-def next_word(model: GenerativeModel, state: StackState, log_w: Tensor) -> Tensor:
-    """Predict the next word of B texts from K weighted histories, (B, V) nats."""
-    place, which = torch.unique(state.row.expand(log_w.shape), return_inverse=True)
-    stacks, place = state.stacks.compact(place)
-    choices = Choices.of(model, stacks, place)
-    weight = log_w.new_zeros(len(log_w), len(place)).scatter_add(
-        1, which, log_w.softmax(-1)
-    )
-    owner, reduces = (choices.log_p > -torch.inf).nonzero(as_tuple=True)
-    row, log_p = choices.row[owner, reduces], choices.log_p[owner, reduces]
-    result = weight.new_zeros(len(weight), model.config.vocab_size)
-    at_once = model.rows_at_once
-    for o, r, p in zip(
-        owner.split(at_once), row.split(at_once), log_p.split(at_once), strict=True
-    ):
-        spoken = widened(model.log_words(stacks, r))
-        if model.config.sentence_ends and not model.config.only_possible:
-            # The original charges for combining the tree with the end word.
-            end = model.shift(stacks, r, torch.full_like(r, END))
-            spoken[:, END] += model.log_actions(stacks, end)[1]
-        result += (weight[:, o] * p.exp()) @ spoken.exp()
-    return result.log()
+def _begun(encoded: Encoded, samples: int) -> tuple[Stacks, Integers]:
+    """Return what K histories of each text begin on."""
+    (row,) = fetched(encoded.state.row)
+    return encoded.state.stacks.compact(row.expand(len(row), samples).numpy())
+
+
+def _distinct(numbers: Integers) -> tuple[Integers, Integers]:
+    """Return the numbers that there are, and which each of them is."""
+    found, which = np.unique(numbers, return_inverse=True)
+    return found, which.reshape(numbers.shape)
+
+
+def _best(score: Tensor, width: int) -> Tensor:
+    """Return the places of the best scores of each row, at most ``width`` of them.
+
+    The sort is stable: ties go to the better prefix, then to fewer REDUCEs.
+    """
+    order = ranks(score).argsort(dim=-1, descending=True, stable=True)
+    return order[:, :width]
+
+
+def _times(log_p: Tensor, factor: Factor) -> Tensor:
+    """Multiply, where minus infinity stays what it is and has no gradient."""
+    can = log_p > -torch.inf
+    return (log_p.masked_fill(~can, 0.0) * factor).masked_fill(~can, -torch.inf)

@@ -10,17 +10,19 @@ from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
-from lm_latent_eval.models.rnng.left_to_right import WordByWord, next_word
+from lm_latent_eval.models.rnng.left_to_right import WordByWord
+from lm_latent_eval.models.rnng.prediction import next_word
 from lm_latent_eval.text.sentences import sentence_starts
 
 
 class RNNG(RNNGJoint):
     """A recurrent neural network grammar with its CRF proposal.
 
-    Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``SentenceModel`` for p;
-    ``proposal`` gives a matching q. Of a text with its end word p(x) is the probability
-    of the sentence, of one without that of all sentences that begin so; unless the
-    model has no sentence ends, when whole trees over the text are the sentence.
+    Implements ``LatentLM``, ``LeftToRight``, ``ReadsOnce``, ``NextToken`` and
+    ``SentenceModel`` for p; ``proposal`` gives a matching q. Of a text with its end
+    word p(x) is the probability of the sentence, of one without that of all sentences
+    that begin so; unless the model has no sentence ends, when whole trees over the text
+    are the sentence.
     """
 
     config_class = RNNGConfig
@@ -43,7 +45,7 @@ class RNNG(RNNGJoint):
 
         Every number of REDUCEs before it is summed over.
         """
-        first = next_word(self.generative, encoded.state, log_w)
+        first = next_word(self, encoded, log_w)
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 

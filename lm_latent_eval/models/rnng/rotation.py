@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.models.rnng.trees import Trees, count_ends, from_ends
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -20,10 +21,12 @@ def rotated(trees: Trees, batch: TokenBatch, words: Tensor, uniform: Tensor) -> 
     Args:
         trees: Whole trees, K a text.
         batch: The texts.
-        words: n of each text, (B,).
+        words: n of each text, on the host, (B,).
         uniform: Which constituent, (B, K).
     """
-    ends = count_ends(trees, words)
+    device, (targets, length) = uniform.device, batch.on_host
+    (uniform,) = fetched(uniform)
+    ends = count_ends(Trees(*fetched(*trees)), words)
     change = torch.zeros_like(ends)
     rows = ends.flatten(0, 1).tolist()
     sizes = words.repeat_interleave(ends.shape[1]).tolist()
@@ -35,7 +38,8 @@ def rotated(trees: Trees, batch: TokenBatch, words: Tensor, uniform: Tensor) -> 
             fewer, more = choices[int(u * len(choices))]
             of[fewer] -= 1
             of[more] += 1
-    return from_ends(ends + change, batch.length, batch.targets.shape[1])
+    before, after = from_ends(ends + change, length, targets.shape[1])
+    return Trees(sent(before, device), sent(after, device))
 
 
 def _rotations(ends: list[int], n: int) -> list[tuple[int, int]]:

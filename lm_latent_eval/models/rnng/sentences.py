@@ -16,15 +16,17 @@ def known_words(config: RNNGConfig, ids: Tensor) -> Tensor:
 
 
 def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
-    """Say which texts have their end word, (B,) bool.
+    """Say on the host which texts have their end word, (B,) bool.
 
     Raises:
         ValueError: If words follow an end.
     """
     if not config.sentence_ends:
-        return torch.zeros_like(batch.length, dtype=torch.bool)
-    is_end = (batch.targets == END) & batch.inside
-    last = (batch.length - 1).clamp_min(0)[:, None]
+        return torch.zeros(len(batch.length), dtype=torch.bool)
+    targets, length = batch.on_host
+    inside = torch.arange(targets.shape[1]) < length[:, None]
+    is_end = (targets == END) & inside
+    last = (length - 1).clamp_min(0)[:, None]
     at_last = is_end.gather(1, last)[:, 0]
     if bool((is_end.sum(-1) > at_last.long()).any()):
         raise ValueError(
@@ -35,7 +37,7 @@ def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
 
 
 def num_words(config: RNNGConfig, batch: TokenBatch) -> Tensor:
-    """Count the words of whole sentences, their end word aside, (B,).
+    """Count on the host the words of whole sentences, their end word aside, (B,).
 
     Raises:
         ValueError: If the model has sentence ends and a text lacks its own.
@@ -46,4 +48,4 @@ def num_words(config: RNNGConfig, batch: TokenBatch) -> Tensor:
             "a text without a sentence end has no whole trees: end it with the end "
             "word, or use a proposal that reads from left to right"
         )
-    return batch.length - end.long()
+    return batch.on_host[1] - end.long()

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.text.words import PADDING, START
 
@@ -52,7 +53,7 @@ class SpanScores(nn.Module):
 
         Args:
             words: Word ids, (B, N).
-            length: Words of each sentence, (B,).
+            length: Words of each sentence, on the host, (B,).
 
         Returns:
             (B, N, N), row i and column j for words i .. j; 0 where there is no span.
@@ -69,17 +70,14 @@ class SpanScores(nn.Module):
                 "reads from left to right"
             )
         forward, backward = self._read(words, length).chunk(2, -1)
-        i, j = torch.triu_indices(size, size, device=words.device)
+        i, j = torch.triu_indices(size, size)
         text, span = (j < length[:, None]).nonzero(as_tuple=True)
-        i, j = i[span], j[span]
+        spans = sent(torch.stack([text, i[span], j[span]]), words.device)
         # A gradient keeps all of them anyway.
         at_once = max(1, len(text)) if self.training else SPANS_AT_ONCE
-        score = [
-            self._score(forward, backward, *spans)
-            for spans in zip(*(x.split(at_once) for x in (text, i, j)), strict=True)
-        ]
+        score = [self._score(forward, backward, *s) for s in spans.split(at_once, 1)]
         scores = forward.new_zeros(batch, size, size)
-        return scores.index_put((text, i, j), torch.cat(score))
+        return scores.index_put(tuple(spans), torch.cat(score))
 
     def _score(
         self, forward: Tensor, backward: Tensor, text: Tensor, i: Tensor, j: Tensor
@@ -99,7 +97,8 @@ class SpanScores(nn.Module):
         """Run the LSTM over the sentence between its marks, (B, N + 2, 2q)."""
         left = words.new_full((len(words), 1), PADDING)
         marked = torch.cat([left, words, left], 1)
-        marked = marked.scatter(1, length[:, None] + 1, START)
+        end = sent(length[:, None] + 1, words.device)
+        marked = marked.scatter(1, end, START)
         places = torch.arange(marked.shape[1], device=words.device)
         # Padding of longer sentences may lie beyond the last position.
         value = self.embeddings(marked) + self.positions(
@@ -107,7 +106,7 @@ class SpanScores(nn.Module):
         )
         packed = pack_padded_sequence(
             self.dropout(value),
-            (length + 2).cpu(),
+            length + 2,
             batch_first=True,
             enforce_sorted=False,
         )

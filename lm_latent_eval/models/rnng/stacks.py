@@ -2,7 +2,9 @@
 
 One row is one stack: its topmost item, the LSTM's state after reading it, and the row
 of the stack below. Stacks that begin alike share rows, nothing is ever copied, and a
-history of actions is the number of one row.
+history of actions is the number of one row. Numbers of rows stay on the host: which
+stacks there are depends on no number that the model computes, so that a device is
+asked for nothing but states and items.
 """
 
 from __future__ import annotations
@@ -10,123 +12,86 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.devices import sent
+
+Integers = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
 class Stacks:
-    """A growing table of stacks; row 0 is the empty one, which lies below itself."""
+    """A table of stacks; row 0 is the empty one, which lies below itself."""
 
-    def __init__(
-        self, state: Tensor, item: Tensor, below: Tensor, size: Tensor, used: int
-    ) -> None:
-        """Take columns of which the first ``used`` rows are stacks.
-
-        Args:
-            state: Of the LSTM, (rows, layers, 2, d): hidden and cell.
-            item: Topmost items, (rows, 2, d): hidden and cell.
-            below: Row of the stack without its topmost item, (rows,).
-            size: Items, (rows,).
-            used: Rows in use.
-        """
-        self.state, self.item, self.below, self.size = state, item, below, size
-        self.used = used
+    state: Tensor
+    """Of the LSTM, (rows, layers, 2, d): hidden and cell."""
+    item: Tensor
+    """Topmost items, (rows, 2, d): hidden and cell."""
+    below: Integers
+    """Row of the stack without its topmost item, (rows,)."""
+    size: Integers
+    """Items, (rows,)."""
 
     @classmethod
     def of_one(cls, state: Tensor, item: Tensor) -> Stacks:
         """Return the empty stack, given its LSTM state and anything for an item."""
-        zero = torch.zeros(1, dtype=torch.long, device=state.device)
-        return cls(state, item, zero, zero.clone(), 1)
+        return cls(state, item, np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.below)
 
     def top(self, row: Tensor) -> Tensor:
         """Return u, the top layer's hidden state, (R, d)."""
         return self.state[row, -1, 0]
 
-    def push(self, base: Tensor, item: Tensor, state: Tensor) -> Tensor:
-        """Add R stacks: an item on each ``base``; return their rows, (R,)."""
-        begin, end = self.used, self.used + len(base)
-        self._reserve(end)
-        new = slice(begin, end)
-        self.state[new], self.item[new] = state, item
-        self.below[new], self.size[new] = base, self.size[base] + 1
-        self.used = end
-        return torch.arange(begin, end, device=base.device)
-
-    def _reserve(self, rows: int) -> None:
-        """Make room, doubling so that pushing row after row costs linear time."""
-        capacity = len(self.below)
-        if rows <= capacity:
-            return
-        more = max(rows, 2 * capacity) - capacity
-
-        def grow(column: Tensor) -> Tensor:
-            return torch.cat([column, column.new_zeros(more, *column.shape[1:])])
-
-        self.state, self.item = grow(self.state), grow(self.item)
-        self.below, self.size = grow(self.below), grow(self.size)
-
-    def extended(self, below: Tensor, size: Tensor) -> Stacks:
+    def extended(self, below: Integers, size: Integers) -> Stacks:
         """Return a table with room for more stacks, of which these columns are known.
 
         Args:
             below: Of the new rows, (rows,).
             size: The same.
         """
-        used, more = self.used, len(below)
         state, item = (
-            torch.cat([column[:used], column.new_zeros(more, *column.shape[1:])])
+            torch.cat([column, column.new_zeros(len(below), *column.shape[1:])])
             for column in (self.state, self.item)
         )
-        below = torch.cat([self.below[:used], below])
-        size = torch.cat([self.size[:used], size])
-        return Stacks(state, item, below, size, used + more)
+        below, size = np.append(self.below, below), np.append(self.size, size)
+        return Stacks(state, item, below, size)
 
-    def compact(self, row: Tensor) -> tuple[Stacks, Tensor]:
-        """Keep given stacks and all below them; return them and their new rows.
-
-        Which those are is found on the host, for which the device is waited for once.
-        """
-        rows, below = fetched(row, self.below[: self.used])
-        wanted = torch.zeros(self.used, dtype=torch.bool)
+    def compact(self, row: Integers) -> tuple[Stacks, Integers]:
+        """Keep given stacks and all below them; return them and their new rows."""
+        wanted = np.zeros(len(self), bool)
         wanted[0] = True
-        here = rows.flatten().unique()
-        while not bool(wanted[here].all()):
+        here = np.unique(row)
+        while not wanted[here].all():
             wanted[here] = True
-            here = below[here].unique()
-        (keep,) = wanted.nonzero(as_tuple=True)
-        place = wanted.cumsum(0) - 1
-        kept = sent(keep, row.device)
+            here = np.unique(self.below[here])
+        (keep,) = wanted.nonzero()
+        place = wanted.cumsum() - 1
+        kept = sent(torch.from_numpy(keep), self.state.device)
         stacks = Stacks(
             self.state[kept],
             self.item[kept],
-            sent(place[below[keep]], row.device),
-            self.size[kept],
-            len(keep),
+            place[self.below[keep]],
+            self.size[keep],
         )
-        return stacks, sent(place[rows], row.device)
+        return stacks, place[row]
 
     @classmethod
     def join(cls, tables: Sequence[Stacks]) -> tuple[Stacks, list[int]]:
         """Lay tables end to end; return them and how far each one's rows moved."""
-        columns = [
-            (t.state[: t.used], t.item[: t.used], t.below[: t.used], t.size[: t.used])
-            for t in tables
-        ]
-        moved = [0]
-        for table in tables:
-            moved.append(moved[-1] + table.used)
-        state, item, below, size = zip(*columns, strict=True)
-        shifted = [b + m for b, m in zip(below, moved, strict=False)]
+        moved = np.cumsum([0, *map(len, tables)]).tolist()[:-1]
         joined = cls(
-            torch.cat(state),
-            torch.cat(item),
-            torch.cat(shifted),
-            torch.cat(size),
-            moved[-1],
+            torch.cat([table.state for table in tables]),
+            torch.cat([table.item for table in tables]),
+            np.concatenate([t.below + m for t, m in zip(tables, moved, strict=True)]),
+            np.concatenate([table.size for table in tables]),
         )
-        return joined, moved[:-1]
+        return joined, moved
 
 
 @dataclass(frozen=True)
@@ -136,6 +101,11 @@ class StackState:
     stacks: Stacks
     row: Tensor
     """(B, K)."""
+
+    @classmethod
+    def of(cls, stacks: Stacks, row: Integers) -> StackState:
+        """Return where rows that are known on the host stand."""
+        return cls(stacks, sent(torch.from_numpy(row), stacks.state.device))
 
     def select(self, index: Tensor) -> StackState:
         """Pick texts."""

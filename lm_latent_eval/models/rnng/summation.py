@@ -9,12 +9,14 @@ never merged, since each has a stack of its own: n words have as many as binary 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import wide_zeros
+from lm_latent_eval.devices import fetched, sent, wide_zeros
+from lm_latent_eval.models.rnng.choices import Choices
 from lm_latent_eval.models.rnng.generative import GenerativeModel
-from lm_latent_eval.models.rnng.left_to_right import Choices
+from lm_latent_eval.models.rnng.growth import sent_all, shifts
 
 
 def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
@@ -29,19 +31,25 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
         Nats, (B,) float64: of a text with its end word log p of the sentence, of one
         without that of all sentences that begin so. ``-inf`` if there are none.
     """
-    stacks, row = model.begin(), words.new_zeros(len(words))
-    text = torch.arange(len(words), device=words.device)
-    log_p = wide_zeros((len(words),), words.device)
-    for t in range(words.shape[1]):
+    device, tokens = words.device, fetched(words)[0].numpy()
+    stacks, row = model.begin(), np.zeros(len(tokens), np.int64)
+    text, log_p = np.arange(len(tokens)), wide_zeros((len(tokens),), device)
+    for t in range(tokens.shape[1]):
         if t > 0:
-            row = model.shift(stacks, row, words[text, t - 1])
-            stacks, row = stacks.compact(row)
+            growth = shifts(stacks, row, tokens[text, t - 1])
+            row = len(stacks) + np.arange(len(row))
+            stacks, row = model.grown(stacks, growth).compact(row)
         choices = Choices.of(model, stacks, row)
-        before, reduces = (choices.log_p > -torch.inf).nonzero(as_tuple=True)
+        stacks = choices.stacks
+        before, reduces = choices.possible.nonzero()
         text, row = text[before], choices.row[before, reduces]
+        there = sent_all(
+            device, before, reduces, row, stacks.size[row], tokens[text, t]
+        )
+        before, reduces, place, size, word = there
         log_p = log_p[before] + choices.log_p[before, reduces]
-        log_p = log_p + model.log_word(stacks, row, words[text, t])
-    return _logsumexp(log_p, text, len(words))
+        log_p = log_p + model.log_word(stacks.top(place), size, word)
+    return _logsumexp(log_p, sent(torch.from_numpy(text), device), len(tokens))
 
 
 def _logsumexp(values: Tensor, group: Tensor, num_groups: int) -> Tensor:

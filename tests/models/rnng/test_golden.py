@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.models.rnng import chart
+from lm_latent_eval.models.rnng.growth import reductions, shifts
 from tests.models.rnng import reference
 
 CASES = [(name, ends) for name in "ABC" for ends in reference.ENDS]
@@ -96,9 +98,8 @@ def test_every_action_and_every_word(name, ends):
     for s in reference.sentences(name)[:13]:
         for tree in s["trees"]:
             encoded = rnng.encode(reference.batch([s["ids"]], ends))
-            _, sequence = rnng._moves(
-                encoded, reference.trees([[tree["actions"]]], ends)
-            )
+            trees = reference.trees([[tree["actions"]]], ends)
+            sequence = rnng._moves(encoded, trees)[0, 0].numpy()
             golden = tree[ends]
             words = iter(golden["word_log_probs"])
             wanted = [
@@ -107,16 +108,20 @@ def test_every_action_and_every_word(name, ends):
                     golden["action_log_probs"], golden["actions"], strict=True
                 )
             ]
-            stacks = model.begin()
-            row, factors = torch.tensor([0]), []
-            for move in sequence[0, 0, :, None]:
-                log_shift, log_reduce = model.log_actions(stacks, row)
+            stacks, row, factors = model.begin(), np.array([0]), []
+            for move in sequence[:, None]:
+                top = stacks.top(torch.from_numpy(row))
+                size = torch.from_numpy(stacks.size[row])
+                log_shift, log_reduce = model.log_actions(top, size)
                 if move < 0:
                     factors.append(log_reduce[0])
-                    row = model.reduce(stacks, row)
-                    continue
-                factors.append((log_shift + model.log_word(stacks, row, move))[0])
-                row = model.shift(stacks, row, move)
+                    growth, rows = reductions(stacks, row)
+                    row = rows[:, 1]
+                else:
+                    log_word = model.log_word(top, size, torch.from_numpy(move))
+                    factors.append((log_shift + log_word)[0])
+                    growth, row = shifts(stacks, row, move), np.array([len(stacks)])
+                stacks = model.grown(stacks, growth)
             near(torch.stack(factors), wanted, name)
 
 

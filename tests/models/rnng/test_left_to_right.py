@@ -6,10 +6,11 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from lm_latent_eval.inference import ImportanceSampling
+from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight
+from lm_latent_eval.models.rnng.generative import StackCell
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -321,6 +322,52 @@ def test_an_empty_piece_changes_nothing(name):
     same(again.log_w, whole)
     beam = proposal.beam(rnng.encode(nothing), 4)
     assert beam.score.tolist() == [[0.0, *[-torch.inf] * 3]]
+
+
+@every_proposal
+def test_a_narrow_beam_goes_on_from_the_best(name):
+    """Of more histories than it is wide, wherever they stand."""
+    rnng = model("new")
+    prefixes = every_prefix(4)
+    encoded = rnng.encode(piece(TEXT[:4]))
+    score = rnng.log_joint(encoded, prefixes).flip(1)
+    backwards = torch.arange(score.shape[1]).flip(0)[None]
+    state = rnng.advance(encoded, prefixes).resample(backwards)
+    best = score[0].argsort(descending=True)
+    assert best[:2].tolist() != [0, 1], "premise: the first are not the best"
+    proposal = rnng.proposal(name)
+    kept = proposal.beam(proposal.encode(piece([]), state), 2, score)
+    assert torch.equal(kept.origin[0], best[:2])
+    assert torch.equal(kept.score[0], score[0, best[:2]])
+    narrow = proposal.beam(proposal.encode(piece(TEXT[4:]), state), 2, score)
+    only = state.resample(best[None, :2])
+    there = proposal.encode(piece(TEXT[4:]), only)
+    same(narrow.score, proposal.beam(there, 2, kept.score).score)
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+@pytest.mark.parametrize("method", [ImportanceSampling(300), BeamMarginalization(3)])
+def test_a_word_that_is_written_is_made_once(name, method, monkeypatch):
+    """Every stack before and after it: once by p, which predicts, and once by q."""
+    rnng = model("new")
+    proposal, made = rnng.proposal(name), []
+    begin = Particles.begin(1, "cpu")
+    before = method.extend(rnng, proposal, piece(TEXT[:4]), [5], [0], begin)
+    forward = StackCell.forward
+
+    def counting(self, value, state):
+        made.append(len(value))
+        return forward(self, value, state)
+
+    monkeypatch.setattr(StackCell, "forward", counting)
+    read = before.ahead(rnng, torch.tensor(TEXT[3:4]))
+    read.next_token(rnng)
+    after = method.extend(rnng, proposal, piece(TEXT[4:], TEXT[3]), [5], [4], read)
+    stacks, row = before.model_state.stacks, before.model_state.row.unique().numpy()
+    assert len(row) > 1, "premise"
+    reduced = (stacks.size[row] - 1).sum()
+    shifted = len(after.model_state.row.unique())
+    assert sum(made) == 2 * (reduced + shifted)
 
 
 def test_cutting_the_work_changes_no_state(monkeypatch):
