@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from lm_latent_eval.devices import moved
@@ -17,10 +18,14 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
+from lm_latent_eval.distortion.learners.options import TrainingOptions
+from lm_latent_eval.distortion.learners.sequences import Batches, TokenSequences
+from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
 from lm_latent_eval.inference import estimator_named
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeText
+from lm_latent_eval.models.srnn import training as srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.score_functions import CausalLMScorer
@@ -140,12 +145,13 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
 def of_trainings() -> Iterator[tuple[str, Run]]:
     """List what is trained, for a step each on two texts."""
     for name, tiny in TINY_MODELS.items():
-        if name in {"lda", "srnn"}:  # fitted by another program; to noise of its own
+        if name == "lda":  # fitted by another program
             continue
         with simulated_device():
             case = tiny.case()
             model = case.model.to(SIMULATED).requires_grad_(True)
-        yield f"train {name}", partial(_step, model, _loss_of(case))
+        loss = _margin_of(case) if name == "srnn" else _loss_of(case)
+        yield f"train {name}", partial(_step, model, loss)
     with simulated_device():
         masked = tiny_mdm.network().model.to(SIMULATED).requires_grad_(True)
     tokens = [[5, 6, 7, 8], [6, 5, 8, 9]]
@@ -177,6 +183,12 @@ def _loss_of(case: Case) -> Run:
     return loss
 
 
+def _margin_of(case: Case) -> Run:
+    """Return what a sentence-level RNN minimises, of two sentences and their copies."""
+    text = [*case.some_words(WORDS), END]
+    return partial(srnn.objective, case.model, [text] * 2, [text[::-1]] * 2, 0.1)
+
+
 def _step(model: Any, loss: Run) -> None:
     """Train on one batch, as an epoch of one does."""
     part = Part(model, lambda _: loss())
@@ -202,6 +214,35 @@ def of_learners() -> Iterator[tuple[str, Run]]:
     with simulated_device():
         trees = LatentLanguage(tree_lm)
     yield "language rnng", lambda: trees.sample(0, [0, 1], WORDS)
+
+
+def learner_epoch(directory: Path, num_batches: int) -> Work:
+    """Count an epoch of transformers' Trainer, as learners of distortion use it."""
+    sequences = TokenSequences.of([pa.array([[0, 1, 0, 1, 5]] * 2 * num_batches)])
+    batches = Batches(lambda _: sequences, len(sequences), 2, 5, 0, quiet=True)
+    options = TrainingOptions(epochs=1, learning_rate=1e-3, batch_size=2)
+    with simulated_device() as work:
+        model = tiny_causal.network(tiny_causal.letters()).model.requires_grad_(True)
+        trainer = LearnerTrainer(
+            model, directory, batches, lambda *_: 1.0, options, torch.device("cpu")
+        )
+        trainer.args.save_strategy = "no"
+        # Accelerate finds a device by itself, and this one it does not know.
+        there = torch.device(SIMULATED)
+        vars(trainer.args)["_setup_devices"] = there
+        state, here = trainer.accelerator.state, trainer.accelerator.device
+        trainer.model = model.to(there)
+        trainer._nats, trainer._tokens = (
+            trainer._nats.to(there),
+            trainer._tokens.to(there),
+        )
+        state.device = there
+        try:
+            trainer.train()
+        finally:
+            state.device = here
+    assert next(model.parameters()).device == there, "premise"
+    return work
 
 
 def main() -> None:

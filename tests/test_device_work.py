@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.device_work import WORDS, counted, of_models, runs
+from tests.device_work import WORDS, counted, learner_epoch, of_models, runs
 
 MORE = 1.2
 COSTS = {
@@ -75,6 +75,7 @@ COSTS = {
     "train nklm": (2298, 5),
     "train rnn": (314, 8),
     "train rnng": (2781, 7),
+    "train srnn": (203, 2),
     "train mdm": (673, 10),
     "learner causal": (107, 7),
     "language causal": (322, 14),
@@ -135,3 +136,11 @@ def test_waits_a_token(lengths, name):
     short, long = (counted(runs[name]) for runs in lengths)
     more = long.waits - short.waits
     assert long.num_waits - short.num_waits <= 2 * WORDS * A_TOKEN[name], more
+
+
+def test_a_step_of_a_learner_waits_for_its_batch(tmp_path):
+    """Inputs, labels and their number go there, and transformers looks for packing."""
+    pytest.importorskip("accelerate", reason="the extra distort is not installed")
+    short, long = (learner_epoch(tmp_path, number) for number in (2, 6))
+    more = long.waits - short.waits
+    assert long.num_waits - short.num_waits <= 4 * 4, more

@@ -14,11 +14,13 @@ Example:
 
 from lm_latent_eval.estimators.beam import log_mass
 from lm_latent_eval.estimators.bootstrap import bootstrap_interval
+from lm_latent_eval.estimators.bound import Bound
 from lm_latent_eval.estimators.certificate import (
     certificate_cost,
     certified_log_likelihood,
     certified_perplexity,
 )
+from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.choices import (
     AccuracyPoint,
     Margin,
@@ -40,19 +42,17 @@ from lm_latent_eval.estimators.corpus_estimate import (
     filter_log_weights,
 )
 from lm_latent_eval.estimators.corpus_rate import CorpusRate
-from lm_latent_eval.estimators.estimate import Bound, Estimate, MissedSupportError
+from lm_latent_eval.estimators.curve import log_grid, sample_size_curve
+from lm_latent_eval.estimators.estimate import Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
-    checked_weights,
     effective_sample_size,
     log_evidence,
-    log_grid,
     log_ratio_stderr,
-    pareto_k,
     relative_variance,
-    sample_size_curve,
     stderr,
 )
 from lm_latent_eval.estimators.means import mean_stderr, ratio_stderr
+from lm_latent_eval.estimators.pareto import pareto_k
 from lm_latent_eval.estimators.pilot import enough_samples, required_num_samples
 from lm_latent_eval.estimators.rates import (
     InformationRate,

@@ -7,7 +7,7 @@ Source: Logan et al. (2020), section 4, "Beam Marginalization", and table 2.
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.importance import checked_weights
+from lm_latent_eval.estimators.checks import checked_weights
 
 
 def log_mass(log_joint: Tensor) -> Tensor:

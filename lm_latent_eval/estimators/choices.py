@@ -15,12 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators.importance import (
-    checked_weights,
-    log_evidence,
-    log_grid,
-    log_ratio_stderr,
-)
+from lm_latent_eval.estimators.checks import checked_weights
+from lm_latent_eval.estimators.curve import log_grid
+from lm_latent_eval.estimators.importance import log_evidence, log_ratio_stderr
 
 RESAMPLES = 400
 APART = 1.96

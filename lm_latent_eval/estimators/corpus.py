@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
+from lm_latent_eval.estimators.checks import checked_floating, checked_weights
 from lm_latent_eval.estimators.importance import (
-    checked_floating,
-    checked_weights,
     effective_sample_size,
     log_evidence,
     stderr,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.certificate import certified_perplexity
+from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.corpus import (
     corpus_effective_sample_size,
     corpus_log_evidence,
@@ -19,12 +20,8 @@ from lm_latent_eval.estimators.corpus import (
     total_count,
 )
 from lm_latent_eval.estimators.corpus_rate import CorpusRate
+from lm_latent_eval.estimators.curve import log_grid, sample_size_curve
 from lm_latent_eval.estimators.estimate import Estimate
-from lm_latent_eval.estimators.importance import (
-    checked_weights,
-    log_grid,
-    sample_size_curve,
-)
 from lm_latent_eval.estimators.rates import perplexity
 
 

@@ -19,8 +19,9 @@ from typing import Self
 
 from torch import Tensor
 
+from lm_latent_eval.estimators.bound import Bound
 from lm_latent_eval.estimators.corpus import total_count
-from lm_latent_eval.estimators.estimate import Bound, Estimate
+from lm_latent_eval.estimators.estimate import Estimate
 from lm_latent_eval.estimators.rates import perplexity
 
 

@@ -4,73 +4,28 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Self
 
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.beam import log_mass
+from lm_latent_eval.estimators.bound import Bound
+from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.importance import (
-    checked_weights,
     effective_sample_size,
     log_evidence,
-    pareto_k,
     stderr,
 )
+from lm_latent_eval.estimators.pareto import pareto_k
 from lm_latent_eval.estimators.rates import perplexity
-
-MOST_UNSEEN = 0.99
-"""Share of p(x) that draws may be expected to miss where an error is still given."""
-LITTLE, MOST_OF_LITTLE = 0.1, 0.5
-"""The same where a search found less than this share of p(x): it may not stand for the
-rest, so draws have to see more of what it found."""
-LARGEST = 0.5
-"""The largest error of a logarithm, nats, that the delta method can be asked for."""
+from lm_latent_eval.estimators.unseen import stderr_with_unseen
 
 
 class MissedSupportError(ValueError):
     """No draw had a positive weight: there is no estimate of log p(x)."""
-
-
-class Bound(StrEnum):
-    """In which direction an estimate of log p(x) bounds it, the strongest first.
-
-    Example:
-        >>> print(Bound.STOCHASTIC_LOWER)
-        stochastic lower
-    """
-
-    EXACT = "exact"
-    """The estimate is log p(x): every latent was summed over."""
-
-    STRICT_LOWER = "strict lower"
-    """log p-hat <= log p, always."""
-
-    STOCHASTIC_LOWER = "stochastic lower"
-    """E[log p-hat] <= log p, and a certificate exists: perplexity is bounded above."""
-
-    ESTIMATED_LOWER = "estimate of a lower bound"
-    """E[log p-hat] <= log p, but no certificate: the estimate of a bound, such as an
-    average of log-weights, not the logarithm of an unbiased estimate."""
-
-    NONE = "none"
-    """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
-
-    UNNORMALISED = "unnormalised score"
-    """No log p(x) at all, but log p(x) plus a constant that nobody knows."""
-
-    @classmethod
-    def weakest(cls, bounds: Iterable[Bound]) -> Bound:
-        """Return the kind of a product of factors of these kinds.
-
-        Example:
-            >>> print(Bound.weakest([Bound.EXACT, Bound.STRICT_LOWER]))
-            strict lower
-        """
-        return max(bounds, key=list(cls).index)
 
 
 @dataclass(frozen=True)
@@ -376,20 +331,9 @@ class Estimate:
         )
 
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
-        r"""Give the error that holds if what a search found stands for all of p(x).
+        """Give the error that holds if what a search found stands for all of p(x).
 
-        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
-
-        If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). What the
-        search has summed is not missed, so this is cautious; but how much it has left
-        is known from draws alone, and those that miss much say that little is left.
-
-        There is no error where u is above ``MOST_UNSEEN``, which is to say that search
-        and draws contradict each other (``MOST_OF_LITTLE`` where the search found
-        ``LITTLE``); where that of the draws is above ``LARGEST``: the delta method
-        cannot find larger ones than 1; and where draws are of another proposal than the
-        search went by, which may not see what it did not find, and that is more than
-        ``LITTLE``.
+        See ``stderr_with_unseen``, which also says where there is none.
 
         Args:
             unseen: u, see ``unseen_share``.
@@ -411,14 +355,8 @@ class Estimate:
             >>> estimate.checked(0.999, found=0.99).stderr is None
             True
         """
-        most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
-        known = unseen <= most and self.draws_stderr <= LARGEST
-        if not known or (found < 1 - LITTLE and not same):
-            return replace(self, stderr=None, unseen=unseen)
-        missed = -math.log1p(-unseen)
-        return replace(
-            self, stderr=math.hypot(self.draws_stderr, missed), unseen=unseen
-        )
+        error = stderr_with_unseen(self.draws_stderr, unseen, found, same=same)
+        return replace(self, stderr=error, unseen=unseen)
 
     def bounded_above(self, log_psi: float) -> Self:
         r"""Add an upper bound of log p(x), where the estimate has an error.

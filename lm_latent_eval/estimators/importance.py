@@ -9,92 +9,12 @@ Source: Logan et al. (2020), section 2, equations 2 to 4; Owen (2013), chapter 9
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import SupportsFloat
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-
-MIN_TAIL_SAMPLES = 6
-"""Fewest tail weights to which a generalized Pareto distribution is fitted."""
-
-MIN_PARETO_SAMPLES = 30
-"""Fewest positive weights with that many in the tail, their largest fifth."""
-
-EQUAL_LOG_WEIGHTS = 1e-9
-"""Nats within which the weights of a tail count as equal (rounding of float64)."""
-
-APART = 1e-12
-"""Nats between weights of a tail that were equal: far below what moves a fit."""
-
-WIDEST_TAIL = 700.0
-"""Nats that a tail may span for its weights to be positive float64 numbers."""
-
-
-def checked_floating(value: object, name: str) -> Tensor:
-    """Return ``value``, or raise if it is not a real floating-point tensor.
-
-    Args:
-        value: What the caller passed.
-        name: What the caller calls it.
-
-    Returns:
-        The same tensor.
-
-    Raises:
-        TypeError: If it is anything else.
-
-    Example:
-        >>> checked_floating([0.5], "log_w")
-        Traceback (most recent call last):
-        ...
-        TypeError: log_w must be a floating-point tensor; got list
-    """
-    if not isinstance(value, Tensor):
-        found = type(value).__name__
-        raise TypeError(f"{name} must be a floating-point tensor; got {found}")
-    if not value.is_floating_point():
-        raise TypeError(f"{name} must be a floating-point tensor; got {value.dtype}")
-    return value
-
-
-def checked_weights(log_w: Tensor) -> int:
-    """Return K, or raise with the first offending index.
-
-    Args:
-        log_w: Log-weights in nats, shape ``(..., K)``; ``-inf`` is a weight of zero.
-
-    Returns:
-        K, the size of the last dimension.
-
-    Raises:
-        TypeError: If ``log_w`` is not a tensor of a real floating-point dtype.
-        ValueError: If K is 0, or a weight is NaN or ``+inf``.
-
-    Example:
-        >>> checked_weights(torch.zeros(2, 3))
-        3
-        >>> checked_weights(torch.tensor([0.0, torch.inf]))
-        Traceback (most recent call last):
-        ...
-        ValueError: log_w[1] is inf; expected finite or -inf. Did the proposal return...
-    """
-    checked_floating(log_w, "log_w")
-    if log_w.ndim == 0 or log_w.shape[-1] == 0:
-        raise ValueError(
-            f"log_w must have shape (..., K) with K >= 1; got {tuple(log_w.shape)}"
-        )
-    bad = log_w.isnan() | log_w.isposinf()
-    if bad.any():
-        where = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(
-            f"log_w{list(where)} is {log_w[where].item()}; "
-            "expected finite or -inf. Did the proposal return log q = -inf?"
-        )
-    return int(log_w.shape[-1])
+from lm_latent_eval.estimators.checks import checked_weights
 
 
 def log_evidence(log_w: Tensor) -> Tensor:
@@ -227,162 +147,6 @@ def effective_sample_size(log_w: Tensor) -> Tensor:
     return size.clamp(1, num_samples).masked_fill(total == 0, 0)
 
 
-def pareto_k(log_w: Tensor) -> Tensor:
-    r"""Return the shape of a generalized Pareto fit to the largest weights.
-
-    Of K' positive weights the largest min(K'/5, 3 sqrt(K')) are the tail; above its
-    threshold u it is fitted by
-
-    .. math:: P(w - u > y) = (1 + k y / \sigma)^{-1/k}
-
-    with the weakly informative prior of Pareto smoothed importance sampling, which
-    pulls a short tail's k towards 0.5. Moments of the weights exist below order 1/k:
-    k < 0.5 means a finite variance; with k > 0.7 neither the estimate nor its
-    standard error should be believed; with k > 1 even the mean is infinite on the
-    evidence of the sample. Computed by arviz-stats. Zero weights are left out: they
-    do not change a tail's shape. Where weights tie with the threshold (discrete
-    latents drawn more than once) u is the next smaller weight, or 0.
-
-    There is always an answer, never NaN:
-
-    - ``inf``, unreliable: fewer than ``MIN_PARETO_SAMPLES`` = 30 positive weights, so
-      fewer than ``MIN_TAIL_SAMPLES`` = 6 in the tail, or a tail of more than
-      ``WIDEST_TAIL`` = 700 nats, of which float64 holds only the largest weights;
-    - ``-inf``, bounded: all weights of the tail are equal (to ``EQUAL_LOG_WEIGHTS``),
-      as with the exact posterior as proposal. It cannot speak of latents that q
-      never proposes; nothing computed from weights can.
-
-    Args:
-        log_w: Log-weights in nats, shape ``(..., K)``.
-
-    Returns:
-        A pure number, shape ``(...)``, float64.
-
-    Raises:
-        TypeError: If ``log_w`` is not a floating-point tensor.
-        ValueError: If K is 0, or a weight is NaN or ``+inf``.
-
-    Example:
-        >>> uniform = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
-        >>> pareto_k(-0.7 * uniform.log())  # P(w > y) = y^(-1 / 0.7)
-        tensor(0.6..., dtype=torch.float64)
-        >>> pareto_k(torch.zeros(10)), pareto_k(torch.zeros(100))
-        (tensor(inf, dtype=torch.float64), tensor(-inf, dtype=torch.float64))
-
-    Reference:
-        Vehtari et al. (2024), "Pareto smoothed importance sampling".
-    """
-    num_samples = checked_weights(log_w)
-    rows = in_float64(log_w.detach()).cpu().reshape(-1, num_samples)
-    shapes = torch.tensor([_pareto_k(row) for row in rows], dtype=torch.float64)
-    return shapes.reshape(log_w.shape[:-1]).to(log_w.device)
-
-
-def log_grid(num_samples: int) -> tuple[int, ...]:
-    """Return the sizes 1, 2, 5, 10, 20, 50, ... below K, and K itself.
-
-    Args:
-        num_samples: K, at least 1.
-
-    Returns:
-        Increasing sizes; the last one is K.
-
-    Raises:
-        ValueError: If K is below 1.
-
-    Example:
-        >>> log_grid(100)
-        (1, 2, 5, 10, 20, 50, 100)
-        >>> log_grid(7)
-        (1, 2, 5, 7)
-    """
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1; got {num_samples}")
-    decades = range(len(str(num_samples)))
-    steps = (lead * 10**decade for decade in decades for lead in (1, 2, 5))
-    return (*(step for step in steps if step < num_samples), num_samples)
-
-
-def sample_size_curve(log_w: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
-    r"""Estimate the log-evidence from the first k samples, for several k.
-
-    .. math:: \log\hat p_k(x) = \log \frac{1}{k} \sum_{j=1}^{k} w_j
-
-    The estimates are nested, hence dependent; each is biased downwards as
-    :func:`log_evidence` is, the less the larger k, so the curve rises in expectation
-    (its perplexity falls). Choosing the k at which it looks best, or stopping there,
-    voids the bound.
-
-    Args:
-        log_w: Log-weights in nats in the order drawn, shape ``(..., K)``.
-        sizes: The k's, each in 1..K; :func:`log_grid` of K by default.
-
-    Returns:
-        Nats, shape ``(..., len(sizes))``, float64; ``-inf`` where the first k weights
-        are all zero.
-
-    Raises:
-        TypeError: If ``log_w`` is not a floating-point tensor.
-        ValueError: If a size is outside 1..K, K is 0, or a weight is NaN or ``+inf``.
-
-    Example:
-        >>> sample_size_curve(torch.tensor([0.2, 0.4, 0.6]).log(), [1, 3]).exp()
-        tensor([0.2000, 0.4000], dtype=torch.float64)
-
-    Reference:
-        Logan et al. (2020), section 4, figures 2 and 3 (as perplexities).
-    """
-    num_samples = checked_weights(log_w)
-    sizes = log_grid(num_samples) if sizes is None else sizes
-    for index, size in enumerate(sizes):
-        if not 1 <= size <= num_samples:
-            raise ValueError(
-                f"sizes[{index}] is {size}; expected 1 to {num_samples}, "
-                "the number of samples"
-            )
-    drawn = torch.tensor(sizes, dtype=torch.long, device=log_w.device)
-    total = in_float64(log_w).logcumsumexp(-1)
-    return total[..., drawn - 1] - in_float64(drawn).log()
-
-
-def _scaled_weights(log_w: Tensor) -> Tensor:
-    """Return the weights over their largest, float64; all 0 where all are zero."""
-    log_w = in_float64(log_w)
-    largest = log_w.amax(-1, keepdim=True)
-    return (log_w - largest.masked_fill(largest.isneginf(), 0)).exp()
-
-
-def _pareto_k(log_w: Tensor) -> float:
-    """Return the Pareto k of one row of checked float64 log-weights, shape (K,)."""
-    from arviz_stats.base.array import array_stats  # a second to import: on first use
-
-    smooth: Callable[..., tuple[object, SupportsFloat]] = array_stats.psislw
-
-    ordered = np.sort(log_w[~log_w.isneginf()].numpy())
-    num_positive = len(ordered)
-    if num_positive < MIN_PARETO_SAMPLES:
-        return math.inf
-    ordered -= ordered[-1]
-    # the size that arviz-stats gives the tail: see the test that compares the two
-    wide = 3 * math.sqrt(num_positive) if num_positive > 225 else num_positive / 5
-    body, tail = np.split(ordered, [-math.floor(wide)])
-    spread = tail[-1] - tail[0]
-    if spread <= EQUAL_LOG_WEIGHTS:
-        return -math.inf
-    if spread > WIDEST_TAIL:
-        return math.inf
-
-    below = body[body < tail[0]]
-    threshold = below[-1] if len(below) else -math.inf
-    if not np.diff(tail).all():  # newer arviz-stats refuse a low quarter that is equal
-        tail = tail + APART * np.arange(len(tail))
-    untied = np.concatenate([np.minimum(body, threshold), tail])
-    with np.errstate(all="ignore"):
-        # it expects log-likelihoods, whose negatives are the log-weights
-        shape = float(smooth(-untied)[1])
-    return shape if math.isfinite(shape) else math.inf
-
-
 def log_ratio_stderr(log_w: Tensor, log_w_prefix: Tensor) -> Tensor:
     r"""Monte Carlo standard error of a ratio of two estimates from the same draws.
 
@@ -422,3 +186,10 @@ def log_ratio_stderr(log_w: Tensor, log_w_prefix: Tensor) -> Tensor:
     if num_samples == 1:
         unknown = torch.ones_like(unknown)
     return error.masked_fill(unknown, torch.inf)
+
+
+def _scaled_weights(log_w: Tensor) -> Tensor:
+    """Return the weights over their largest, float64; all 0 where all are zero."""
+    log_w = in_float64(log_w)
+    largest = log_w.amax(-1, keepdim=True)
+    return (log_w - largest.masked_fill(largest.isneginf(), 0)).exp()

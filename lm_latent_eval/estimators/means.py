@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.importance import checked_floating
+from lm_latent_eval.estimators.checks import checked_floating
 
 
 def mean_stderr(values: Tensor) -> Tensor:

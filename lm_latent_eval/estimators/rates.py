@@ -18,7 +18,7 @@ from typing import Self
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.importance import checked_floating
+from lm_latent_eval.estimators.checks import checked_floating
 
 
 def perplexity(log_p: float, num_tokens: int) -> float:

@@ -19,14 +19,24 @@ Source: ours. The error that draws cannot show is that of Chatterjee and Diaconi
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.importance import checked_weights
+from lm_latent_eval.estimators.checks import checked_weights
 
 TIE = 2.0**-10
 """Nats. Weights as near as this are in the order in which the search has them: where q
 is nearly right all are, and rounding would order them otherwise in every batch."""
+
+MOST_UNSEEN = 0.99
+"""Share of p(x) that draws may be expected to miss where an error is still given."""
+LITTLE, MOST_OF_LITTLE = 0.1, 0.5
+"""The same where a search found less than this share of p(x): it may not stand for the
+rest, so draws have to see more of what it found."""
+LARGEST = 0.5
+"""The largest error of a logarithm, nats, that the delta method can be asked for."""
 
 
 def unseen_share(
@@ -76,4 +86,43 @@ def unseen_share(
     return min((share * (-num_draws / 2 * like).exp()).max().item(), 1.0)
 
 
-__all__ = ["unseen_share"]
+def stderr_with_unseen(
+    draws_stderr: float, unseen: float, found: float, *, same: bool = True
+) -> float | None:
+    r"""Return the error that holds if what a search found stands for all of p(x).
+
+    .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
+
+    If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). What the
+    search has summed is not missed, so this is cautious; but how much it has left is
+    known from draws alone, and those that miss much say that little is left.
+
+    Args:
+        draws_stderr: The error as the draws tell it, nats.
+        unseen: u, see ``unseen_share``.
+        found: Share of the estimate that the search found.
+        same: Whether the search went by the proposal that was drawn from.
+
+    Returns:
+        Nats. None where u is above ``MOST_UNSEEN``, which is to say that search and
+        draws contradict each other (``MOST_OF_LITTLE`` where the search found
+        ``LITTLE``); where that of the draws is above ``LARGEST``: the delta method
+        cannot find larger ones than 1; and where draws are of another proposal than the
+        search went by, which may not see what it did not find, and that is more than
+        ``LITTLE``.
+
+    Example:
+        >>> round(stderr_with_unseen(0.3, unseen=1 - math.exp(-0.4), found=0.9), 3)
+        0.5
+        >>> stderr_with_unseen(0.3, unseen=0.999, found=0.9) is None
+        True
+    """
+    most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
+    known = unseen <= most and draws_stderr <= LARGEST
+    if not known or (found < 1 - LITTLE and not same):
+        return None
+    missed = -math.log1p(-unseen)
+    return math.hypot(draws_stderr, missed)
+
+
+__all__ = ["stderr_with_unseen", "unseen_share"]

@@ -15,7 +15,7 @@ from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
 from lm_latent_eval.study.plan import StudySetting
-from lm_latent_eval.study.totals import Level, Totals
+from lm_latent_eval.study.totals import SizeTotals, Totals
 
 Row = dict[str, Any]
 
@@ -117,7 +117,7 @@ def _estimates(totals: Totals, replicates: Tensor, num_configurations: int) -> R
     }
 
 
-def _interval(totals: Totals, level: Level) -> Row:
+def _interval(totals: Totals, level: SizeTotals) -> Row:
     """Return where 95 % of estimates from k fresh samples lie."""
     ordered = sorted(_perplexities(totals, level.predicted()), key=float)
     edge = round(len(ordered) * (1 - CONFIDENCE) / 2)

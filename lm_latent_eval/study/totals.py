@@ -47,7 +47,7 @@ FEWEST_REPLICATES = 5
 
 
 @dataclass
-class Level:
+class SizeTotals:
     """Estimates of log p of a corpus, in nats, from k samples a text."""
 
     replicates: Tensor
@@ -74,7 +74,7 @@ class Totals:
     num_texts: int = 0
     """Texts, or sentences where they are estimated by themselves."""
     num_tokens: int = 0
-    instance: dict[int, Level] = field(init=False)
+    instance: dict[int, SizeTotals] = field(init=False)
     corpus: Tensor = field(init=False)
     """Sum over texts of log w_nk, (K,): the log-weights of the corpus."""
     variance: float = 0.0
@@ -91,7 +91,7 @@ class Totals:
         for size in self.sizes:
             count = self.num_samples // size
             many = RECOMBINED if count >= FEWEST_REPLICATES else 0
-            self.instance[size] = Level(
+            self.instance[size] = SizeTotals(
                 torch.zeros(count, dtype=torch.float64),
                 torch.zeros(many, dtype=torch.float64),
             )

@@ -21,7 +21,7 @@ from lm_latent_eval.distortion.learners import (
     lstm as lstm,  # so that its directories load
 )
 from lm_latent_eval.distortion.learners.causal import check_positions
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.text import strict_json
 
 _FILLED_IN = ("vocab_size", "bos_token_id", "eos_token_id")
@@ -73,7 +73,7 @@ class Start(Protocol):
     """Where the training of a learner starts."""
 
     def build(
-        self, vocabulary: Vocabulary, max_length: int, seed: int
+        self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
         """Return the untrained model, in float32 on the CPU.
 
@@ -134,7 +134,7 @@ class Configuration:
             raise ValueError(f"{path}: {err}") from err
 
     def build(
-        self, vocabulary: Vocabulary, max_length: int, seed: int
+        self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
         """Draw the weights; see :meth:`Start.build`."""
         ids = (vocabulary.size, vocabulary.begin_id, vocabulary.end_id)
@@ -178,7 +178,7 @@ class PretrainedStart:
     path: str | Path
 
     def build(
-        self, vocabulary: Vocabulary, max_length: int, seed: int
+        self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
         """Load it; see :meth:`Start.build`."""
         language = self._load(vocabulary.begin_id, vocabulary.end_id)

@@ -15,7 +15,7 @@ from lm_latent_eval.distortion.learners import (
     lstm as lstm,  # so that its directories load
 )
 from lm_latent_eval.distortion.learners.learner import ScoredSequences
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.estimators import Bound
 
 
@@ -65,7 +65,7 @@ class CausalLearner:
             ValueError: If there is no such model, it has another vocabulary than the
                 corpus, or too few positions for it.
         """
-        vocabulary = Vocabulary.of(corpus)
+        vocabulary = TokenIds.of(corpus)
         language = CausalLanguage.load(
             path,
             begin_id=vocabulary.begin_id,

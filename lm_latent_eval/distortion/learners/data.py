@@ -12,7 +12,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.learners.sequences import TokenSequences
 from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.resuming.folder import SETTINGS_FILE
 
 
@@ -20,7 +20,7 @@ class TrainingData(Protocol):
     """Sequences to train on, or to validate with."""
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> TokenIds:
         """What the sequences are made of."""
         ...
 
@@ -63,9 +63,9 @@ class CorpusData:
     corpus: Corpus
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> TokenIds:
         """That of the corpus."""
-        return Vocabulary.of(self.corpus)
+        return TokenIds.of(self.corpus)
 
     @property
     def max_length(self) -> int:
@@ -136,9 +136,9 @@ class FreshData:
             )
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> TokenIds:
         """That of the corpus."""
-        return Vocabulary.of(self.corpus)
+        return TokenIds.of(self.corpus)
 
     @property
     def max_length(self) -> int:
@@ -212,7 +212,7 @@ def open_data(
         raise ValueError(f"{path}: no such corpus or text")
     if tokenizer is None:
         raise ValueError(f"{path} is not a corpus: name the tokenizer of a text")
-    return TextData(path, Vocabulary.read(tokenizer), max_length, quiet)
+    return TextData(path, TokenIds.read(tokenizer), max_length, quiet)
 
 
 def check_apart(

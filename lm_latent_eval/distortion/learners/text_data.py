@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lm_latent_eval.distortion.learners.sequences import TokenSequences
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.text.corpora import stream_texts
 
 _TEXTS_AT_ONCE = 1000
@@ -36,7 +36,7 @@ class TextData:
     """
 
     path: Path
-    vocabulary: Vocabulary
+    vocabulary: TokenIds
     max_length: int = 128
     quiet: bool = False
 

@@ -45,8 +45,8 @@ from lm_latent_eval.distortion.learners.history import Epoch, History
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.sequences import Batches
 from lm_latent_eval.distortion.learners.text_data import TextData
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.extras import require
 from lm_latent_eval.resuming.folder import going_on
 from lm_latent_eval.resuming.settings import Settings
@@ -92,7 +92,7 @@ def train_learner(
     require("accelerate", extra="distort")
     output = Path(output).resolve()
     others = {} if test is None else {"test": test}
-    for owner in (dev.vocabulary, *map(Vocabulary.of, others.values())):
+    for owner in (dev.vocabulary, *map(TokenIds.of, others.values())):
         data.vocabulary.check(owner)
     validated = {} if dev.repeated is None else {"validation": dev.repeated}
     check_apart(data, options.epochs, validated | others, "trained on")
@@ -269,7 +269,7 @@ def _is_complete(output: Path) -> bool:
     return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
 
 
-def _finish(output: Path, history: History, vocabulary: Vocabulary) -> None:
+def _finish(output: Path, history: History, vocabulary: TokenIds) -> None:
     """Put the best model and its tokenizer into the folder, remove the checkpoints."""
     checkpoints = output / CHECKPOINTS
     with _quiet_transformers():

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators.importance import checked_floating
+from lm_latent_eval.estimators.checks import checked_floating
 
 
 def checked_log_p(log_p: Tensor, name: str) -> Tensor:

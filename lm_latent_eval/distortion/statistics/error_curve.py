@@ -47,7 +47,7 @@ from lm_latent_eval.estimators.bootstrap import (
     RESAMPLES,
     bootstrap_interval,
 )
-from lm_latent_eval.estimators.importance import checked_floating
+from lm_latent_eval.estimators.checks import checked_floating
 
 LARGEST_BIAS = 1 / 32
 """Nats of second-order bias beyond which the order is too low to say anything."""

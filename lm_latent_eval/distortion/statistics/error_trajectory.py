@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lm_latent_eval.distortion.statistics.bins import equal_count
 from lm_latent_eval.distortion.statistics.error_curve import estimation_error
-from lm_latent_eval.estimators.importance import checked_floating
+from lm_latent_eval.estimators.checks import checked_floating
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.learners.text_data import TextData
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.distortion.learners.training import train_learner
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.distortion.sources import (
     Perturbed,
     Random,
@@ -248,7 +248,7 @@ class StudySteps:
             score_sequences(some, short, folder, quiet=True)
 
     def _train_on_text(self, name: str, part: str, start: Start, size: str) -> None:
-        vocabulary = Vocabulary.read(self.layout.tokenizer)
+        vocabulary = TokenIds.read(self.layout.tokenizer)
         folder = self.layout.text(part)
         data, dev = (
             TextData(folder / f"{split}.txt", vocabulary, self.plan.max_length, True)

@@ -8,14 +8,14 @@ from lm_latent_eval.models.lda.configuration import LDAConfig
 from lm_latent_eval.models.lda.joint import LDAJoint
 from lm_latent_eval.models.lda.proposals import (
     Adapted,
-    Document,
+    FittedTopics,
     LeftToRightTopics,
     Prior,
 )
 from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
 
-PROPOSALS: dict[str, Callable[[LDAJoint, float], Document | LeftToRightTopics]] = {
-    "document": Document,
+PROPOSALS: dict[str, Callable[[LDAJoint, float], FittedTopics | LeftToRightTopics]] = {
+    "document": FittedTopics,
     "adapted": Adapted,
     "prior": Prior,
 }
@@ -47,7 +47,7 @@ class LDA(LDAJoint):
         name: str | None = None,
         temperature: float = 1.0,
         strengths: Strengths | None = None,
-    ) -> Document | LeftToRightTopics:
+    ) -> FittedTopics | LeftToRightTopics:
         """Return a proposal.
 
         Args:

@@ -169,7 +169,7 @@ class EncodedDocument:
 
 
 @dataclass(frozen=True)
-class Document:
+class FittedTopics:
     """q(z | x) of independent topics, fitted to the whole text."""
 
     model: LDAJoint

@@ -77,11 +77,10 @@ def train_srnn(
             channel.distort(ids, seed=options.seed, name=number, replicate=replicate)
             for number, ids in items
         ]
-        hinge = hinges(model, [ids for _, ids in items], distorted).sum()
+        clean = [ids for _, ids in items]
         if not model.training:
-            return hinge
-        norm = sum(theta.square().sum() for theta in model.parameters())
-        return hinge + len(items) * margin.l2 / 2 * norm
+            return hinges(model, clean, distorted).sum()
+        return objective(model, clean, distorted, margin.l2)
 
     train_checkpoint(
         model,
@@ -99,13 +98,25 @@ def train_srnn(
     return model
 
 
+def objective(
+    model: SentenceRNN,
+    sentences: Sequence[Sequence[int]],
+    distorted: Sequence[Sequence[int]],
+    l2: float,
+) -> Tensor:
+    """Return the hinges of B sentences, and B times l2 / 2 |theta|^2."""
+    norm = sum(theta.square().sum() for theta in model.parameters())
+    return hinges(model, sentences, distorted).sum() + len(sentences) * l2 / 2 * norm
+
+
 def hinges(
     model: SentenceRNN,
     sentences: Sequence[Sequence[int]],
     distorted: Sequence[Sequence[int]],
 ) -> Tensor:
     """Return max(0, 1 - (s(x) - s(x~))) of B sentences, (B,)."""
-    batch = TokenBatch.collate([*sentences, *distorted], first=START)
+    texts = [*sentences, *distorted]
+    batch = TokenBatch.collate(texts, first=START, device=model.device)
     clean, noisy = model.log_joint(model.encode(batch), NO_LATENT)[:, 0].chunk(2)
     return (1 - (clean - noisy)).relu()
 

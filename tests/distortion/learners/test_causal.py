@@ -17,7 +17,7 @@ from lm_latent_eval.distortion.learners.architectures import (
     named_size,
 )
 from lm_latent_eval.distortion.learners.causal import CausalLearner
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.estimators import Bound
 from tests.distortion.languages.tiny import causal, gpt2
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, draw
@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
 
 
 def test_configurations_take_the_vocabulary_of_the_data(tmp_path):
-    vocabulary = Vocabulary.of(draw(tmp_path, 5))
+    vocabulary = TokenIds.of(draw(tmp_path, 5))
     for config in (GPT2, LSTM):
         model = Configuration(config).build(vocabulary, MAX_LENGTH, 0)
         same = Configuration(config).build(vocabulary, MAX_LENGTH, 0)
@@ -101,13 +101,13 @@ def test_configurations_take_the_vocabulary_of_the_data(tmp_path):
     ],
 )
 def test_impossible_configurations_are_refused(tmp_path, config, message):
-    vocabulary = Vocabulary.of(draw(tmp_path, 5))
+    vocabulary = TokenIds.of(draw(tmp_path, 5))
     with pytest.raises(ValueError, match=message):
         Configuration(config).build(vocabulary, MAX_LENGTH, 0)
 
 
 def test_pretrained_models_begin_and_end_as_the_data_do(tmp_path):
-    vocabulary = Vocabulary.of(draw(tmp_path / "corpus", 5))
+    vocabulary = TokenIds.of(draw(tmp_path / "corpus", 5))
     config = GPT2Config(
         vocab_size=5, n_positions=12, n_embd=8, n_layer=1, n_head=2, eos_token_id=4
     )
@@ -128,7 +128,7 @@ def test_pretrained_models_begin_and_end_as_the_data_do(tmp_path):
 def test_a_model_that_sees_what_follows(tmp_path):
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     bert = {"model_type": "bert", "intermediate_size": 8, **sizes}
-    vocabulary = Vocabulary.of(draw(tmp_path / "corpus", 5))
+    vocabulary = TokenIds.of(draw(tmp_path / "corpus", 5))
     message = "sees the tokens that follow: it is no causal language model"
     with pytest.raises(ValueError, match=f"the configuration {message}"):
         Configuration({**bert, "initializer_range": 1.0}).build(vocabulary, 8, seed=0)

@@ -17,7 +17,7 @@ from lm_latent_eval.distortion.learners.data import (
 )
 from lm_latent_eval.distortion.learners.sequences import Batches, padded
 from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from tests.distortion.languages.tiny import hmm
 from tests.distortion.learners.tiny import MAX_LENGTH, draw
 
@@ -85,7 +85,7 @@ def test_text_becomes_its_tokens_and_the_end(tmp_path, capsys):
     for name, other in zip(("other", "same"), others, strict=True):
         other.save_pretrained(tmp_path / name)
     settings = [
-        TextData(path, Vocabulary.read(tmp_path / name), 7).settings()
+        TextData(path, TokenIds.read(tmp_path / name), 7).settings()
         for name in ("bpe", "same", "other")
     ]
     assert settings[0] == settings[1] != settings[2]
@@ -106,12 +106,12 @@ def test_what_is_no_data_is_refused(tmp_path):
     with pytest.raises(ValueError, match="missing: no such corpus or text"):
         open_data(tmp_path / "missing", tokenizer=tmp_path / "words")
     with pytest.raises(ValueError, match="missing: no such file"):
-        TextData(tmp_path / "missing", Vocabulary.read(tmp_path / "words"))
+        TextData(tmp_path / "missing", TokenIds.read(tmp_path / "words"))
     unknown = open_data(text, tokenizer=tmp_path / "words")
     with pytest.raises(ValueError, match=r"words cannot read .*text\.txt"):
         unknown.sequences(0)
     with pytest.raises(ValueError, match="max_length=0"):
-        TextData(text, Vocabulary.read(tmp_path / "words"), 0)
+        TextData(text, TokenIds.read(tmp_path / "words"), 0)
 
 
 def test_batches_of_an_epoch_are_all_sequences_once(tmp_path):

@@ -19,7 +19,7 @@ from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.enumeration import EveryTree
 from lm_latent_eval.distortion.learners.latent_language import LATENTS, LatentLanguage
 from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, words_of
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.models import MODELS
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -228,7 +228,7 @@ def test_a_corpus_of_it_and_learners_of_that(tmp_path):
     expected = torch.tensor([row["log_p"] for row in whole], dtype=torch.float64)
     torch.testing.assert_close(scored.log_p, expected, rtol=0, atol=1e-10)
 
-    vocabulary = Vocabulary.of(corpus)
+    vocabulary = TokenIds.of(corpus)
     gpt2 = Configuration(GPT2).build(vocabulary, corpus.max_length, seed=0)
     learner = CausalLearner(CausalLanguage(gpt2, 1.0, 0, corpus.end_id))
     errors = learner.score(corpus.indices, rows["ids"]).log_p - torch.tensor(

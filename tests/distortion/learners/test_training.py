@@ -27,8 +27,8 @@ from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
 from lm_latent_eval.distortion.learners.history import History
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.text_data import TextData
+from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.distortion.learners.training import train_learner
-from lm_latent_eval.distortion.learners.vocabulary import Vocabulary
 from lm_latent_eval.resuming.one_writer import only_writer
 from tests.distortion.languages.tiny import hmm
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, Double, draw
@@ -355,7 +355,7 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     learn(tmp_path / "first", corpora, epochs=1)
     text = tmp_path / "text.txt"
     text.write_text("a b b\nb a\n" * 40)
-    data = TextData(text, Vocabulary.read(tmp_path / "first"), MAX_LENGTH)
+    data = TextData(text, TokenIds.read(tmp_path / "first"), MAX_LENGTH)
     options = TrainingOptions(epochs=3, learning_rate=0.01, batch_size=16)
     history = train_learner(
         tmp_path / "second",

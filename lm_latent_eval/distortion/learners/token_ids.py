@@ -13,7 +13,7 @@ from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenIds:
     """Token ids, and what they stand for.
 
     Attributes:
@@ -85,7 +85,7 @@ class Vocabulary:
                     f"{ours.get(id_)!r} for {self.owner}: they have other tokenizers"
                 )
 
-    def check(self, other: Vocabulary) -> None:
+    def check(self, other: TokenIds) -> None:
         """Raise unless another vocabulary is the same.
 
         Raises:

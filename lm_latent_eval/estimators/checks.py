@@ -1,0 +1,67 @@
+"""What is asked of tensors before anything is computed from them."""
+
+from torch import Tensor
+
+
+def checked_floating(value: object, name: str) -> Tensor:
+    """Return ``value``, or raise if it is not a real floating-point tensor.
+
+    Args:
+        value: What the caller passed.
+        name: What the caller calls it.
+
+    Returns:
+        The same tensor.
+
+    Raises:
+        TypeError: If it is anything else.
+
+    Example:
+        >>> checked_floating([0.5], "log_w")
+        Traceback (most recent call last):
+        ...
+        TypeError: log_w must be a floating-point tensor; got list
+    """
+    if not isinstance(value, Tensor):
+        found = type(value).__name__
+        raise TypeError(f"{name} must be a floating-point tensor; got {found}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor; got {value.dtype}")
+    return value
+
+
+def checked_weights(log_w: Tensor) -> int:
+    """Return K, or raise with the first offending index.
+
+    Args:
+        log_w: Log-weights in nats, shape ``(..., K)``; ``-inf`` is a weight of zero.
+
+    Returns:
+        K, the size of the last dimension.
+
+    Raises:
+        TypeError: If ``log_w`` is not a tensor of a real floating-point dtype.
+        ValueError: If K is 0, or a weight is NaN or ``+inf``.
+
+    Example:
+        >>> import torch
+        >>> checked_weights(torch.zeros(2, 3))
+        3
+        >>> checked_weights(torch.tensor([0.0, torch.inf]))
+        Traceback (most recent call last):
+        ...
+        ValueError: log_w[1] is inf; expected finite or -inf. Did the proposal return...
+    """
+    checked_floating(log_w, "log_w")
+    if log_w.ndim == 0 or log_w.shape[-1] == 0:
+        raise ValueError(
+            f"log_w must have shape (..., K) with K >= 1; got {tuple(log_w.shape)}"
+        )
+    bad = log_w.isnan() | log_w.isposinf()
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"log_w{list(where)} is {log_w[where].item()}; "
+            "expected finite or -inf. Did the proposal return log q = -inf?"
+        )
+    return int(log_w.shape[-1])
