@@ -43,11 +43,9 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
         stacks = choices.stacks
         before, reduces = choices.possible.nonzero()
         text, row = text[before], choices.row[before, reduces]
-        there = sent_all(
-            device, before, reduces, row, stacks.size[row], tokens[text, t]
-        )
-        before, reduces, place, size, word = there
-        log_p = log_p[before] + choices.log_p[before, reduces]
+        integers = before, reduces, row, stacks.size[row], tokens[text, t]
+        parent, choice, place, size, word = sent_all(device, *integers)
+        log_p = log_p[parent] + choices.log_p[parent, choice]
         log_p = log_p + model.log_word(stacks.top(place), size, word)
     return _logsumexp(log_p, sent(torch.from_numpy(text), device), len(tokens))
 
