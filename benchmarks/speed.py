@@ -1,8 +1,10 @@
 """What a weight costs: CPU seconds and memory of importance sampling, a row a workload.
 
-    python benchmarks/speed.py [--samples 1 100] [--rounds 3] [WORKLOAD ...]
+    python benchmarks/speed.py [--samples 1 20 100 1000] [--rounds 3] [--minutes 12]
+                               [WORKLOAD ...]
 
-``workloads.py`` lists the workloads. Beside the CPU seconds of K samples of all texts
+``workloads.py`` lists the workloads; few samples come first, and a row that would not
+end in time is left out and named. Beside the CPU seconds of K samples of all texts
 stand two ratios, measured in the same process:
 
 * one by one: what as many samples cost if each is drawn and scored alone, as the
@@ -24,9 +26,11 @@ import multiprocessing
 import platform
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +129,9 @@ def original(folder: Path, name: str) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, nargs="+", default=[1, 100])
+    parser.add_argument("--samples", type=int, nargs="+", default=[1, 20, 100, 1000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=12)
     parser.add_argument("--originals", type=Path)
     parser.add_argument("workloads", nargs="*", default=[*WORKLOADS])
     arguments = parser.parse_args()
@@ -139,13 +144,20 @@ def main() -> None:
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
-        for name in arguments.workloads:
-            for samples in arguments.samples:
-                found = processes.submit(row, name, samples, arguments.rounds)
-                cells, alone = found.result()
-                if arguments.originals:
-                    cells += [f"{original(arguments.originals, name) / alone:.1f}"]
-                print(f"| {' | '.join(cells)} |", flush=True)
+        end = time.perf_counter() + 60 * arguments.minutes
+        took = dict.fromkeys(arguments.workloads, (1, 0.0))
+        for samples, name in product(sorted(arguments.samples), arguments.workloads):
+            fewer, long = took[name]
+            start, at_most = time.perf_counter(), long * samples / fewer
+            if start + at_most > end:
+                print(f"{name}, K = {samples}: left out", file=sys.stderr)
+                continue
+            found = processes.submit(row, name, samples, arguments.rounds)
+            cells, alone = found.result()
+            took[name] = samples, time.perf_counter() - start
+            if arguments.originals:
+                cells += [f"{original(arguments.originals, name) / alone:.1f}"]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
