@@ -1,18 +1,19 @@
 """Scores a corpus by workers of a Ray cluster, each of which loads the model once.
 
-Ray Data hands blocks of texts to the workers, gives those of a worker that died to
-another one, and writes what they found as Parquet. A text has the same name and so the
-same random numbers as in one process. The output is a folder: what the numbers depend
-on (``settings.json``), and files of rows; the same command goes on where an interrupted
-one stopped.
+Ray Data reads blocks of texts while others are scored, hands them to the workers, gives
+those of a worker that died to another one, and writes what was found as Parquet. A text
+has the same name and so the same random numbers as in one process. The output is a
+folder: what the numbers depend on (``settings.json``), and files of rows; the same
+command goes on where an interrupted one stopped.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 WORDS = 1 << 14
 """The most words of a block: what a worker does at a time, and again if it dies."""
+AT_ONCE = 1 << 24
+"""Bytes of blocks that are read before any of them can be scored."""
 SHARES = 8
 """Blocks that each worker gets, if not more: then all end at about the same time."""
 DEATHS = 3
@@ -104,7 +107,7 @@ def score_corpus(
 
     Args:
         opening: How each worker opens the model.
-        data: Texts, as ``estimate`` reads them; only this process reads the file.
+        data: Texts, as ``estimate`` reads them; only this machine reads the file.
         output: A folder that every machine can write to.
         workers: How many; each has a processor, or with a device of CUDA a GPU.
         words: Of a block; None is what gives every worker several.
@@ -122,41 +125,52 @@ def score_corpus(
     claimed = settings_of(opening.scorer(), stream_texts(data))
     _refuse_other_files(output)
     with folder.going_on(output, claimed, KIND, "the estimates so far"):
-        found = _found(output, claimed["num_texts"])
+        left = _left(output, claimed["num_texts"])
         if words is None:
             total = sum(len(text.split()) for text in stream_texts(data))
             words = max(1, min(WORDS, total // (SHARES * workers)))
-        left = blocks(stream_texts(data), found, words)
-        _run(opening, left, output, workers)
+        if any(left):
+            _run(opening, _Reader(data.resolve(), left, words), output, workers)
         return read(output)
 
 
 def blocks(
-    texts: Iterable[str], found: Container[int], words: int
-) -> Iterator[pa.Table]:
-    """Cut texts that are not found yet into tables of about so many words.
+    texts: Iterable[str], left: Sequence[int], words: int
+) -> Iterator[dict[int, str]]:
+    """Cut the texts that are left into blocks of about so many words.
+
+    Args:
+        texts: N of them, read as the blocks are.
+        left: N truth values: which ones.
+        words: After how many a block ends.
 
     Example:
-        >>> found = {1}
-        >>> parts = blocks(["a b", "c", "d", "e f"], found, words=3)
-        >>> [block["document"].to_pylist() for block in parts]
-        [[0, 2], [3]]
+        >>> list(blocks(["a b", "c", "d", "e f"], [1, 0, 1, 1], words=3))
+        [{0: 'a b', 2: 'd'}, {3: 'e f'}]
     """
     block: dict[int, str] = {}
     size = 0
-    for n, text in enumerate(texts):
-        if n not in found:
-            block[n] = text
-            size += len(text.split())
+    for n, text in compress(enumerate(texts), left):
+        block[n] = text
+        size += len(text.split())
         if size >= words:
-            yield _block(block)
+            yield block
             block, size = {}, 0
     if block:
-        yield _block(block)
+        yield block
 
 
-def _block(texts: dict[int, str]) -> pa.Table:
-    return pa.table({"document": list(texts), "text": list(texts.values())})
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a file into blocks, a row each: rows are what Ray Data can cut at."""
+
+    data: Path
+    left: Sequence[int]
+    words: int
+
+    def __call__(self, _: pa.Table) -> Iterator[pa.Table]:
+        for block in blocks(stream_texts(self.data), self.left, self.words):
+            yield pa.table({"documents": [[*block]], "texts": [[*block.values()]]})
 
 
 class _Worker:
@@ -165,15 +179,15 @@ class _Worker:
     def __init__(self, opening: Opening) -> None:
         self.scorer = opening.scorer()
 
-    def __call__(self, block: pa.Table) -> pa.Table:
-        documents, texts = (column.to_pylist() for column in block.columns)
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        documents, texts = (
+            column.combine_chunks().flatten().to_pylist() for column in rows.columns
+        )
         found = scored(self.scorer, dict(zip(documents, texts, strict=True)))
         return table_of([row_of(answer) for answer in found])
 
 
-def _run(
-    opening: Opening, left: Iterator[pa.Table], output: Path, workers: int
-) -> None:
+def _run(opening: Opening, reader: _Reader, output: Path, workers: int) -> None:
     ray = require("ray", extra="ray")
     # One processor more than there are workers: the one that writes.
     ours = not ray.is_initialized()
@@ -182,11 +196,16 @@ def _run(
     # Ray hides from a worker all GPUs but its own, which is the first that it sees.
     opening = replace(opening, device="cuda") if opening.needs_gpu else opening
     try:
-        ray.data.DataContext.get_current().raise_original_map_exception = True
-        references = [ray.put(block) for block in left]
-        if not references:
-            return
-        ray.data.from_arrow_refs(references).map_batches(
+        context = ray.data.DataContext.get_current()
+        context.raise_original_map_exception = True
+        context.target_max_block_size = AT_ONCE
+        # One task reads the file, here, and waits while there is enough to score.
+        file = ray.data.from_arrow(pa.table({"path": [str(reader.data)]}))
+        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+        read = file.map_batches(
+            reader, batch_format="pyarrow", num_cpus=0, label_selector=here
+        )
+        read.repartition(target_num_rows_per_block=1).map_batches(
             _Worker,
             fn_constructor_args=(opening,),
             compute=ray.data.ActorPoolStrategy(size=workers),
@@ -218,13 +237,13 @@ def _refuse_other_files(output: Path) -> None:
         )
 
 
-def _found(output: Path, num_texts: int) -> set[int]:
-    """Return the texts that an interrupted run has scored; drop files cut short.
+def _left(output: Path, num_texts: int) -> bytearray:
+    """Return which texts no interrupted run has scored; drop files cut short.
 
     Raises:
         ValueError: If a file is whole, and has other rows than answers to these texts.
     """
-    found: set[int] = set()
+    left = bytearray([True]) * num_texts
     for path in output.glob("*.parquet"):
         if (file := _opened(path)) is None:
             logger.warning("%s was cut short: its texts are scored again", path)
@@ -232,10 +251,11 @@ def _found(output: Path, num_texts: int) -> set[int]:
             continue
         with file:
             documents = file.read(columns=["document"])[0].to_pylist()
-        if not all(0 <= n < num_texts for n in documents):
-            raise ValueError(f"{path} answers other texts: move it elsewhere")
-        found.update(documents)
-    return found
+        for n in documents:
+            if not 0 <= n < num_texts:
+                raise ValueError(f"{path} answers other texts: move it elsewhere")
+            left[n] = False
+    return left
 
 
 def _opened(path: Path) -> pq.ParquetFile | None:

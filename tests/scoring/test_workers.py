@@ -195,13 +195,12 @@ def test_workers_take_the_gpu_that_one_process_would(
     assert Opening("x", {}, device=device).needs_gpu == needed
 
 
-def test_blocks_have_what_is_left():
-    texts = ["a b", "c", "d e f", "g", "h"]
-    found = [block.to_pydict() for block in blocks(texts, {1}, 4)]
-    assert found == [
-        {"document": [0, 2], "text": ["a b", "d e f"]},
-        {"document": [3, 4], "text": ["g", "h"]},
-    ]
+def test_blocks_have_what_is_left_and_no_more_is_read_than_they_need():
+    texts, read = ["a b", "c", "d e f", "g", "h"], []
+    found = blocks((read.append(t) or t for t in texts), [1, 0, 1, 1, 1], words=4)
+    assert next(found) == {0: "a b", 2: "d e f"}
+    assert read == texts[:3]
+    assert [*found] == [{3: "g", 4: "h"}]
 
 
 def test_workers_need_a_folder(spelled_directory, data, capsys):
