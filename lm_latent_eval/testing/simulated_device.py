@@ -115,7 +115,7 @@ def _register() -> None:
     except ImportError as err:
         raise SkipTest(
             f"torch {torch.__version__} has no devices in Python: the simulated one "
-            "needs 2.9 or later"
+            "needs 2.10 or later"
         ) from err
     setup("sim")
     # Gradient checkpointing asks every device that there is, wherever it computes.

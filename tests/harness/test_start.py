@@ -15,8 +15,9 @@ from lm_latent_eval.harness.backends import LatentKGLM
 
 model = LatentKGLM()
 new = {name.partition(".")[0] for name in set(sys.modules) - host}
-known = {"lm_eval", "lm_latent_eval", "lm_latent_eval_bridge", *sys.stdlib_module_names}
-print(*sorted(new - known))
+hosts = {"lm_eval", "transformers"}
+ours = {"lm_latent_eval", "lm_latent_eval_bridge"}
+print(*sorted(new - hosts - ours - {*sys.stdlib_module_names}))
 print(*sorted({"arviz_stats", "scipy.signal", "scipy.stats"} & set(sys.modules)))
 """
 

@@ -221,12 +221,12 @@ print(json.dumps({"loaded": loaded, "read": memory("VmRSS") - before}))
 @on_linux
 @pytest.mark.slow
 def test_a_loaded_graph_is_not_read(tmp_path):
-    """Of 100 MB less than a quarter is in memory until it is used."""
+    """Of 100 MB less than a third is in memory until it is used."""
     large_graph.graph(500_000, 5_000_000).save(tmp_path)
     size = (tmp_path / "graph.safetensors").stat().st_size
     assert size > 80e6, "premise: large beside what starting anything takes"
     resident = measured(LOAD, tmp_path)
-    assert resident["loaded"] < size / 4
+    assert resident["loaded"] < size / 3
     assert resident["read"] > size / 2, "premise: reading shows"
 
 
