@@ -48,7 +48,12 @@ def network(seed: int = 1, dtype: torch.dtype = torch.float64) -> Network:
         bos_token_id=END,
         eos_token_id=END,
     )
-    return Network.of(GPT2LMHeadModel(config).to(dtype), tokenizer())
+    model = GPT2LMHeadModel(config)
+    # Versions of transformers draw their weights in other orders.
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=config.initializer_range)
+    return Network.of(model.to(dtype), tokenizer())
 
 
 def scorer(found: Network, rows: int = 64, questions: int | None = None, **options):
