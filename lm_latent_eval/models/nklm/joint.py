@@ -19,7 +19,7 @@ Source: Ahn et al. (2016); the code of Hayashi et al. (2020).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,13 +64,13 @@ class NKLMJoint(NKLMLayers):
 
     def begin(self, topic: Tensor) -> NKLMState:
         """Return the state of texts that have begun, (B,)."""
-        return NKLMState(self.started(len(topic)), topic[:, None])
+        return NKLMState(self.started(len(topic)), topic[:, None], self.tables())
 
     def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Encoded:
         """Take up a piece of text."""
         nothing = torch.zeros(len(batch.length), dtype=torch.long)
         state = after.on_host() if after else self.begin(nothing)
-        return Encoded(batch, state, self.tables())
+        return Encoded(batch, state, state.tables)
 
     def log_joint(self, encoded: Encoded, copies: Copies) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64; ``-inf`` if z is amiss."""
@@ -141,7 +141,8 @@ class NKLMJoint(NKLMLayers):
             batch.length,
             *fetched(copies.source, copies.offset),
         )
-        return NKLMState(carry, sent(topic, batch.targets.device))
+        topic = sent(topic, batch.targets.device)
+        return replace(state, carry=carry, topic=topic)
 
     def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""

@@ -5,8 +5,6 @@ The network reads a word as its source: one that is copied as its fact and its p
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -54,7 +52,6 @@ class NKLMLayers(RelationModel):
         if not config.oracle:
             self.to_alias = nn.Linear(both, config.alias_dim)
         self.topics = topics
-        self._known: tuple[list[Any], Tables] | None = None
 
     # -- reading ----------------------------------------------------------------------
 
@@ -122,16 +119,7 @@ class NKLMLayers(RelationModel):
         )
 
     def tables(self) -> Tables:
-        """Return what facts and names look like, once for all texts if weights stay."""
-        weights = [self.no_fact, *self.facts.parameters()]
-        if torch.is_grad_enabled() and any(w.requires_grad for w in weights):
-            return self._looked_up()
-        now = [(id(w), w._version, w.dtype, w.device) for w in weights]
-        if self._known is None or self._known[0] != [id(self.topics), *now]:
-            self._known = [id(self.topics), *now], self._looked_up()
-        return self._known[1]
-
-    def _looked_up(self) -> Tables:
+        """Return what facts and names look like."""
         topics = self.knowledge
         every = torch.arange(len(topics.fact_relation))
         facts = self.facts.vectors(topics, every)

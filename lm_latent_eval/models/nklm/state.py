@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.models.nklm.tables import Tables
 from lm_latent_eval.models.recurrent import Carry
 
 WORD = 0
@@ -34,6 +35,8 @@ class NKLMState:
     """The recurrent state of every latent after its last word, (B, K, size) each."""
     topic: Tensor
     """0 before the first word, unless it is given, (B, K)."""
+    tables: Tables
+    """Of all texts: looked up where they begin."""
 
     @property
     def hidden(self) -> Tensor:
@@ -66,7 +69,7 @@ class NKLMState:
 
     def on_host(self) -> NKLMState:
         """Copy it to the host, but for the recurrent state."""
-        return NKLMState(self.carry, *fetched(self.topic))
+        return replace(self, topic=fetched(self.topic)[0])
 
     def _picked(self, index: Any) -> NKLMState:
         def carried(part: Tensor) -> Tensor:
@@ -74,7 +77,7 @@ class NKLMState:
             return part[tuple(there)]
 
         layers = tuple(tuple(map(carried, layer)) for layer in self.carry.layers)
-        return NKLMState(Carry(layers), self.topic[index])
+        return replace(self, carry=Carry(layers), topic=self.topic[index])
 
 
 def flat(carry: Carry) -> Carry:
