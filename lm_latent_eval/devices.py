@@ -105,6 +105,8 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
 def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Copy tensors to the host, for which it waits once, whatever their types.
 
+    Tensors of several types that have gradients are copied one by one.
+
     Example:
         >>> fetched(torch.tensor([1, 2]), torch.tensor(0.5))
         (tensor([1, 2]), tensor(0.5000))
@@ -114,6 +116,8 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
         return tensors
     parts = [tensor.flatten() for tensor in there]
     mixed = len({tensor.dtype for tensor in there}) > 1
+    if mixed and any(tensor.requires_grad for tensor in there):
+        return tuple(tensor.cpu() for tensor in tensors)  # bytes have none
     if mixed:
         parts = [_bytes(part) for part in parts]
     here = torch.cat(parts).cpu().split([len(part) for part in parts])

@@ -357,5 +357,7 @@ class ReadsOnce(Protocol[BatchT, EncodedT, GivenStateT]):
                 with.
             batch: The pieces as they are.
             after: What they follow: other latents of the same texts, or the same.
+                Latents of the pieces that were scored before belong to what they were
+                scored after, or, if a search found them, to what it says they continue.
         """
         ...

@@ -285,6 +285,16 @@ def test_numbers_of_any_type_are_waited_for_once():
         assert torch.equal(value, like)
 
 
+def test_gradients_flow_through_what_is_fetched():
+    with simulated_device():
+        for types in ([torch.float32, torch.float32], [torch.float32, torch.float64]):
+            leaves = [torch.ones(2, dtype=t, device=SIMULATED) for t in types]
+            leaves = [leaf.requires_grad_() for leaf in leaves]
+            found = fetched(*(2 * leaf for leaf in leaves))
+            sum(part.double().sum() for part in found).backward()
+            assert all(leaf.grad.tolist() == [2, 2] for leaf in leaves)
+
+
 def test_what_is_sent_to_the_host_is_there():
     with simulated_device() as work:
         there = sent(torch.arange(3), SIMULATED)

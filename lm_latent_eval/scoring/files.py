@@ -93,17 +93,40 @@ def _journal(path: Path) -> Journal:
 
 def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
     """Return what the numbers of a corpus depend on; its texts are read once."""
-    number, digest = 0, hashlib.sha256(b"[")  # of the list in JSON
-    for number, text in enumerate(texts, 1):
-        digest.update(f"{', ' if number > 1 else ''}{json.dumps(text)}".encode())
-    digest.update(b"]")
+    seen = SeenTexts(texts)
+    for _ in seen:
+        continue
     return {
         "format": FORMAT,
         "lm_latent_eval": lm_latent_eval.__version__,
-        "num_texts": number,
-        "texts": digest.hexdigest()[:16],
+        "num_texts": seen.number,
+        "texts": seen.digest,
         **scorer.fingerprint,
     }
+
+
+class SeenTexts:
+    """Texts that are counted and hashed as they are read."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Take texts, of which none is read yet."""
+        self.number = 0
+        self._texts, self._hash = texts, hashlib.sha256(b"[")
+
+    def __iter__(self) -> Iterator[str]:
+        """Read them."""
+        for text in self._texts:
+            comma = ", " if self.number else ""
+            self._hash.update(f"{comma}{json.dumps(text)}".encode())
+            self.number += 1
+            yield text
+
+    @property
+    def digest(self) -> str:
+        """Of the list, in JSON, of those that were read."""
+        whole = self._hash.copy()
+        whole.update(b"]")
+        return whole.hexdigest()[:16]
 
 
 def _answers(

@@ -25,7 +25,7 @@ from lm_latent_eval.extras import require
 from lm_latent_eval.resuming import folder
 from lm_latent_eval.resuming.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import TASK, scored, settings_of
+from lm_latent_eval.scoring.files import TASK, SeenTexts, scored, settings_of
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.records import (
@@ -130,7 +130,9 @@ def score_corpus(
             total = sum(len(text.split()) for text in stream_texts(data))
             words = max(1, min(WORDS, total // (SHARES * workers)))
         if any(left):
-            _run(opening, _Reader(data.resolve(), left, words), output, workers)
+            texts = claimed["num_texts"], claimed["texts"]
+            reader = _Reader(data.resolve(), texts, left, words)
+            _run(opening, reader, output, workers)
         return read(output)
 
 
@@ -165,12 +167,20 @@ class _Reader:
     """Reads a file into blocks, a row each: rows are what Ray Data can cut at."""
 
     data: Path
+    texts: tuple[int, str]
+    """How many there are, and their digest."""
     left: Sequence[int]
     words: int
 
     def __call__(self, _: pa.Table) -> Iterator[pa.Table]:
-        for block in blocks(stream_texts(self.data), self.left, self.words):
+        seen = SeenTexts(stream_texts(self.data))
+        for block in blocks(seen, self.left, self.words):
             yield pa.table({"documents": [[*block]], "texts": [[*block.values()]]})
+        if (seen.number, seen.digest) != self.texts:
+            raise ValueError(
+                f"{self.data} changed while it was read: the output may have answers "
+                "to old and new texts; remove it, and begin again"
+            )
 
 
 class _Worker:
@@ -189,6 +199,12 @@ class _Worker:
 
 def _run(opening: Opening, reader: _Reader, output: Path, workers: int) -> None:
     ray = require("ray", extra="ray")
+    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        raise ValueError(
+            "RAY_ADDRESS=ray://...: the file of texts would be looked for on another "
+            "machine: log in to one of the cluster, and run this there, with "
+            "RAY_ADDRESS=auto"
+        )
     # One processor more than there are workers: the one that writes.
     ours = not ray.is_initialized()
     if ours:
@@ -217,7 +233,7 @@ def _run(opening: Opening, reader: _Reader, output: Path, workers: int) -> None:
             max_task_retries=DEATHS,
         ).write_parquet(str(output.resolve()))
     except ray.exceptions.RayTaskError as err:
-        raise err.cause from err  # the worker's own error, which names the text
+        raise _own(err.cause) from err  # the worker's error, which names the text
     except ray.exceptions.ActorDiedError as err:
         raise RuntimeError(
             f"workers died {DEATHS + 1} times at the same texts; what others found is "
@@ -226,6 +242,13 @@ def _run(opening: Opening, reader: _Reader, output: Path, workers: int) -> None:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _own(error: BaseException) -> BaseException:
+    """Take back what Ray appends to errors: how to try again what would fail again."""
+    if error.args and isinstance(error.args[0], str):
+        error.args = (error.args[0].partition("\nFailed to ")[0], *error.args[1:])
+    return error
 
 
 def _refuse_other_files(output: Path) -> None:

@@ -17,8 +17,10 @@ from lm_latent_eval.report.results import read
 from lm_latent_eval.resuming import folder
 from lm_latent_eval.scoring import workers
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.files import SeenTexts
 from lm_latent_eval.scoring.records import row_of, table_of
 from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
+from lm_latent_eval.text.corpora import stream_texts
 from tests.conftest import PROJECT
 from tests.environment import of_worker
 from tests.rounding import agree
@@ -28,10 +30,12 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 
+from lm_latent_eval.scoring import workers
 from lm_latent_eval.scoring.workers import Opening, score_corpus
 
 checkpoint, data, output, killed, times = sys.argv[1:]
 once = times == "once"
+workers.AT_ONCE = 200  # so that blocks are read while others are scored
 
 class Dying(Opening):
     def scorer(self):
@@ -201,6 +205,32 @@ def test_blocks_have_what_is_left_and_no_more_is_read_than_they_need():
     assert next(found) == {0: "a b", 2: "d e f"}
     assert read == texts[:3]
     assert [*found] == [{3: "g", 4: "h"}]
+
+
+@pytest.mark.parametrize("after", [TEXTS[:5], [*TEXTS, "Bo"], [*TEXTS[:-1], "Bo"]])
+def test_a_file_that_changes_while_it_is_read_is_refused(data, tmp_path, after):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(data.read_bytes())
+    seen = SeenTexts(stream_texts(path))
+    assert [*seen] == TEXTS
+    read = workers._Reader(
+        path, (seen.number, seen.digest), [True] * len(TEXTS), words=12
+    )
+    assert sum(len(block["texts"][0]) for block in read(pa.table({}))) == len(TEXTS)
+    path.write_text("\n".join(after) + "\n")
+    with pytest.raises(ValueError, match="changed while it was read"):
+        [*read(pa.table({}))]
+
+
+def test_a_client_outside_of_the_cluster_is_told_where_to_run(
+    spelled_directory, data, tmp_path, monkeypatch
+):
+    """The file would be looked for on another machine."""
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    opening = Opening(str(spelled_directory), {"num_samples": 20}, device="cpu")
+    with pytest.raises(ValueError, match="run this there, with RAY_ADDRESS=auto"):
+        score_corpus(opening, data, tmp_path / "scores", workers=2)
 
 
 def test_workers_need_a_folder(spelled_directory, data, capsys):

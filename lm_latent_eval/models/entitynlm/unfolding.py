@@ -184,7 +184,8 @@ def beam_chains(
         score = torch.where(going_on, total.gather(1, best), score.gather(1, stay))
         stay = every.expand(batch, width)
     # Walk back along the links.
-    origin = every.repeat(batch, 1)
+    origin = every.repeat(batch, 1) if num_tokens else stay
+    score = score.gather(1, origin)
     result = start.new_zeros(2, batch, width, num_tokens)
     for t in reversed(range(num_tokens)):
         result[..., t] = found[:, t, texts, origin]

@@ -173,7 +173,8 @@ def beam_walks(
         score[owner, rank] = option.score[order]
         stay = every
     # Walk back along the links.
-    origin = every.repeat(batch, 1)
+    origin = every.repeat(batch, 1) if num_tokens else stay
+    score = score.gather(1, origin)
     found = origin.new_zeros(2, batch, width, num_tokens)
     for t in reversed(range(num_tokens)):
         found[0, ..., t] = mention[t, places, origin]

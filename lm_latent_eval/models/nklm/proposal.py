@@ -32,6 +32,7 @@ from lm_latent_eval.models.kglm.ragged import (
 )
 from lm_latent_eval.models.nklm.joint import Encoded, NKLMJoint
 from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
+from lm_latent_eval.models.ties import best_of
 from lm_latent_eval.text.batch import TokenBatch
 
 TOPIC_LANE = 1
@@ -160,6 +161,10 @@ class NKLMProposal:
             origin = origin.gather(1, before)
             deep = [tuple(c.gather(1, before) for c in columns) for columns in path]
             path = [*deep, (source, offset)]  # type: ignore[list-item]
+        if not path:  # a piece without tokens
+            best = best_of(score, min(width, score.shape[1]))
+            state = state.resample(best)
+            score, origin = score.gather(1, best), origin.gather(1, best)
         score, origin = sent(score, device), sent(origin, device)
         return Beam(_stacked(state.topic, path, device), score, origin)
 

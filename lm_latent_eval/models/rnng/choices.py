@@ -31,7 +31,7 @@ class Choices:
 
     @classmethod
     def of(cls, model: GenerativeModel, stacks: Stacks, row: Integers) -> Choices:
-        """List the choices of distinct stacks in order, (R,)."""
+        """List the choices of stacks, (R,), distinct and in order for ``reduced``."""
         growth, rows = reductions(stacks, row)
         table = model.grown(stacks, growth)
         size = table.size[rows]
@@ -45,6 +45,10 @@ class Choices:
         items = np.maximum(stacks.size[row], 1)
         possible = np.arange(rows.shape[1]) < items[:, None]
         return cls(table, rows, possible, log_reduced, log_reduced + log_shift)
+
+    def lists(self, row: Integers) -> bool:
+        """Whether all of these stacks are among those before the choices."""
+        return bool(np.isin(row, self.row[:, 0]).all())
 
     def reduced(
         self, row: Integers, reduces: Integers

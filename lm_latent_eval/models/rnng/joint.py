@@ -47,8 +47,9 @@ class Encoded:
     """Which texts have their end word, on the host, (B,)."""
     state: StackState
     """Of B texts with 1 or K histories."""
-    begun: list[Choices] = field(default_factory=list)
-    """Every number of REDUCEs before the first word, once they were asked for."""
+    begun: list[tuple[Tensor, Choices]] = field(default_factory=list)
+    """Every number of REDUCEs before the first word, once they were asked for, and
+    which stacks stood there then."""
     reached: list[tuple[Trees, StackState]] = field(default_factory=list)
     """The trees that were looked at last, and where they lead."""
 
@@ -123,11 +124,14 @@ class RNNGJoint(Pretrained):
 
     def choices(self, encoded: Encoded) -> Choices:
         """List every number of REDUCEs before the first word."""
-        if not encoded.begun:
-            (row,) = fetched(encoded.state.row)
-            stacks = encoded.state.stacks, np.unique(row.numpy())
-            encoded.begun.append(Choices.of(self.generative, *stacks))
-        return encoded.begun[0]
+        state = encoded.state
+        for listed, choices in encoded.begun:
+            if listed is state.row:
+                return choices
+        (row,) = fetched(state.row)
+        choices = Choices.of(self.generative, state.stacks, np.unique(row.numpy()))
+        encoded.begun[:] = [(state.row, choices)]
+        return choices
 
     def log_joint(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64.
@@ -139,8 +143,8 @@ class RNNGJoint(Pretrained):
         row, before, after = fetched(state.row, *trees)
         stacks, rows = state.stacks, row.expand(after.shape).numpy()
         log_p = wide_zeros(rows.shape, self.device)
-        if encoded.begun:
-            (choices,) = encoded.begun
+        choices = next((each for _, each in encoded.begun), None)
+        if choices and choices.lists(rows):
             stacks = choices.stacks
             rows, done, log_p = choices.reduced(rows, before[..., 0].numpy())
             before = torch.cat(

@@ -16,6 +16,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng import reference
 from tests.models.rnng.space import every_prefix
+from tests.test_laws import TINY_MODELS
 
 TEXT = [4, 1, 5, 5, 4]
 KINDS = {
@@ -385,3 +386,32 @@ def test_cutting_the_work_changes_no_state(monkeypatch):
     monkeypatch.setattr("lm_latent_eval.models.rnng.sequences.STACKS_AT_ONCE", 14)
     for part, at_once in zip(go_on(), whole, strict=True):
         torch.testing.assert_close(part, at_once, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_what_was_read_of_some_stacks_is_not_taken_for_others():
+    """Encoded again after other histories, which stand on stacks not listed before."""
+    case = TINY_MODELS["rnng"].case()
+    model, proposal = case.model, case.proposal("adapted")
+    words = case.some_words(4)
+    batch = case.batch([words])
+    before, after = batch.piece(0, 3), batch.piece(3, 4)
+    first = proposal.encode(before)
+    histories = proposal.advance(first, proposal.beam(first, 8).latents)
+    some = histories.resample(torch.zeros(1, 8, dtype=torch.long))
+    assert not torch.isin(histories.row, some.row).all(), "premise"
+    read = model.encode(after, some)
+    model.next_token(read, torch.zeros(1, 8, dtype=torch.float64))
+    trees = proposal.beam(proposal.encode(after, histories), 8).latents
+    again, anew = (
+        model.encode_again(read, after, histories),
+        model.encode(after, histories),
+    )
+    zeros = torch.zeros(1, 8, dtype=torch.float64)
+    torch.testing.assert_close(
+        model.next_token(again, zeros), model.next_token(anew, zeros)
+    )
+    again = model.encode_again(read, after, histories)
+    torch.testing.assert_close(
+        model.log_joint(again, trees), model.log_joint(anew, trees)
+    )
