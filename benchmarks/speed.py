@@ -3,9 +3,10 @@
     python benchmarks/speed.py [--samples 1 20 100 1000] [--rounds 3] [--minutes 12]
                                [WORKLOAD ...]
 
-``workloads.py`` lists the workloads; few samples come first, and a row that would not
-end in time is left out and named. Beside the CPU seconds of K samples of all texts
-stand two ratios, measured in the same process:
+``workloads.py`` lists the workloads; few samples come first. A row that would not end
+in time, as its workload grew with K so far, is left out and named; one that has begun
+is waited for. Beside the CPU seconds of K samples of all texts stand two ratios,
+measured in the same process:
 
 * one by one: what as many samples cost if each is drawn and scored alone, as the
   original programs do;

@@ -33,7 +33,8 @@ class TokenBatch:
     copying it are two ways to write it, and add up; else the unknown word stands for
     the words that cannot be copied."""
     collated: tuple[Tensor, Tensor] | None = None
-    """Targets and lengths on the host, where the batch was made there."""
+    """Targets and lengths on the host, where the batch was made there; None where other
+    targets take their place."""
 
     @classmethod
     def collate(

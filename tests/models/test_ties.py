@@ -30,7 +30,7 @@ def disturb(monkeypatch, seed: int) -> None:
     """Let each search add noise to what it ranks by."""
     options, choices, log_options = (
         NextStep.options,
-        WordByWord._options,
+        WordByWord._weighed,
         chains.log_options,
     )
 
@@ -39,11 +39,11 @@ def disturb(monkeypatch, seed: int) -> None:
         return found._replace(score=noise(found.score, seed))
 
     def of_trees(*args):
-        log_q, after, rank = choices(*args)
-        return log_q, after, noise(rank, seed)
+        log_q, rank = choices(*args)
+        return log_q, noise(rank, seed)
 
     monkeypatch.setattr(NextStep, "options", of_walks)
-    monkeypatch.setattr(WordByWord, "_options", of_trees)
+    monkeypatch.setattr(WordByWord, "_weighed", of_trees)
     monkeypatch.setattr(
         chains, "log_options", lambda *args: noise(log_options(*args), seed)
     )

@@ -66,7 +66,7 @@ class Planned:
     """A piece of text, encoded, and how to go through it."""
 
     encoded: Encoded
-    plan: Route
+    route: Route
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Adapted:
         """Draw K readings a text, continuing the K histories if there are any."""
         encoded = planned.encoded
         drawn = sample_readings(
-            planned.plan, encoded.topics, encoded.state, uniforms, num_samples
+            planned.route, encoded.topics, encoded.state, uniforms, num_samples
         )
         device = encoded.value.device
         return Draws(_sent(drawn.latents, device), sent(drawn.log_q, device))
@@ -96,7 +96,7 @@ class Adapted:
     def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         readings, encoded = Readings(*fetched(*readings)), planned.encoded
-        log_q = log_prob_readings(planned.plan, encoded.state, readings)
+        log_q = log_prob_readings(planned.route, encoded.state, readings)
         return sent(log_q, encoded.value.device)
 
     def beam(
@@ -108,7 +108,7 @@ class Adapted:
         if score is not None:
             score = fetched(score)[0].double()
         found = beam_readings(
-            planned.plan, encoded.topics, agrees, encoded.state, width, score
+            planned.route, encoded.topics, agrees, encoded.state, width, score
         )
         score, origin = (sent(x, device) for x in (found.score, found.origin))
         return Beam(_sent(found.latents, device), score, origin)

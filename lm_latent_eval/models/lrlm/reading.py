@@ -108,7 +108,7 @@ class Route:
 
 
 def sample_readings(
-    plan: Route,
+    route: Route,
     topics: Topics,
     state: RelationState,
     uniforms: Uniforms,
@@ -118,7 +118,7 @@ def sample_readings(
 
     Random numbers of a device are waited for once, before the first draw.
     """
-    lattice = plan.lattice
+    lattice = route.lattice
     numbers = fetched(*(uniforms(t)[..., 0] for t in range(lattice.word.shape[1])))
     topic, naming, offset = state.expanded(num_samples)
     left = topics.length(naming.clamp_min(0)) - offset
@@ -128,7 +128,7 @@ def sample_readings(
     source = naming + 1
     log_q = wide_zeros(topic.shape, topic.device)
     path = []
-    for t, options in enumerate(plan.options()):
+    for t, options in enumerate(route.options()):
         choosing = (left == 0) & (lattice.length[:, None] > t)
         log_p, prob = _normalised(options, lattice.num_rows)
         row = lattice.row(text, topic)[choosing]
@@ -145,15 +145,15 @@ def sample_readings(
     return Draws(_stacked(path, topic), log_q)
 
 
-def log_prob_readings(plan: Route, state: RelationState, readings: Readings) -> Tensor:
+def log_prob_readings(route: Route, state: RelationState, readings: Readings) -> Tensor:
     """Return log q of given readings in nats, (B, K) float64."""
-    lattice = plan.lattice
+    lattice = route.lattice
     samples = readings.source.shape[1]
     topic, _, _ = state.expanded(samples)
     text = torch.arange(lattice.num_texts, device=topic.device)[:, None]
     text = text.expand_as(topic)
     log_q = wide_zeros(topic.shape, topic.device)
-    for t, options in enumerate(plan.options()):
+    for t, options in enumerate(route.options()):
         source = readings.source[:, :, t]
         choosing = (readings.offset[:, :, t] == 0) & (lattice.length[:, None] > t)
         log_p, _ = _normalised(options, lattice.num_rows)
@@ -172,7 +172,7 @@ def log_prob_readings(plan: Route, state: RelationState, readings: Readings) -> 
 
 
 def beam_readings(
-    plan: Route,
+    route: Route,
     topics: Topics,
     agrees: Tensor,
     state: RelationState,
@@ -184,7 +184,7 @@ def beam_readings(
     They are ranked by what p charges them so far times what stands for the rest.
 
     Args:
-        plan: The lattice, and what stands for the rest.
+        route: The lattice, and what stands for the rest.
         topics: The namings.
         agrees: Whether the open name of each reading so far goes on as the text does,
             (B, K').
@@ -192,7 +192,7 @@ def beam_readings(
         width: How many to keep.
         score: Log of what p charged them, (B, K'); None: nothing so far.
     """
-    lattice = plan.lattice
+    lattice = route.lattice
     topic, naming, offset = state.expanded(state.topic.shape[1])
     cost = wide_zeros(topic.shape, topic.device) if score is None else score
     cost = cost.masked_fill(~agrees, -torch.inf)
@@ -201,7 +201,7 @@ def beam_readings(
     source, origin = naming + 1, torch.arange(topic.shape[1], device=topic.device)
     origin = origin.expand_as(topic)
     path: list[Readings] = []
-    for t, options in enumerate(plan.options()):
+    for t, options in enumerate(route.options()):
         every = (cost > -torch.inf).nonzero()
         text, place = every[:, 0], every[:, 1]
         old = _Column(text, place)
@@ -222,7 +222,7 @@ def beam_readings(
         lefts = grown(options.length[new], old(left)[parent])
         tops = grown(options.topic[new], old(topic)[parent])
         end = torch.minimum(t + lefts.clamp_min(1), lattice.length[text[parent]])
-        follows = plan.after[end, lattice.row(text[parent], tops)]
+        follows = route.after[end, lattice.row(text[parent], tops)]
         possible = sunk(costs).isfinite()
         order, rank = ranked_within(
             text[parent], (costs + follows).masked_fill(~possible, -torch.inf)

@@ -145,49 +145,49 @@ class TransformerXL(nn.Module):
         outputs = value.new_zeros(*value.shape[:2], size)
         texts = []
         for b, number in enumerate(length.tolist()):
-            output, reading = self._read(value[b, :number], carry.texts[b])
+            output, past = self._read(value[b, :number], carry.texts[b])
             outputs[b, :number] = output
-            texts.append(reading)
+            texts.append(past)
         return outputs, TextMemories(tuple(texts))
 
-    def _read(self, value: Tensor, reading: TextMemory) -> tuple[Tensor, TextMemory]:
+    def _read(self, value: Tensor, past: TextMemory) -> tuple[Tensor, TextMemory]:
         """Read words of one text, (n, H), chunk by chunk."""
         outputs = [value[:0]]
         while len(value):
-            room = self.config.chunk_size - len(reading.chunk[0])
-            states = self._states(value[:room], reading)
+            room = self.config.chunk_size - len(past.chunk[0])
+            states = self._states(value[:room], past)
             outputs.append(states[-1])
             chunk = tuple(
-                torch.cat(pair) for pair in zip(reading.chunk, states, strict=True)
+                torch.cat(pair) for pair in zip(past.chunk, states, strict=True)
             )
-            reading = replace(reading, chunk=chunk)
+            past = replace(past, chunk=chunk)
             if len(value) >= room:
                 nothing = tuple(state[:0] for state in chunk)
-                reading = TextMemory(self._remembered(reading), nothing)
+                past = TextMemory(self._remembered(past), nothing)
             value = value[room:]
-        return torch.cat(outputs), reading
+        return torch.cat(outputs), past
 
-    def _states(self, value: Tensor, reading: TextMemory) -> States:
+    def _states(self, value: Tensor, past: TextMemory) -> States:
         """Return what every layer is given at some words of a chunk, and the output."""
-        reach = len(reading.memory[0]) + len(reading.chunk[0]) + len(value)
+        reach = len(past.memory[0]) + len(past.chunk[0]) + len(value)
         step = torch.arange(reach, device=value.device, dtype=value.dtype)
         angle = step[:, None] * self.frequencies.to(value.dtype)
         distances = torch.cat([angle.sin(), angle.cos()], -1)
         states = [value]
         for layer, memory, chunk in zip(
-            self.layers, reading.memory, reading.chunk, strict=False
+            self.layers, past.memory, past.chunk, strict=False
         ):
             before = torch.cat([memory, chunk])
             states.append(layer(states[-1], before, distances, self.biases))
         return tuple(states)
 
-    def _remembered(self, reading: TextMemory) -> States:
+    def _remembered(self, past: TextMemory) -> States:
         """Return the memory after a chunk has been read to its end."""
-        size, earlier = self.config.memory_size, len(reading.memory[0])
-        end = earlier + len(reading.chunk[0])
+        size, earlier = self.config.memory_size, len(past.memory[0])
+        end = earlier + len(past.chunk[0])
         start = max(0, end - size)
         remembered = []
-        for memory, chunk in zip(reading.memory, reading.chunk, strict=True):
+        for memory, chunk in zip(past.memory, past.chunk, strict=True):
             if self.config.memory_rule == "published" and start >= size:
                 # As it was written: what is taken off stays off for the other layers.
                 start, end = start - size, end - size

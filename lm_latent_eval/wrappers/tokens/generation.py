@@ -27,11 +27,11 @@ def generate(
         What is written before the first stop string.
     """
     tokenizer: Any = network.tokenizer
-    reading = TrieLayer(network, [given])
+    layer = TrieLayer(network, [given])
     written: list[int] = []
     text = ""
     while len(written) < options.max_tokens:
-        token = _next(reading.logits[0], options.temperature, key, len(written))
+        token = _next(layer.logits[0], options.temperature, key, len(written))
         if token == tokenizer.eos_token_id:
             break
         written.append(token)
@@ -40,7 +40,7 @@ def generate(
         if cuts:
             return text[: min(cuts)]
         if len(written) < options.max_tokens:
-            reading.go_on([0], [token])
+            layer.go_on([0], [token])
     return text
 
 

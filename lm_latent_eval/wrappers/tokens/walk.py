@@ -148,13 +148,13 @@ class SegmentationWalk:
                 yield spot.row, token
 
     def step(
-        self, log_p: Floats, reading: TrieLayer, rows: dict[tuple[int, int], int]
+        self, log_p: Floats, layer: TrieLayer, rows: dict[tuple[int, int], int]
     ) -> None:
         """Go on by a token.
 
         Args:
             log_p: What the network gives to what was asked for, nats.
-            reading: Where the spots are.
+            layer: Where the spots are.
             rows: Row and token -> row of the next layer; grows by what is needed.
         """
         uniform = uniforms(self._key, (0, self._depth), max(1, self.plan.num_draws))
@@ -164,7 +164,7 @@ class SegmentationWalk:
             drawn.setdefault(spot, []).append(draw)
         asked = np.split(log_p, np.cumsum([len(s.edges) for s in self.spots])[:-1])
         for spot, given in zip(self.spots, asked, strict=True):
-            scores = np.append(given, self._overrun(spot, reading))
+            scores = np.append(given, self._overrun(spot, layer))
             possible = np.flatnonzero(scores > -np.inf)
             k = drawn.get(spot)
             if not len(
@@ -200,12 +200,12 @@ class SegmentationWalk:
                 spot.row = rows.setdefault((row, token), len(rows))
                 self.spots.append(spot)
 
-    def _overrun(self, spot: Spot, reading: TrieLayer) -> list[float]:
+    def _overrun(self, spot: Spot, layer: TrieLayer) -> list[float]:
         """Return log p of overrunning the string from a spot, if that is possible."""
         tokens = self.stretch.lattice.edges[spot.node].overrun
         if not len(tokens) or self._depth >= self.stretch.room:
             return []
-        return [reading.log_p_of_any(spot.row, torch.from_numpy(tokens))]
+        return [layer.log_p_of_any(spot.row, torch.from_numpy(tokens))]
 
     def _after(
         self,

@@ -296,27 +296,6 @@ def test_a_state_is_not_changed_by_going_on(model):
         torch.testing.assert_close(x, y, **EXACTLY)
 
 
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_a_beam_goes_on_from_the_first_histories_that_it_has_room_for(model, which):
-    q, batch = model.proposal(which), tiny.batch([[4, 5, 4], [5, 5, 1]])
-    begin = q.encode(batch.piece(0, 2))
-    five = q.beam(begin, 5)
-    state, score = q.advance(begin, five.latents), five.score
-    every = torch.arange(3).expand(2, -1)
-    beams = [
-        q.beam(q.encode(batch.piece(2, 3), histories), 3, of_them)
-        for histories, of_them in (
-            (state, score),
-            (state.resample(every), score[:, :3]),
-        )
-    ]
-    many, three = beams
-    assert torch.equal(many.origin, three.origin)
-    torch.testing.assert_close(many.score, three.score, **EXACTLY)
-    for found, expected in zip(many.latents, three.latents, strict=True):
-        assert torch.equal(found, expected)
-
-
 def test_memory_limits_move_no_number(model, monkeypatch):
     q, batch = model.proposal("peeking"), tiny.batch(RAGGED)
     method = ImportanceSampling(7)
