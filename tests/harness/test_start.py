@@ -14,11 +14,11 @@ host = set(sys.modules)
 from lm_latent_eval.harness.backends import LatentKGLM
 
 model = LatentKGLM()
-new = {name.partition(".")[0] for name in set(sys.modules) - host}
-hosts = {"lm_eval", "transformers"}
-ours = {"lm_latent_eval", "lm_latent_eval_bridge"}
-print(*sorted(new - hosts - ours - {*sys.stdlib_module_names}))
-print(*sorted({"arviz_stats", "scipy.signal", "scipy.stats"} & set(sys.modules)))
+ours = set(sys.modules) - host
+new = {name.partition(".")[0] for name in ours}
+known = {"lm_eval", "transformers", "lm_latent_eval", "lm_latent_eval_bridge"}
+print(*sorted(new - known - {*sys.stdlib_module_names}))
+print(*sorted({"arviz_stats", "scipy.signal", "scipy.stats"} & ours))
 """
 
 

@@ -36,7 +36,8 @@ def adapter(model, directory):
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
             parameter.data.normal_(generator=generator)
-    adapted.save_pretrained(directory)
+    # Without asking the hub for the vocabulary of a network that has no name there.
+    adapted.save_pretrained(directory, save_embedding_layers=False)
     return adapted.double().eval().requires_grad_(False)
 
 
