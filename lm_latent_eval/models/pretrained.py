@@ -32,7 +32,7 @@ _OF_THE_LIBRARY: Rules = {
 """What a file has besides the values of its model."""
 
 _COMMIT = "_commit_hash"
-"""What transformers 5.0 adds to the values of a file, and later ones do not."""
+"""What transformers 5.4 adds to the values of a file, and later ones do not."""
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 """Options of ``from_pretrained`` that say where its files are."""
