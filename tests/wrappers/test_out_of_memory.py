@@ -53,7 +53,7 @@ def unmasking(network, rows):
 
 
 def of_cot(network, rows, **options):
-    more = {"num_samples": 6, "close": "forced", "seed": 1, **options}
+    more = {"num_samples": 24, "close": "forced", "seed": 1, **options}
     scorer = tiny_cot.scorer(network, rows=rows, questions=NUMBER, **more)
     asked = [
         Query(n, f"text/{n // 2}", (" c", " a a")[n % 2], "a b") for n in range(NUMBER)
