@@ -20,7 +20,7 @@ from lm_latent_eval.models.rnng.trees import NOTHING, REDUCE
 
 
 @dataclass(frozen=True)
-class Transitions:
+class MovesAtOnce:
     """Moves that are made at once, words first and then REDUCEs."""
 
     new: slice
@@ -38,7 +38,7 @@ class Transitions:
 class Growth:
     """Stacks that are added to a table, each after those that it is made of."""
 
-    transitions: list[Transitions]
+    transitions: list[MovesAtOnce]
     below: Integers
     """Of every new stack."""
     size: Integers
@@ -183,7 +183,7 @@ def _growth(
     for start, stop in pairwise(borders):
         words = stop - int(reducing[start:stop].sum())
         transitions.append(
-            Transitions(
+            MovesAtOnce(
                 slice(used + start, used + stop),
                 slice(used + words, used + stop),
                 base_there[start:stop],
