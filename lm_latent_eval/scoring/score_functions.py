@@ -163,6 +163,8 @@ def is_latent(path: str | Path) -> bool:
         ) from err
     except RecursionError as err:
         raise ValueError(f"{path} holds no model: it is nested too deeply") from err
+    except TypeError as err:  # of older transformers, where JSON is no object
+        raise ValueError(f"{path} holds no model: it is no configuration") from err
     if "model_type" not in config:
         raise ValueError(f"{path} holds no model: its config.json is missing")
     return name_of(config.get("model_type")) is not None
