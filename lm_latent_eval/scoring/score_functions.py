@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModelForCausalLM,
@@ -54,8 +55,11 @@ def score_function(
         if is_latent(scorer):
             scorer = load(scorer)
         else:
-            tokenizer = tokenizer or AutoTokenizer.from_pretrained(scorer)
-            scorer = AutoModelForCausalLM.from_pretrained(scorer)
+            try:
+                tokenizer = tokenizer or AutoTokenizer.from_pretrained(scorer)
+                scorer = AutoModelForCausalLM.from_pretrained(scorer)
+            except StrictDataclassError as err:
+                raise ValueError(f"{scorer} holds no causal LM ({err})") from err
     if isinstance(scorer, LatentModel):
         latent = scorer
         return lambda texts: latent.log_likelihood(texts, **settings)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -129,7 +130,7 @@ class Network:
         try:
             model = auto_class.from_pretrained(directory, dtype=dtype or "auto")
             tokenizer = AutoTokenizer.from_pretrained(directory)
-        except (OSError, ValueError) as err:
+        except (OSError, ValueError, StrictDataclassError) as err:
             kind = getattr(auto_class, "__name__", str(auto_class))
             raise ValueError(f"{directory}: no network for {kind} ({err})") from err
         return cls.of(moved(model, device), tokenizer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 
 import lm_eval
 import pytest
@@ -170,6 +172,14 @@ def test_a_causal_model_is_refused(tmp_path):
         LatentMDM(pretrained=str(tmp_path), device="cpu")
     with pytest.raises(ValueError, match="no network for AutoModelForMaskedLM"):
         lm_latent_eval.load(tmp_path, model="mdm", device="cpu")
+
+
+def test_a_configuration_of_wrong_types_is_refused(directory, tmp_path):
+    damaged = shutil.copytree(directory, tmp_path / "damaged")
+    config = json.loads((damaged / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps(config | {"hidden_size": "wide"}))
+    with pytest.raises(ValueError, match=r"no network for .*'hidden_size'"):
+        lm_latent_eval.load(damaged, model="mdm", device="cpu")
 
 
 def test_what_is_missing_or_misspelled_is_said(directory, backend, tmp_path):

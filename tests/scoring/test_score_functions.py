@@ -118,6 +118,9 @@ def test_what_is_no_scorer(tmp_path):
         score_function(tmp_path)
     with pytest.raises(ValueError, match="no/such: no such directory"):
         score_function("no/such")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_embd": "wide"}')
+    with pytest.raises(ValueError, match=r"holds no causal LM .*'n_embd'"):
+        score_function(tmp_path)
 
 
 # Copies

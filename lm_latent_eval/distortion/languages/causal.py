@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -106,7 +107,7 @@ class CausalLanguage:
         """
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-        except OSError as err:
+        except (OSError, StrictDataclassError) as err:
             raise ValueError(f"{path} is not a causal language model ({err})") from err
         check_causal(model, str(path))
         tokenizer = load_tokenizer(path)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
@@ -14,6 +15,7 @@ from transformers import (
     ModernBertForMaskedLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    __version__,
 )
 
 from lm_latent_eval.training.options import MDMSize, Options
@@ -49,7 +51,7 @@ def train_mdm(
         options: How to train.
 
     Raises:
-        ValueError: If a list has no text.
+        ValueError: If a list has no text, or transformers is older than 5.17.
     """
     size, options = size or MDMSize(), options or Options()
     tokenizer = train_tokenizer(texts, size.vocab_size)
@@ -166,19 +168,25 @@ def _configuration(
     tokenizer: PreTrainedTokenizerFast, size: MDMSize
 ) -> ModernBertConfig:
     end = tokenizer.eos_token_id
-    config = ModernBertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=size.hidden_size,
-        intermediate_size=2 * size.hidden_size,
-        num_hidden_layers=size.num_layers,
-        num_attention_heads=size.num_heads,
-        max_position_embeddings=size.max_length,
-        layer_types=["full_attention"] * size.num_layers,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=end,
-        eos_token_id=end,
-        cls_token_id=end,
-        sep_token_id=end,
-    )
+    try:
+        config = ModernBertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=size.hidden_size,
+            intermediate_size=2 * size.hidden_size,
+            num_hidden_layers=size.num_layers,
+            num_attention_heads=size.num_heads,
+            max_position_embeddings=size.max_length,
+            layer_types=["full_attention"] * size.num_layers,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=end,
+            eos_token_id=end,
+            cls_token_id=end,
+            sep_token_id=end,
+        )
+    except StrictDataclassError as error:
+        raise ValueError(
+            f"transformers {__version__} refuses a ModernBERT whose layers all read "
+            "the whole text; update it: pip install 'transformers>=5.17'"
+        ) from error
     config.logit_shift = 1
     return config

@@ -115,6 +115,9 @@ def test_bad_input(tmp_path):
             ask()
     with pytest.raises(ValueError, match="nowhere is not a causal language model"):
         load_language(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_embd": "wide"}')
+    with pytest.raises(ValueError, match=r"not a causal language model .*'n_embd'"):
+        load_language(tmp_path)
     model = gpt2()
     model.config.eos_token_id = None
     model.generation_config.eos_token_id = None

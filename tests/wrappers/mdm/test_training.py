@@ -8,17 +8,24 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from packaging.version import Version
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.training.options import MDMSize
-from lm_latent_eval.wrappers.mdm import bound
+from lm_latent_eval.wrappers.mdm import bound, training
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from lm_latent_eval.wrappers.mdm.training import negative_bound, train_tokenizer
 from tests.wrappers.mdm import tiny
 
 LINES = ["the fox saw Ada .", "Ada saw the fox .", "Bo saw a fox", "", "é\tthe  fox"]
 SMALL = ("--vocab-size", "270", "--hidden-size", "16", "--num-layers", "1")
+trains = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.17"),
+    reason="transformers refuses the configuration of the network",
+)
 
 
 def run(folder, *more, epochs=2):
@@ -52,6 +59,7 @@ def test_the_loss_is_the_negative_bound_on_average():
     assert one == other, "development losses of epochs compare"
 
 
+@trains
 def test_a_trained_model_scores_strings(tmp_path, capsys):
     directory = run(tmp_path)
     assert capsys.readouterr().out == f"wrote {directory}\n"
@@ -70,6 +78,7 @@ def test_a_trained_model_scores_strings(tmp_path, capsys):
     assert len(output.read_text().splitlines()) == 1 + len(LINES) * 4
 
 
+@trains
 def test_a_run_goes_on_where_it_stopped(tmp_path, capsys):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     whole.mkdir(), halves.mkdir()
@@ -80,6 +89,17 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, capsys):
     assert "resuming after epoch 1" in capsys.readouterr().err
     weights = [(f / "m" / "model.safetensors").read_bytes() for f in (whole, halves)]
     assert weights[0] == weights[1]
+
+
+def test_a_transformers_that_refuses_the_network_is_named(
+    tmp_path, monkeypatch, capsys
+):
+    def refuses(**_):
+        raise StrictDataclassError
+
+    monkeypatch.setattr(training, "ModernBertConfig", refuses)
+    run(tmp_path)
+    assert "transformers>=5.17" in capsys.readouterr().err
 
 
 def test_its_tokens_spell_every_string():
