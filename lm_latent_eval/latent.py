@@ -39,7 +39,8 @@ FoundLatentsT = TypeVar("FoundLatentsT", bound=Latents, covariant=True)
 Uniforms = Callable[[int], Tensor]
 """Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1).
 
-The last of the four is left to inference, for resampling."""
+They are made on the host, float64; ``sent_uniforms`` of ``devices`` copies them. The
+last of the four is left to inference, for resampling."""
 
 
 class Mass(StrEnum):
@@ -66,8 +67,9 @@ class Draws(Generic[LatentsT]):
 
     latents: LatentsT
     """The model's own: a tensor or named tuple of tensors of integers with leading axes
-    (B, K). Two latents of a text are equal if and only if their numbers are, those past
-    its end included: so what was drawn is known among what was found."""
+    (B, K), on the host if they were decided there. Two latents of a text are equal if
+    and only if their numbers are, those past its end included: so what was drawn is
+    known among what was found."""
     log_q: Tensor
     """log q(z_k | x) in nats, shape (B, K), float64."""
 
@@ -138,7 +140,11 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
 
 
 class State(Protocol):
-    """Where B texts with K latent histories each have got to."""
+    """Where B texts with K latent histories each have got to.
+
+    It is asked in numbers that lie on the host, where it may keep what was decided
+    there: so a device is not waited for.
+    """
 
     def select(self, index: Tensor) -> Self:
         """Pick texts, in any order and number: ``index`` (B',) -> B' texts."""

@@ -168,7 +168,7 @@ def _loss_of(case: Case) -> Run:
     @torch.no_grad()
     def annotated() -> Any:
         batch = case.batch([text, text])
-        streams = Streams(keys(2), 1, device=SIMULATED)
+        streams = Streams(keys(2), 1)
         return batch, proposal.sample(proposal.encode(batch), streams, 1).latents
 
     with simulated_device():

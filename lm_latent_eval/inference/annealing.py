@@ -30,7 +30,7 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.few import MarkovChainEstimator
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
@@ -93,7 +93,7 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
             ValueError: If the model's latents allow no local move.
         """
         p, q = model.encode(batch), proposal.encode(batch)
-        streams = Streams(keys, self.chains, device=batch.inputs.device)
+        streams = Streams(keys, self.chains)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         draws = proposal.sample(q, streams, self.chains)
         log_p = widened(model.log_joint(p, draws.latents))
@@ -129,7 +129,7 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
             ValueError: If the model's latents allow no local move.
         """
         p, q = model.encode(batch), proposal.encode(batch)
-        streams = Streams(keys, self.chains, device=batch.inputs.device)
+        streams = Streams(keys, self.chains)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = widened(model.log_joint(p, latents))
         at = Scored(latents, log_p, proposal.log_prob(q, latents))
@@ -247,10 +247,12 @@ class Metropolis(Generic[P, Q]):
         tried = Scored(latents, log_p, self.proposal.log_prob(self.q, latents))
         log_f = (1 - b) * at.log_q + b * at.log_p
         new_f = (1 - b) * tried.log_q + b * tried.log_p
-        u = uniforms(0)[..., ACCEPTANCE_LANE]
+        u = sent_uniforms(uniforms(0)[..., ACCEPTANCE_LANE], log_f.device)
         accepted = u.log() < new_f - log_f + log_ratio
+        one = latents if isinstance(latents, Tensor) else latents[0]
+        where = sent(accepted, one.device)
         return Scored(
-            _chosen(accepted, tried.latents, at.latents),
+            _chosen(where, tried.latents, at.latents),
             torch.where(accepted, tried.log_p, at.log_p),
             torch.where(accepted, tried.log_q, at.log_q),
         )

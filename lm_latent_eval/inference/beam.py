@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
@@ -66,7 +66,7 @@ class BeamMarginalization:
         beam = proposal.beam(q, self.num_samples)
         log_p = widened(model.log_joint(p, beam.latents))
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
-        path = fingerprint(beam.latents)
+        path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
         return Particles(None, None, log_p, beam.score, path), beam.latents
 
     def extend(
@@ -85,8 +85,8 @@ class BeamMarginalization:
             q = proposal.encode(piece, q_state)
             beam = proposal.beam(q, self.num_samples, particles.log_q)
             if p_state is not None and q_state is not None:
-                p_state = p_state.resample(beam.origin)
-                q_state = q_state.resample(beam.origin)
+                (origin,) = fetched(beam.origin)
+                p_state, q_state = p_state.resample(origin), q_state.resample(origin)
                 q = encode_again(proposal, q, piece, q_state)
             p = particles.encoded(model, piece, p_state)
             log_p = widened(model.log_joint(p, beam.latents))

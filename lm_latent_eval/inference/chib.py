@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.few import MarkovChainEstimator
 from lm_latent_eval.inference.left_to_right import redrawable
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
@@ -63,7 +63,7 @@ class ChibStyle(MarkovChainEstimator):
         redraws = redrawable(model, self.name)
         encoded = model.encode(batch)
         num_tokens = batch.targets.shape[1]
-        streams = Streams(keys, self.chains, device=batch.inputs.device)
+        streams = Streams(keys, self.chains)
         numbers = SweepNumbers(streams)
         found = self._search(redraws, encoded, numbers, num_tokens)
         choices = torch.stack([found.choices(t) for t in range(num_tokens)], -1)
@@ -118,6 +118,5 @@ class ChibStyle(MarkovChainEstimator):
                 parts[sign * s] = log_transition(here, choices, num_tokens)
         places = range(1 - self.length, self.length)
         every = torch.stack([parts[s] for s in places], -1)
-        window = torch.arange(self.length, device=every.device)
-        index = (self.length - 1 - place)[..., None] + window
-        return every.gather(-1, index)
+        index = (self.length - 1 - place)[..., None] + torch.arange(self.length)
+        return every.gather(-1, sent(index, every.device))

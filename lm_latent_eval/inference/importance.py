@@ -73,7 +73,7 @@ class ImportanceSampling:
         at_once = self._at_once(batch_size, num_tokens)
         for k in range(0, self.num_samples, at_once):
             number = min(at_once, self.num_samples - k)
-            streams = Streams(keys, number, k, device=batch.inputs.device)
+            streams = Streams(keys, number, k)
             if encoded is None:
                 drawn = self._extend(model, proposal, batch, streams, begin)
                 weights, latents = drawn.log_w, drawn.path
@@ -81,7 +81,7 @@ class ImportanceSampling:
                 p, q = encoded
                 draws = proposal.sample(q, streams, number)
                 weights = widened(model.log_joint(p, draws.latents)) - draws.log_q
-                latents = fingerprint(draws.latents)
+                latents = fingerprint(draws.latents, begin.path)
             log_w[:, k : k + number], path[:, k : k + number] = weights, latents
         return log_w, path
 
@@ -114,9 +114,7 @@ class ImportanceSampling:
             The particles after the last token; their weights estimate the probability
             of the text so far as a prefix.
         """
-        streams = Streams(
-            keys, self.num_samples, starts=starts, device=batch.inputs.device
-        )
+        streams = Streams(keys, self.num_samples, starts=starts)
         return self._extend(model, proposal, batch, streams, as_particles(after))
 
     @staticmethod

@@ -65,7 +65,7 @@ class LeftToRightEstimator(WholeTextEstimator):
         """
         redraws = redrawable(model, self.name)
         latents = redraws.conditionals(model.encode(batch), self.num_samples)
-        streams = Streams(keys, self.num_samples, device=batch.inputs.device)
+        streams = Streams(keys, self.num_samples)
         numbers = SweepNumbers(streams)
         parts = []
         for t in range(batch.targets.shape[1]):

@@ -54,13 +54,14 @@ class Particles:
         return cls(None, None, zeros, zeros, zeros.long())
 
     def select(self, index: Tensor) -> Particles:
-        """Pick texts."""
+        """Pick texts, by their numbers on the host."""
+        there = sent(index, self.log_w.device)
         return Particles(
             self.model_state and self.model_state.select(index),
             self.proposal_state and self.proposal_state.select(index),
-            self.log_w[index],
-            self.log_q[index],
-            self.path[index],
+            self.log_w[there],
+            self.log_q[there],
+            self.path[there],
         )
 
     def ahead(self, model: Predicts[P], inputs: Tensor) -> Particles:
@@ -136,7 +137,7 @@ def pieces(batch: TokenBatch) -> Iterator[tuple[int, TokenBatch]]:
         yield start, batch.piece(start, start + PIECE)
 
 
-def fingerprint(latents: Latents, before: Tensor | int = 0) -> Tensor:
+def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
     """Return numbers by which latents of one text are told apart.
 
     Equal latents have equal ones; unequal ones differ, but for an accident of
@@ -145,17 +146,18 @@ def fingerprint(latents: Latents, before: Tensor | int = 0) -> Tensor:
 
     Args:
         latents: Of a text or its next piece: a tensor or a tuple of tensors of
-            integers, (B, K, ...).
-        before: The fingerprints of the text so far, (B, K).
+            integers, (B, K, ...), on the host or where ``before`` is.
+        before: The fingerprints of the text so far, 0 at the beginning, (B, K or 1).
 
     Returns:
-        Shape (B, K), int64.
+        Shape (B, K), int64, where ``before`` is, or without it the latents.
     """
     parts = (latents,) if isinstance(latents, Tensor) else latents
     codes = torch.cat([part.flatten(2) for part in map(_with_places, parts)], -1)
     random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
     odd = sent(torch.from_numpy(random.view(np.int64)), codes.device)
-    return before * odd[0] + (codes * odd[1:]).sum(-1)
+    code = (codes * odd[1:]).sum(-1)
+    return code if before is None else before * odd[0] + sent(code, before.device)
 
 
 def _with_places(part: Tensor) -> Tensor:

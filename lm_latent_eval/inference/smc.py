@@ -30,6 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent_uniforms
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
 from lm_latent_eval.inference.importance import drawn_on
 from lm_latent_eval.inference.interface import Weighted
@@ -124,9 +125,7 @@ class ParticleFilter:
         whole = ahead and ahead.encode(piece, particles.proposal_state)
         for t in range(piece.targets.shape[1]):
             token, here = piece.piece(t, t + 1), [start + t for start in starts]
-            streams = Streams(
-                keys, self.num_samples, starts=here, device=piece.inputs.device
-            )
+            streams = Streams(keys, self.num_samples, starts=here)
             p = particles.encoded(model, token, particles.model_state)
             if ahead is None:
                 q = proposal.encode(token, particles.proposal_state)
@@ -137,6 +136,7 @@ class ParticleFilter:
             if ahead is not None:
                 log_psi = ahead.log_ahead(whole, t + 1, particles.proposal_state)
             uniform = streams(0)[..., RESAMPLING_LANE]
+            uniform = sent_uniforms(uniform, log_psi.device)
             particles = self._resample(particles, log_psi, uniform, token.length > 0)
         return particles
 
@@ -158,7 +158,8 @@ class ParticleFilter:
         """Draw anew where a filter's effective sample size is below half of M.
 
         Systematic resampling: one random number a filter, so a particle of (twisted)
-        weight v = w psi is drawn M v times, rounded up or down.
+        weight v = w psi is drawn M v times, rounded up or down. The device decides, and
+        is waited for once: states are asked on the host.
         """
         shape = (self.filters, self.num_samples // self.filters)
         log_v = (particles.log_w + log_psi).unflatten(-1, shape)
@@ -172,10 +173,14 @@ class ParticleFilter:
         drawn = torch.searchsorted(weight.cumsum(-1), points).clamp_max(shape[1] - 1)
         index = torch.where(uneven, every[:, :1] + drawn, every).flatten(1)
         even = (log_mean - log_psi.gather(1, index).unflatten(-1, shape)).flatten(1)
+        log_w = torch.where(uneven.expand_as(log_v).flatten(1), even, particles.log_w)
+        (chosen,) = fetched(index)
+        if bool((chosen == torch.arange(self.num_samples)).all()):  # all stay
+            return replace(particles, log_w=log_w)
         return Particles(
-            particles.model_state and particles.model_state.resample(index),
-            particles.proposal_state and particles.proposal_state.resample(index),
-            torch.where(uneven.expand_as(log_v).flatten(1), even, particles.log_w),
+            particles.model_state and particles.model_state.resample(chosen),
+            particles.proposal_state and particles.proposal_state.resample(chosen),
+            log_w,
             particles.log_q.gather(1, index),
             particles.path.gather(1, index),
         )

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent_uniforms
 from lm_latent_eval.uniforms import LANES, stream_key, uniforms
 
 __all__ = ["LANES", "Streams", "stream_key"]
@@ -25,15 +24,14 @@ __all__ = ["LANES", "Streams", "stream_key"]
 class Streams:
     """The random numbers of B texts for samples ``first`` .. ``first + K - 1``.
 
-    Calling ``streams(step)`` returns (B, K, 4) float64 numbers in (0, 1) for the
-    decision ``step`` places after each text's ``starts``.
+    Calling ``streams(step)`` returns (B, K, 4) float64 numbers in (0, 1), on the host,
+    for the decision ``step`` places after each text's ``starts``.
     """
 
     keys: Sequence[int]
     num_samples: int
     first: int = 0
     starts: Sequence[int] | None = None
-    device: torch.device | str = "cpu"
 
     def __call__(self, step: int) -> Tensor:
         """Return uniforms of one step, shape (B, K, 4)."""
@@ -42,4 +40,4 @@ class Streams:
             uniforms(key, (self.first, start + step), self.num_samples)
             for key, start in zip(self.keys, starts, strict=True)
         ]
-        return sent_uniforms(torch.from_numpy(np.stack(drawn)), self.device)
+        return torch.from_numpy(np.stack(drawn))

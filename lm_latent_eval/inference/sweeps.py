@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import wide_zeros
+from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.latent import Conditionals, Latents
 
@@ -37,9 +37,13 @@ class SweepNumbers:
 
 
 def invert_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
-    """Draw from unnormalised log-probabilities, (B, K, N) and (B, K) -> (B, K)."""
+    """Draw from unnormalised log-probabilities, (B, K, N) and (B, K) -> (B, K).
+
+    The uniform numbers are on the host.
+    """
     cdf = log_p.softmax(-1).cumsum(-1)
-    drawn = torch.searchsorted(cdf, uniform[..., None].contiguous())[..., 0]
+    uniform = sent_uniforms(uniform[..., None].contiguous(), cdf.device)
+    drawn = torch.searchsorted(cdf, uniform)[..., 0]
     return drawn.clamp_max(log_p.shape[-1] - 1)
 
 

@@ -22,7 +22,8 @@ class Carry:
 
     def select(self, index: Tensor) -> Carry:
         """Pick texts."""
-        return Carry(tuple(tuple(s[index] for s in layer) for layer in self.layers))
+        there = sent(index, self.layers[0][0].device)
+        return Carry(tuple(tuple(s[there] for s in layer) for layer in self.layers))
 
     def resample(self, index: Tensor) -> Carry:
         """Return itself: all latents of a text share its recurrent state."""

@@ -41,12 +41,11 @@ class Read:
     """Which of the B each is."""
     particles: Weighted
     likely: Tensor
-    """The most probable word after each, (B,)."""
+    """The most probable word after each, on the host, (B,)."""
 
     def of(self, texts: Sequence[Text]) -> tuple[Weighted, Tensor]:
         """Return particles and most probable word of each text's context."""
-        places = [self.place[text.given] for text in texts]
-        index = torch.tensor(places, device=self.likely.device)
+        index = torch.tensor([self.place[text.given] for text in texts])
         return self.particles.select(index), self.likely[index]
 
 
@@ -127,16 +126,17 @@ class Continuations:
         Only those are read on that have been greedy so far: most end at once.
         """
         keys, starts = self.setting.keys(texts), [len(text.context) for text in texts]
-        greedy = torch.ones_like(batch.length, dtype=torch.bool)
-        (rows,) = (batch.length > 0).nonzero(as_tuple=True)
+        targets, length = batch.on_host
+        greedy = torch.ones_like(length, dtype=torch.bool)
+        (rows,) = (length > 0).nonzero(as_tuple=True)
         particles, likely = particles.select(rows), likely[rows]
-        for t in range(int(batch.length.max())):
-            target = batch.targets[rows, t]
+        for t in range(int(length.max())):
+            target = targets[rows, t]
             # The unknown word is many words: its probability is no argument for one.
             greedy[rows] = target == likely
             if self.setting.reader.unknown is not None:
                 greedy[rows] &= target != self.setting.reader.unknown
-            (on,) = (greedy[rows] & (batch.length[rows] > t + 1)).nonzero(as_tuple=True)
+            (on,) = (greedy[rows] & (length[rows] > t + 1)).nonzero(as_tuple=True)
             if not len(on):
                 break
             rows = rows[on]
@@ -148,13 +148,16 @@ class Continuations:
                 [starts[b] + t for b in rows.tolist()],
                 particles.select(on),
             )
-            likely = self._most_probable(batch.targets[rows, t], particles)
+            likely = self._most_probable(targets[rows, t], particles)
         return greedy
 
     def _most_probable(
         self, last: Tensor | Sequence[int], particles: Weighted
     ) -> Tensor:
-        """Return the most probable word after each text, whose last word is given."""
+        """Return the most probable word after each text, whose last word is given.
+
+        Both are on the host.
+        """
         inputs = torch.as_tensor(last, device=self.setting.model.device)
         model = self.setting.model
-        return particles.ahead(model, inputs).next_token(model).argmax(-1)
+        return particles.ahead(model, inputs).next_token(model).argmax(-1).cpu()

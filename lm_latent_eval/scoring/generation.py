@@ -59,7 +59,7 @@ def _written(
         )
         particles = particles.ahead(model, last)
         log_p = particles.next_token(model)
-        chance = Streams(setting.keys(now, "utter"), 1, device=model.device)(read)
+        chance = Streams(setting.keys(now, "utter"), 1)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):
                 utterance.extend(row, float(u[0, 0]))
@@ -85,7 +85,7 @@ def _written(
             particles,
         )
         rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
-        particles = particles.select(torch.tensor(rows, device=model.device))
+        particles = particles.select(torch.tensor(rows))
         writing = [writing[row] for row in rows]
         read += 1
     return found

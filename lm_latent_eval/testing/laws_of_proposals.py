@@ -99,7 +99,7 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     texts = _of_several_lengths(case, (whole or [name])[0])
     batch, ids = case.batch(texts), keys(len(texts))
     p, q = case.model.encode(batch), proposal.encode(batch)
-    draws = proposal.sample(q, Streams(ids, 50, device=case.device), 50)
+    draws = proposal.sample(q, Streams(ids, 50), 50)
     drawn = particles.fingerprint(draws.latents)
     log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
     every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))

@@ -92,13 +92,15 @@ class TokenBatch:
         )
 
     def select(self, index: Tensor) -> TokenBatch:
-        """Pick texts."""
+        """Pick texts, by their numbers on the host."""
+        there = sent(index, self.length.device)
         return TokenBatch(
-            self.inputs[index],
-            self.targets[index],
-            self.length[index],
-            self.unknown_log_prob[index],
+            self.inputs[there],
+            self.targets[there],
+            self.length[there],
+            self.unknown_log_prob[there],
             self.spelled,
+            self.collated and (self.collated[0][index], self.collated[1][index]),
         )
 
     @cached_property

@@ -199,7 +199,7 @@ class ReadBatch:
             stream_key(budget.seed, f"fitting/{purpose}/{n}")
             for n in range(len(self.batch.length))
         ]
-        streams = Streams(keys, budget.num_samples, device=self.batch.inputs.device)
+        streams = Streams(keys, budget.num_samples)
         mine = [self.proposal(each) for each in strengths]
         sources = [(proposal, proposal.weighed(self.q)) for proposal in mine]
         if self.other is not None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.devices import sent, sent_uniforms, wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
@@ -55,11 +55,11 @@ class State:
 
     def select(self, index: Tensor) -> State:
         """Pick texts."""
-        return State(self.last[index])
+        return State(self.last[sent(index, self.last.device)])
 
     def resample(self, index: Tensor) -> State:
         """Pick walks of each text."""
-        return State(self.last.gather(1, index))
+        return State(self.last.gather(1, sent(index, self.last.device)))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,8 @@ class Proposal:
         log_q, walk = wide_zeros(previous.shape, previous.device), []
         for t in range(encoded.log_x.shape[1]):
             log_step = self._log_step(encoded, previous, t)
-            below = log_step.exp().cumsum(-1)[..., :-1] < uniforms(t)[..., :1]
+            u = sent_uniforms(uniforms(t)[..., :1], log_step.device)
+            below = log_step.exp().cumsum(-1)[..., :-1] < u
             previous = below.sum(-1)
             log_q = log_q + log_step.gather(-1, previous[..., None])[..., 0]
             walk.append(previous)

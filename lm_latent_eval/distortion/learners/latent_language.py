@@ -23,7 +23,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
@@ -138,7 +138,7 @@ class LatentLanguage:
         except ValueError as err:
             raise ValueError(f"{checkpoint.directory}: {err}") from err
         # What the model calls each token.
-        self._ids = torch.tensor([START, END, *uttered], device=self._model.device)
+        self._ids = torch.tensor([START, END, *uttered])
 
     @classmethod
     def load(
@@ -222,15 +222,15 @@ class LatentLanguage:
         """Draw the sequences of some keys, each with a latent history of its own."""
         device, latent = self._model.device, ImportanceSampling(1)
         drawn: list[list[int]] = [[] for _ in keys]
-        going = torch.arange(len(keys), device=device)
+        going = torch.arange(len(keys))
         last = torch.full_like(going, START)
         particles = Particles.begin(len(keys), device)
         for t in range(max_length):
             here = [keys[place] for place in going.tolist()]
             starts = [t] * len(here)
-            chance = Streams(here, 1, starts=starts, device=device)(0)
-            particles = particles.ahead(self._model, last)
-            ids = self._next_ids(particles, chance[:, 0, _WORD_LANE].contiguous())
+            chance = Streams(here, 1, starts=starts)(0)
+            particles = particles.ahead(self._model, sent(last, device))
+            ids = self._next_ids(particles, chance[:, 0, _WORD_LANE])
             for place, token in zip(going.tolist(), ids.tolist(), strict=True):
                 drawn[place].append(token)
             (on,) = (ids != END_ID).nonzero(as_tuple=True)
@@ -247,12 +247,17 @@ class LatentLanguage:
         return drawn
 
     def _next_ids(self, particles: Particles, chance: Tensor) -> Tensor:
-        """Draw the next token of each sequence by its number below one, (n,)."""
-        log_p = particles.next_token(self._model)[:, self._ids]
+        """Draw the next token of each sequence by its number below one, (n,).
+
+        They are returned on the host.
+        """
+        log_p = particles.next_token(self._model)
+        log_p = log_p[:, sent(self._ids, log_p.device)]
         mass = widened(log_p).exp().cumsum(-1)
         # The first whose distribution function exceeds the number: none of p = 0.
-        found = torch.searchsorted(mass / mass[:, -1:], chance[:, None], right=True)
-        return found[:, 0]
+        chance = sent_uniforms(chance[:, None].contiguous(), mass.device)
+        found = torch.searchsorted(mass / mass[:, -1:], chance, right=True)
+        return found[:, 0].cpu()
 
     def _log_p(self, ids: Tensor) -> Tensor:
         """Score sequences of one length, (n, length) -> (n,)."""
@@ -263,7 +268,7 @@ class LatentLanguage:
             together = _LATENTS_AT_ONCE // self._latents.number(num_words)
             at_once = min(self._batch_size, max(1, together))
             for where in places.split(at_once) if len(places) else ():
-                words = self._ids[ids[where].to(self._ids.device)]
+                words = sent(self._ids[ids[where]], self._model.device)
                 found[where] = self._latents.log_marginal(self._model, words).cpu()
         return found
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
-from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
+from lm_latent_eval.models.entitynlm.memory import EntityState, Memory, marked
 from lm_latent_eval.models.entitynlm.versions import Versions
 from lm_latent_eval.models.recurrent import Carry
 
@@ -34,7 +34,8 @@ class Factors(NamedTuple):
 class Following:
     """B * K given chains, as R rows of T tokens.
 
-    What is moved when is told on the host, before anything is scored.
+    What is moved when is told on the host, before anything is scored: chains that a
+    device has are waited for once.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class Following:
             steps: Of the text.
             state: Where the chains before the text stand, K of them or 1.
             chains: K chains a text.
-            length: Tokens of each text, (B,).
+            length: Tokens of each text, on the host, (B,).
         """
         self.shape = chains.entity.shape
         self.steps, self.state, self.length = steps, state, length
         batch, samples, num_tokens = self.shape
-        known = (state.entity, state.remaining, state.memory.count, length)
-        entity, remaining, *before, self.end = fetched(*chains, *known)
-        inside = torch.arange(num_tokens) < self.end[:, None]
+        entity, remaining = fetched(*chains)
+        before = state.entity, state.remaining, state.count
+        inside = torch.arange(num_tokens) < length[:, None]
         inside = inside[:, None].expand(self.shape).flatten(0, 1)
         self.entity, self.remaining = entity.flatten(0, 1), remaining.flatten(0, 1)
         self.started = [x.expand(batch, samples).reshape(-1, 1) for x in before]
@@ -71,7 +72,7 @@ class Following:
         self.free = (self.left == 0) & inside
 
     def _sent(self, index: Tensor) -> Tensor:
-        return sent(index, self.length.device)
+        return sent(index, self.steps.query.device)
 
     # -- every version of every slot ------------------------------------------------
 
@@ -107,24 +108,33 @@ class Following:
         order, counts = rank.argsort(stable=True), rank.bincount().tolist()
         within = torch.cat([torch.arange(count) for count in counts] or [rank])
         source = torch.where(rank == 0, origin, within[order.argsort()].roll(1))
+        source = source[order]
         vectors, log_kept = [begin], [begin.new_zeros(len(begin))]
         log_added = [begin.new_zeros(0)]
         for at, one in zip(
             self._sent(place[order]).split(counts),
-            self._sent(source[order]).split(counts),
+            self._sent(source).split(counts),
             strict=True,
         ):
             vector, kept, added = self.steps.moved(at, vectors[-1][one])
             vectors.append(vector)
             log_kept.append(log_kept[-1][one] + _log(kept[:, 0]))
             log_added.append(_log(added[:, 0]))
-        back = self._sent(order.argsort())
+        begun = self.state.marks.expand(*lead, -1)
+        marks = [torch.cat([begun[..., 0].flatten(), begun[..., 1:].flatten()])]
+        time = (self.state.position[row // lead[1]] + t)[order]
+        for then, from_ in zip(time.split(counts), source.split(counts), strict=True):
+            marks.append(marked(marks[-1][from_], then))
+        back = order.argsort()
+        mark = torch.cat([marks[0], torch.cat([time[:0], *marks[1:]])[back]])
+        back = self._sent(back)
         last = self.state.memory.last.expand(*lead, -1).flatten()
         moved_at = self.steps.time[self._sent(place)] - self.steps.lag
         return Versions(
             begin,
             torch.cat([begin[:0], *vectors[1:]])[back],
             torch.cat([last.new_zeros(len(self.entity)), last, moved_at]),
+            mark,
             origin,
             rank,
             place,
@@ -262,26 +272,25 @@ class Following:
             carry: Where the recurrent layers stand.
         """
         lead = self.shape[:2]
-        end = self.end.repeat_interleave(lead[1])[:, None]
+        end = self.length.repeat_interleave(lead[1])[:, None]
         row = torch.arange(len(end))[:, None]
-        index = self._sent(self._find(row, torch.arange(self.num_slots), end - 1))
 
         def at_end(before: Tensor, values: Tensor) -> Tensor:
-            last = torch.cat([before, values], 1).gather(1, end)
-            return self._sent(last.view(lead))
+            return torch.cat([before, values], 1).gather(1, end).view(lead)
 
-        vectors, (who, left, count) = self.versions.vectors, self.started
+        slots = self._find(row, torch.arange(self.num_slots), end - 1).view(*lead, -1)
+        context = at_end(row, self._which)
+        versions, (who, left, count) = self.versions, self.started
+        there = self._sent(slots)
         return EntityState(
             carry,
+            Memory(versions.vectors[there], versions.time[there]),
+            versions.vectors[self._sent(context)],
             self.state.position + self.length,
-            Memory(
-                vectors[index].view(*lead, self.num_slots, -1),
-                self.versions.time[index].view(*lead, -1),
-                at_end(count, self.count),
-            ),
             at_end(who, self.entity),
             at_end(left, self.remaining),
-            vectors[at_end(row, self._which)],
+            at_end(count, self.count),
+            versions.mark[torch.cat([context[..., None], slots], -1)],
         )
 
 

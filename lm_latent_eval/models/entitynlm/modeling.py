@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import wide_zeros
+from lm_latent_eval.devices import fetched, sent, wide_zeros
 from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
 from lm_latent_eval.models.entitynlm.chain import Chains, Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
@@ -68,7 +68,7 @@ class Encoded:
 
     def follow(self, chains: Chains) -> Following:
         """Return the given chains over the pieces."""
-        return Following(self.steps, self.state, chains, self.batch.length)
+        return Following(self.steps, self.state, chains, self.batch.on_host[1])
 
     def after(self, chains: Chains) -> EntityState:
         """Return the state after the pieces under the given chains."""
@@ -347,7 +347,9 @@ class EntityNLMProposal:
     ) -> tuple[Chains, Tensor]:
         """Take one decision of each chain anew."""
         longest = self.model.config.max_mention_length
-        return moved(chains, encoded.batch.length, longest, uniforms)
+        _, length = encoded.batch.on_host
+        chains, log_ratio = moved(Chains(*fetched(*chains)), length, longest, uniforms)
+        return chains, sent(log_ratio, encoded.hidden.device)
 
     def beam(
         self, encoded: Encoded, width: int, score: Tensor | None = None
@@ -358,8 +360,7 @@ class EntityNLMProposal:
         strengths and its temperature.
         """
         if score is None:
-            entity = encoded.state.entity
-            score = wide_zeros(entity.shape, entity.device)
+            score = wide_zeros(encoded.state.entity.shape, encoded.hidden.device)
         steps, length = encoded.search or encoded.steps, encoded.batch.length
         return Beam(*beam_chains(steps, encoded.state, score, length, width))
 

@@ -25,6 +25,8 @@ def moved(
 ) -> tuple[Chains, Tensor]:
     """Take one decision of each chain anew.
 
+    All is on the host.
+
     Args:
         chains: K a text, (B, K, T).
         length: Tokens of each text, (B,).

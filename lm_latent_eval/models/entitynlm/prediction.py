@@ -35,11 +35,11 @@ def weighted_contexts(
     batch, histories = log_w.shape
     place = torch.arange(batch, device=log_w.device) * steps.num_tokens
     walk = Unfolding.after(state, histories)
-    mentioned, most = mentions(walk.entity)
+    mentioned, most = mentions(state.entity.expand(batch, histories).flatten())
     walk = walk.roomy(most)
     walk.settle(steps, sent(mentioned, place.device), place)
     memory = walk.memory
-    log_slot = steps.log_slot(place, memory.slots, memory.last, memory.count)
+    log_slot = steps.log_slot(place, memory.slots, memory.last, walk.count)
     log_mention = steps.log_mention(place, batch * histories)
     log_prob = torch.cat([log_mention[:, :1], log_mention[:, 1:] + log_slot], 1)
     inside = (walk.remaining > 0)[:, None]

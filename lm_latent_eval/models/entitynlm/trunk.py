@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.entitynlm.chain import Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.words import Tangents
@@ -57,13 +58,13 @@ class Trunk(nn.Module):
         Args:
             hidden: What each decision is taken from, (B, T, D).
             update: What the entity of the token before it moves towards, (B, T, D).
-            begin: When each text's first decision falls, (B,).
+            begin: When each text's first decision falls, on the host, (B,).
             lag: How much earlier than the decision ``update`` was read.
             tilt: What p says of each token under a context.
         """
         dim, num_tokens = hidden.shape[-1], hidden.shape[1]
         text_weight, slot_weight = self.length.weight.split(dim, -1)
-        time = begin[:, None] + torch.arange(num_tokens, device=begin.device)
+        time = begin[:, None] + torch.arange(num_tokens)
         hidden, update = hidden.flatten(0, 1), update.flatten(0, 1)
         return Steps(
             mention=self.mention(hidden).log_softmax(-1),
@@ -73,7 +74,7 @@ class Trunk(nn.Module):
             distance=self.distance,
             update=update,
             update_query=update @ self.gate.weight,
-            time=time.flatten(),
+            time=sent(time.flatten(), hidden.device),
             lag=lag,
             num_tokens=num_tokens,
             tilt=tilt,

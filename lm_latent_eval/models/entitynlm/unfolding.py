@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
@@ -20,6 +20,8 @@ class Unfolding:
     """Where R chains stand while they unfold, flat; ``memory`` is their own."""
 
     memory: Memory
+    count: Tensor
+    """Entities mentioned so far, (R,)."""
     entity: Tensor
     """Of the last token, (R,)."""
     remaining: Tensor
@@ -31,17 +33,18 @@ class Unfolding:
     def after(cls, state: EntityState, num_chains: int) -> Unfolding:
         """Continue K chains a text, or one chain K times."""
         lead = (len(state.entity), num_chains)
-        return cls(
-            state.memory.flat(num_chains),
-            state.entity.expand(lead).flatten().clone(),
-            state.remaining.expand(lead).flatten().clone(),
-            state.context.expand(*lead, -1).flatten(0, 1).clone(),
+        count, entity, remaining = (
+            sent(column.expand(lead).flatten().clone(), state.context.device)
+            for column in (state.count, state.entity, state.remaining)
         )
+        context = state.context.expand(*lead, -1).flatten(0, 1).clone()
+        return cls(state.memory.flat(num_chains), count, entity, remaining, context)
 
     def __getitem__(self, index: Tensor) -> Unfolding:
         """Pick rows."""
         return Unfolding(
             self.memory[index],
+            self.count[index],
             self.entity[index],
             self.remaining[index],
             self.context[index],
@@ -61,6 +64,7 @@ class Unfolding:
         entity = self.entity[row]
         slot, _, _ = steps.moved(place, self.memory.slots[row, entity])
         self.memory.write(row, entity, slot, steps.time[place] - steps.lag)
+        self.count[row] = torch.maximum(self.count[row], entity)
         inside = (self.remaining[row] > 0)[:, None]
         self.context[row] = torch.where(inside, slot, self.context[row])
 
@@ -80,7 +84,8 @@ def sample_chains(
 
     Every decision is drawn: whether there is a mention by the first random number of
     its token, of whom by the second, how long by the third. A device is waited for once
-    a token: then it is known which chains mention somebody.
+    a token: then it is known which chains begin a mention. Of the last token all draw
+    one, wanted or not, and then the chains are waited for.
     """
     batch, device = len(length), length.device
     walk = Unfolding.after(state, num_samples)
@@ -88,10 +93,10 @@ def sample_chains(
     end = length.repeat_interleave(num_samples)
     found = length.new_zeros(2, len(end), steps.num_tokens)
     log_q = wide_zeros((len(end),), device)
-    mentioned, most = mentions(walk.entity)
+    mentioned, most = mentions(state.entity.expand(batch, num_samples).flatten())
     walk = walk.roomy(most)
     for t in range(steps.num_tokens):
-        place, u = first + t, uniforms(t).flatten(0, 1)
+        place, u = first + t, sent_uniforms(uniforms(t).flatten(0, 1), device)
         walk.settle(steps, sent(mentioned, device), place)
         memory, going_on = walk.memory, end > t
         # Inside a mention there is nothing to decide.
@@ -101,17 +106,19 @@ def sample_chains(
         if steps.tilt is None:
             log_mention, tilted = steps.log_mention(place, len(end)), None
         else:
-            slots = memory.slots, memory.last, memory.count
+            slots = memory.slots, memory.last, walk.count
             log_mention, tilted = steps.tilted(place, walk.context, *slots)
             log_mention = log_mention.log_softmax(-1)
         mention = invert_cdf(log_mention.exp(), u[:, 0])
         free = going_on & ~inside
         log_q += _chosen(log_mention, mention).masked_fill(~free, 0.0)
-        begins = mention * free
-        begun, going, count = fetched(begins, inside.long(), memory.count)
-        mentioned, most = (begun + going).nonzero()[:, 0], int((begun + count).max())
-        row = sent(begun.nonzero()[:, 0], device)
-        place, count = place[row // num_samples], memory.count[row]
+        begins, row = free & (mention > 0), torch.arange(len(end))
+        if t + 1 < steps.num_tokens:
+            begun, going, count = fetched(begins.long(), inside.long(), walk.count)
+            mentioned, row = (x.nonzero()[:, 0] for x in (begun + going, begun))
+            most = int((begun + count).max())
+        row = sent(row, device)
+        begins, place, count = begins[row], place[row // num_samples], walk.count[row]
         if tilted is None:
             log_slot = steps.log_slot(place, memory.slots[row], memory.last[row], count)
         else:
@@ -120,13 +127,15 @@ def sample_chains(
         vector = memory.slots[row, slot]
         log_length = steps.log_length(place, vector)
         remaining = invert_cdf(log_length.exp(), u[row, 2])
-        log_q[row] += _chosen(log_slot, slot) + _chosen(log_length, remaining)
-        walk.entity[row] = torch.where(slot == 0, count + 1, slot)
-        walk.remaining[row] = remaining
-        walk.context[row] = vector
+        log_begun = _chosen(log_slot, slot) + _chosen(log_length, remaining)
+        log_q[row] += log_begun.masked_fill(~begins, 0.0)
+        entity = torch.where(slot == 0, count + 1, slot)
+        walk.entity[row] = torch.where(begins, entity, walk.entity[row])
+        walk.remaining[row] = torch.where(begins, remaining, walk.remaining[row])
+        walk.context[row] = torch.where(begins[:, None], vector, walk.context[row])
         found[0, :, t], found[1, :, t] = walk.entity, walk.remaining
         walk = walk.roomy(most)
-    found = found.view(2, batch, num_samples, -1)
+    (found,) = fetched(found.view(2, batch, num_samples, steps.num_tokens))
     return Chains(found[0], found[1]), log_q.view(batch, num_samples)
 
 
@@ -152,17 +161,16 @@ def beam_chains(
         width: Chains to keep.
 
     Returns:
-        Chains (B, width, T), their scores (B, width) with ``-inf`` where there is none,
-        and which of the K chains so far each of them continues, (B, width). Exact if no
-        text has more than ``width`` chains.
+        Chains (B, width, T), on the host, their scores (B, width) with ``-inf`` where
+        there is none, and which of the K chains so far each of them continues,
+        (B, width). Exact if no text has more than ``width`` chains.
     """
     batch, num_tokens, device = len(length), steps.num_tokens, length.device
     texts = torch.arange(batch, device=device)[:, None]
     every = torch.arange(width, device=device)
     size = max(width, state.num_chains)
-    start = torch.arange(size, device=device).clamp_max(state.num_chains - 1)
-    start = start.repeat(batch, 1)
-    walk = Unfolding.after(state.resample(start), size)
+    start = torch.arange(size).clamp_max(state.num_chains - 1).repeat(batch, 1)
+    walk, start = Unfolding.after(state.resample(start), size), sent(start, device)
     score = F.pad(score, (0, size - state.num_chains), value=-torch.inf)
     stay = best_of(score, width).sort().values  # of a text without a token
     came_from = start.new_zeros(num_tokens, batch, width)
@@ -191,6 +199,7 @@ def beam_chains(
         result[..., t] = found[:, t, texts, origin]
         origin = came_from[t, texts, origin]
     result = result.masked_fill((_places(num_tokens, length))[:, None], 0)
+    (result,) = fetched(result)
     return Chains(result[0], result[1]), score, start.gather(1, origin)
 
 
@@ -206,7 +215,7 @@ def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
     mention of slot s (0: a new entity) with l further tokens.
     """
     memory = walk.memory
-    slots = memory.slots, memory.last, memory.count
+    slots = memory.slots, memory.last, walk.count
     if steps.tilt is None:
         log_mention = steps.log_mention(place, len(walk.entity))
         log_slot = steps.log_slot(place, *slots)
@@ -227,7 +236,7 @@ def _choose(walk: Unfolding, which: Tensor, num_lengths: int) -> None:
     """Apply a choice of ``log_options`` to each row, *in place*."""
     memory, row = walk.memory, torch.arange(len(which), device=which.device)
     slot = ((which - 1) // num_lengths).clamp_min(0)
-    new = torch.where(slot == 0, memory.count + 1, slot)
+    new = torch.where(slot == 0, walk.count + 1, slot)
     inside = walk.remaining > 0
     begins = ~inside & (which > 0)
     walk.entity.masked_fill_(~inside, NOBODY)

@@ -47,6 +47,9 @@ class Versions:
     """(M, D)."""
     time: Tensor
     """When each came to be, in tokens from the beginning, (N + M,)."""
+    mark: Tensor
+    """Fingerprints: those of a text that have equal ones are equal, on the host,
+    (N + M,)."""
     origin: Tensor
     """Which of ``begin`` the slot of each move began as, on the host, (M,)."""
     rank: Tensor

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.factored import log_softmax_at
+from lm_latent_eval.models.entitynlm.memory import marked
 from lm_latent_eval.models.entitynlm.versions import Versions
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import UNKNOWN
@@ -143,9 +144,8 @@ class Words(nn.Module):
         num_tokens, device = which.shape[2], hidden.device
         b, k, t = (which >= 0).nonzero(as_tuple=True)
         shape, which = which.shape, which[b, k, t]
-        mark = fingerprints(versions.vectors).cpu()
-        _, mark = mark[which].unique(return_inverse=True)
-        # Of equal vectors one stands for all.
+        # Of equal vectors of a text one stands for all.
+        _, mark = marked(versions.mark[which], b).unique(return_inverse=True)
         many = len(versions.vectors)
         one = which.new_full((many,), many).scatter_reduce(0, mark, which, "amin")
         pairs, pair = ((b * num_tokens + t) * many + one[mark]).unique(
@@ -177,7 +177,10 @@ class Words(nn.Module):
             place: Of each pair, ascending, on the host, (N,).
             vector: Of each pair, on the host, (N,).
         """
-        num_tokens, device = hidden.shape[1], hidden.device
+        num_tokens = hidden.shape[1]
+        states, targets = hidden.flatten(0, 1), target.flatten()
+        if num_tokens == 1:  # nothing is shared
+            return self._log_each(states, targets, versions, place, vector)
         counts = (place // num_tokens).bincount(minlength=len(hidden)).tolist()
         parts = [
             self._log_shared(h, x, versions, places % num_tokens, vectors)
@@ -187,13 +190,24 @@ class Words(nn.Module):
         ]
         log_p = torch.cat(parts)
         rest = log_p.isnan().cpu().nonzero()[:, 0]
-        hidden, target = hidden.flatten(0, 1), target.flatten()
-        parts = []
-        for some in rest.split(max(1, NUMBERS // self.config.vocab_size)):
-            p, v = sent(place[some], device), sent(vector[some], device)
+        alone = self._log_each(states, targets, versions, place[rest], vector[rest])
+        return log_p.index_copy(0, sent(rest, log_p.device), alone)
+
+    def _log_each(
+        self,
+        hidden: Tensor,
+        target: Tensor,
+        versions: Versions,
+        place: Tensor,
+        vector: Tensor,
+    ) -> Tensor:
+        """Score each pair by itself, of flattened places, (N,)."""
+        parts, at_once = [], max(1, NUMBERS // self.config.vocab_size)
+        for some in zip(place.split(at_once), vector.split(at_once), strict=True):
+            p, v = (sent(index, hidden.device) for index in some)
             log_words = self.log_words(hidden[p], versions.vectors[v])
             parts.append(log_words.gather(1, target[p, None])[:, 0])
-        return log_p.index_copy(0, sent(rest, device), torch.cat(parts))
+        return torch.cat(parts)
 
     def _log_shared(
         self,
@@ -268,22 +282,3 @@ class Words(nn.Module):
             )
 
         return summed
-
-
-def fingerprints(vectors: Tensor) -> Tensor:
-    """Return a number for each vector that is the same for equal ones, (N, D) -> (N,).
-
-    Equal means equal in every bit; a 64-bit sum of the bits tells.
-
-    Example:
-        >>> a, b, c = fingerprints(torch.tensor([[0.1, 0.2], [0.3, 0.2], [0.1, 0.2]]))
-        >>> bool(a == c), bool(a == b)
-        (True, False)
-    """
-    integer = torch.int64 if vectors.dtype == torch.float64 else torch.int32
-    bits = vectors.detach().contiguous().view(integer)
-    generator = torch.Generator().manual_seed(0)
-    random = torch.randint(1 << 62, bits.shape[1:], generator=generator)
-    odd = sent(2 * random + 1, bits.device)
-    some = bits.split(max(1, NUMBERS // len(odd)))
-    return torch.cat([(part.long() * odd).sum(1) for part in some])

@@ -20,7 +20,7 @@ class KGLMState:
 
     carry: Carry
     history: Tensor
-    """Nodes of the last ``cutoff`` tokens, (B, K, cutoff)."""
+    """Nodes of the last ``cutoff`` tokens, on the host, (B, K, cutoff)."""
 
     def select(self, index: Tensor) -> KGLMState:
         """Pick texts."""
@@ -28,7 +28,7 @@ class KGLMState:
 
     def resample(self, index: Tensor) -> KGLMState:
         """Pick walks of each text, (B, K')."""
-        texts = torch.arange(len(index), device=index.device)[:, None]
+        texts = torch.arange(len(index))[:, None]
         return KGLMState(self.carry, self.history[texts, index])
 
 
@@ -42,7 +42,7 @@ class Encoded:
     walk: NextStep
     """The distribution of the next step at every position."""
     history: Tensor
-    """Nodes before the piece, (B, 1 or K, cutoff)."""
+    """Nodes before the piece, on the host, (B, 1 or K, cutoff)."""
     carry: Carry
     search: NextStep | None = None
     """What beams go by, where that is not ``walk``."""
@@ -60,10 +60,8 @@ class Encoded:
     def log_ahead(self, t: int, after: KGLMState) -> Tensor:
         """Return what is expected of tokens t and on, (B, K) float64 nats."""
         window = after.history
-        log_psi = wide_zeros(window.shape[:2], window.device)
         if self.walk.expected is None or t == self.text.shape[1]:
-            return log_psi
-        (window,) = fetched(window)
+            return wide_zeros(window.shape[:2], self.text.device)
         position = self._positions(t)[:, None].expand(window.shape[:2])
         return widened(self.walk.expected_after(position, window))
 
@@ -77,17 +75,16 @@ class Encoded:
 
     def after(self, walks: Walks) -> KGLMState:
         """Return the state after the piece under the given walks."""
-        batch, samples, _ = walks.node.shape
-        cutoff = self.history.shape[-1]
-        history = self.history.expand(batch, samples, cutoff)
-        path = torch.cat([history, walks.node], -1)
-        last = torch.arange(cutoff, device=path.device) + self.batch.length[:, None]
+        history, (_, node) = self.on_host(walks)
+        _, length = self.batch.on_host
+        last = torch.arange(history.shape[-1]) + length[:, None]
+        path = torch.cat([history, node], -1)
         return KGLMState(self.carry, path.gather(2, last[:, None].expand_as(history)))
 
     def on_host(self, walks: Walks) -> tuple[Tensor, Walks]:
         """Return the nodes before the piece of every walk, (B, K, cutoff), and walks.
 
-        A device is waited for once.
+        Walks that a device has are waited for once.
         """
-        history, mention, node = fetched(self.history, *walks)
-        return history.expand(*node.shape[:2], -1), Walks(mention, node)
+        walks = Walks(*fetched(*walks))
+        return self.history.expand(*walks.node.shape[:2], -1), walks

@@ -271,11 +271,10 @@ class KGLMJoint(Pretrained):
             Log-probabilities in nats, (B, num_words).
         """
         batch, samples, _ = encoded.history.shape
-        (history,) = fetched(encoded.history)
         log_weight = log_w.log_softmax(-1).to(encoded.text.dtype)
         rows = []
         for b in range(batch):
-            here = Rows(torch.full((samples,), b), history[b])
+            here = Rows(torch.full((samples,), b), encoded.history[b])
             mass = encoded.walk.node_probs(here, log_weight[b])
             (node,) = fetched(self._not_negligible(mass))
             mixed = mass.new_zeros(self.config.num_words)
@@ -324,7 +323,7 @@ class KGLMJoint(Pretrained):
             else torch.ones_like(self._introducible),
             only_possible,
         )
-        none = batch.inputs.new_zeros(len(batch.inputs), 1, self.config.cutoff)
+        none = torch.zeros(len(batch.inputs), 1, self.config.cutoff, dtype=torch.long)
         return Encoded(batch, text, walk, after.history if after else none, carry)
 
     @cached_property

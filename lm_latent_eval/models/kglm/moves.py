@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
 from lm_latent_eval.models.kglm.unfolding import windows
@@ -29,12 +29,11 @@ def moved(
         uniforms: As ``Moves`` has them.
 
     Returns:
-        Walks, and log R(z | z') - log R(z' | z) in nats, (B, K) float64, where the
-        scores are.
+        Walks on the host, and log R(z | z') - log R(z' | z) in nats, (B, K) float64,
+        where the scores are.
     """
     batch, _samples, num_tokens = walks.node.shape
-    (u,) = fetched(uniforms(0)[..., 0])
-    t = (u * length[:, None]).long()
+    t = (uniforms(0)[..., 0] * length[:, None]).long()
     text = torch.arange(batch)[:, None].expand_as(t)
     behind = windows(history, walks.node)
     window = behind.gather(2, t[..., None, None].expand(-1, -1, 1, behind.shape[-1]))
@@ -52,5 +51,4 @@ def moved(
     follows = follows | (places == at)
     new_node = torch.where(follows, node.view(*t.shape, 1), walks.node)
     log_ratio = widened(log_old - log_new).view_as(t)
-    new = (sent(part, log_ratio.device) for part in (new_mention, new_node))
-    return Walks(*new), log_ratio
+    return Walks(new_mention, new_node), log_ratio

@@ -99,8 +99,7 @@ class KGLMProposal:
             raise ValueError(
                 f"{samples} histories cannot continue in {num_samples} walks"
             )
-        (history,) = fetched(encoded.history)
-        history = history.expand(batch, num_samples, cutoff)
+        history = encoded.history.expand(batch, num_samples, cutoff)
         targets, length = encoded.batch.on_host
         return Draws(
             *sample_walks(encoded.walk, history, length, uniforms, targets.shape[1])
@@ -129,11 +128,11 @@ class KGLMProposal:
         """
         if score is None:
             score = torch.zeros(encoded.history.shape[:2], dtype=torch.float64)
-        history, score = fetched(encoded.history, score)
-        targets, length = encoded.batch.on_host
+        score, (targets, length) = fetched(score)[0].double(), encoded.batch.on_host
         walk, num_tokens = encoded.search or encoded.walk, targets.shape[1]
-        found = beam_walks(walk, history, score.double(), length, num_tokens, width)
-        return Beam(*found)
+        return Beam(
+            *beam_walks(walk, encoded.history, score, length, num_tokens, width)
+        )
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""

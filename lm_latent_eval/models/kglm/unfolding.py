@@ -81,7 +81,7 @@ def sample_walks(
     """Draw walks from left to right; return them with log q, (B, K) float64.
 
     The nodes of all tokens are scored once they are drawn: walks agree on most.
-    Walks are returned where the scores are.
+    Walks are returned on the host.
     """
     device = walk.scores.mention.device
     batch, samples, width = history.shape
@@ -94,16 +94,14 @@ def sample_walks(
             (text * num_tokens + t).repeat_interleave(samples),
             path[text, :, t : t + width].flatten(0, 1),
         )
-        there = sent(text, device)
-        m, node, log_mention = walk.sample(rows, uniforms(t)[there].flatten(0, 1))
+        m, node, log_mention = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
         mention[text, :, t] = m.view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
-        log_q[there] += widened(log_mention).view(-1, samples)
+        log_q[sent(text, device)] += widened(log_mention).view(-1, samples)
     walks = Walks(mention, path[..., width:])
     named = (mention == Mention.NEW) | (mention == Mention.DERIVED)
     log_node = _scored(walk, walk.log_node, history, walks, named)
-    drawn = Walks(*(sent(part, device) for part in walks))
-    return drawn, log_q + widened(log_node).sum(-1)
+    return walks, log_q + widened(log_node).sum(-1)
 
 
 def beam_walks(
@@ -128,9 +126,9 @@ def beam_walks(
         width: Walks to keep.
 
     Returns:
-        Walks (B, width, T), their scores (B, width), ``-inf`` where there is none,
-        and which of the K walks so far each of them continues, (B, width). Exact if no
-        text has more than ``width`` walks. All are where the scores of ``walk`` are.
+        Walks (B, width, T), on the host, and, where the scores of ``walk`` are, theirs
+        (B, width), ``-inf`` where there is none, and which of the K walks so far each
+        of them continues, (B, width). Exact if no text has more than ``width`` walks.
     """
     batch, samples, _ = history.shape
     device = walk.scores.mention.device
@@ -180,6 +178,5 @@ def beam_walks(
         found[0, ..., t] = mention[t, places, origin]
         found[1, ..., t] = node[t, places, origin]
         origin = came_from[t].gather(1, origin).long()
-    ends = (*found, score, origin.clamp_max(samples - 1))
-    *walks, score, origin = (sent(end, device) for end in ends)
-    return Walks(*walks), score, origin
+    origin = origin.clamp_max(samples - 1)
+    return Walks(*found), sent(score, device), sent(origin, device)

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.devices import fetched, sent, sent_uniforms
 from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
@@ -231,13 +231,14 @@ class NextStep:
 
         Args:
             rows: R decisions, grouped by position in increasing order.
-            u: Uniform numbers, (R, 4), where the scores are.
+            u: Uniform numbers, on the host, (R, 4).
 
         Returns:
             Mention types and nodes on the host, and log-probabilities of the types in
             nats, each (R,): with ``log_node``, those of the choices.
         """
         past, which = rows.distinct()
+        u = sent_uniforms(u, self.scores.mention.device)
         parents = self.parents(past)
         num_pasts = len(past.position)
         log_mention = self.log_mention(past, parents)

@@ -275,7 +275,8 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     One product of matrices of exponentials a text, each row shifted by its maximum.
     What underflows in it is at most V times the smallest normal number; pairs whose
     result is not far above that (their maxima lie at different words) are summed in
-    log space.
+    log space, and so are all where a text has one position: a product would save
+    little, and a device would be waited for to say which those are.
 
     Args:
         a: B texts of T positions, (B, T, V), nats.
@@ -287,6 +288,9 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     Returns:
         (U,) float64.
     """
+    if a.shape[1] == 1:
+        row, column = (sent(index, a.device) for index in (row, column))
+        return _summed(a.flatten(0, 1), b, row, column)
     num_words = a.shape[-1]
     peak_a = a.detach().amax(-1, keepdim=True)
     peak_b = b.detach().amax(-1, keepdim=True)
@@ -299,9 +303,12 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     )
     peaks = widened(peak_a.flatten()[row]) + peak_b.flatten()[column]
     result = widened(product.clamp_min(limit.tiny)).log() + peaks
-    flat = a.flatten(0, 1)
-    again = [
-        widened((flat[row[pairs]] + b[column[pairs]]).logsumexp(-1))
-        for pairs in tiny.split(max(1, NUMBERS // num_words))
-    ]
-    return result.index_put((tiny,), torch.cat(again))
+    again = _summed(a.flatten(0, 1), b, row[tiny], column[tiny])
+    return result.index_put((tiny,), again)
+
+
+def _summed(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Return the same of rows of a, (N, V), where a and b are, each by itself."""
+    at_once = max(1, NUMBERS // a.shape[-1])
+    pairs = zip(row.split(at_once), column.split(at_once), strict=True)
+    return torch.cat([widened((a[t] + b[n]).logsumexp(-1)) for t, n in pairs])

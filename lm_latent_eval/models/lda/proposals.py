@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.sweeps import invert_cdf
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.lda.joint import LDAJoint
@@ -104,8 +104,9 @@ class LeftToRightTopics(ABC):
         self, encoded: Encoded, topics: Tensor, uniforms: Uniforms
     ) -> tuple[Tensor, Tensor]:
         """Draw the topic of one word anew, by what topics say of the word alone."""
-        u = uniforms(0)
-        t = (u[..., 0] * encoded.batch.length[:, None]).long()[..., None]
+        u, (_, length) = uniforms(0), encoded.batch.on_host
+        t = (u[..., 0] * length[:, None]).long()[..., None]
+        t = sent(t, topics.device)
         scores = _possible(encoded.log_words)
         size = len(scores), topics.shape[1], scores.shape[-1]
         log_r = scores.gather(1, t.expand(size)).log_softmax(-1)

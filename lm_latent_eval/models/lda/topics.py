@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -29,11 +29,12 @@ class TopicState:
 
     def select(self, index: Tensor) -> TopicState:
         """Pick texts."""
-        return TopicState(self.counts[index])
+        return TopicState(self.counts[sent(index, self.counts.device)])
 
     def resample(self, index: Tensor) -> TopicState:
         """Pick histories of each text."""
-        index = index[..., None].expand(-1, -1, self.counts.shape[-1])
+        index = sent(index, self.counts.device)[..., None]
+        index = index.expand(-1, -1, self.counts.shape[-1])
         return TopicState(self.counts.gather(1, index))
 
 

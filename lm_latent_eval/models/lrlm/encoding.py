@@ -27,7 +27,7 @@ class Encoded:
     """What everything is predicted from, (B, T, inner)."""
     lattice: Lattice
     state: RelationState
-    """Where the readings before the pieces stand, on the host."""
+    """Where the readings before the pieces stand."""
     carry: Any
     topics: Topics
 
@@ -35,7 +35,7 @@ class Encoded:
     def summed(self) -> tuple[Tensor, RelationState]:
         """Log p of the pieces, (B,), and the state of all readings after them."""
         log_p, state = _sum(self)
-        return sent(log_p, self.value.device), state.sent(self.value.device)
+        return sent(log_p, self.value.device), state
 
     @property
     def words(self) -> tuple[Tensor, Tensor]:
@@ -111,8 +111,7 @@ def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
         offset = torch.where(nothing, coming - 1, offset)
     else:
         source, offset = naming + 1, coming - 1
-    after = after_last(encoded.topics, encoded.carry, topic, source, offset)
-    return after.sent(encoded.value.device)
+    return after_last(encoded.topics, encoded.carry, topic, source, offset)
 
 
 def goes_on(encoded: Encoded) -> Tensor:

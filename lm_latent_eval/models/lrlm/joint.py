@@ -88,12 +88,12 @@ class LRLMJoint(RelationModel):
     def about(self, names: Sequence[str]) -> RelationState:
         """Return the state of texts whose topics are given, to ``encode`` after."""
         numbers = [self.knowledge.number(name) for name in names]
-        return RelationState.begin(torch.tensor(numbers, device=self.device))
+        return RelationState.begin(torch.tensor(numbers))
 
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
         """Read the tokens before each target and score all that a reading can do."""
         nothing = torch.zeros(len(batch.length), dtype=torch.long)
-        state = after.on_host() if after else RelationState.begin(nothing)
+        state = after or RelationState.begin(nothing)
         embedded = self.words.embed(batch.inputs)
         hidden, carry = self.trunk(embedded, batch.length, state.carry)
         return self._scored(batch, self._informed(hidden, state), state, carry)
@@ -102,8 +102,7 @@ class LRLMJoint(RelationModel):
         self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
     ) -> Encoded:
         """Score what was read, with the targets and the readings that it now has."""
-        state = after.on_host() if after else encoded.state
-        return self._scored(batch, encoded.value, state, encoded.carry)
+        return self._scored(batch, encoded.value, after or encoded.state, encoded.carry)
 
     def _scored(
         self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any
@@ -143,26 +142,22 @@ class LRLMJoint(RelationModel):
         """Return the state after the encoded piece."""
         if isinstance(latents, Everything):
             _, state = encoded.summed
-            copies = torch.zeros(
-                len(state.topic),
-                latents.choice.shape[1],
-                dtype=torch.long,
-                device=self.device,
-            )
-            return state.resample(copies)
+            size = len(state.topic), latents.choice.shape[1]
+            return state.resample(torch.zeros(size, dtype=torch.long))
         return after_readings(encoded, latents)
 
     def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
-        here, value = encoded.state, encoded.value[:, 0]
-        state = here.sent(value.device)
-        log_w = log_w.log_softmax(-1)[..., None] + state.log_share
+        state, value = encoded.state, encoded.value[:, 0]
+        coming = self.knowledge.word(state.naming.clamp_min(0), state.offset)
+        columns = state.topic, state.naming, state.log_share, coming
+        topics, namings, log_share, coming = (sent(x, value.device) for x in columns)
+        log_w = log_w.log_softmax(-1)[..., None] + log_share
         log_source = widened(self.selector(value).log_softmax(-1))
         log_words = widened(self.words.log_probs(value))
-        coming = self.knowledge.word(here.naming.clamp_min(0), here.offset)
-        coming, rows = sent(coming, value.device), []
+        rows = []
         for b, weight in enumerate(log_w.exp()):
-            topic, naming = state.topic[b].flatten(), state.naming[b].flatten()
+            topic, naming = topics[b].flatten(), namings[b].flatten()
             share = weight.flatten()
             between = naming < 0
             free = share.masked_fill(~between, 0.0)

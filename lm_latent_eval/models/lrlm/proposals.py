@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
@@ -90,8 +89,7 @@ class Adapted:
         drawn = sample_readings(
             planned.route, encoded.topics, encoded.state, uniforms, num_samples
         )
-        device = encoded.value.device
-        return Draws(_sent(drawn.latents, device), sent(drawn.log_q, device))
+        return replace(drawn, log_q=sent(drawn.log_q, encoded.value.device))
 
     def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
@@ -111,7 +109,7 @@ class Adapted:
             planned.route, encoded.topics, agrees, encoded.state, width, score
         )
         score, origin = (sent(x, device) for x in (found.score, found.origin))
-        return Beam(_sent(found.latents, device), score, origin)
+        return Beam(found.latents, score, origin)
 
     def advance(self, planned: Planned, readings: Readings) -> RelationState:
         """Return the state after the encoded piece."""
@@ -146,7 +144,3 @@ class Posterior:
     ) -> Beam[Readings]:
         """Find up to ``width`` distinct readings of high p(z | x)."""
         return self.left_to_right.beam(planned, width, score)
-
-
-def _sent(readings: Readings, device: torch.device) -> Readings:
-    return Readings(*(sent(column, device) for column in readings))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, wide_zeros
+from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import expand_ranges, invert_cdf, ranked_within
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
@@ -114,12 +114,8 @@ def sample_readings(
     uniforms: Uniforms,
     num_samples: int,
 ) -> Draws[Readings]:
-    """Draw K readings a text, which continue those of the state.
-
-    Random numbers of a device are waited for once, before the first draw.
-    """
+    """Draw K readings a text, which continue those of the state."""
     lattice = route.lattice
-    numbers = fetched(*(uniforms(t)[..., 0] for t in range(lattice.word.shape[1])))
     topic, naming, offset = state.expanded(num_samples)
     left = topics.length(naming.clamp_min(0)) - offset
     left = left.masked_fill(naming < 0, 0)
@@ -132,7 +128,7 @@ def sample_readings(
         choosing = (left == 0) & (lattice.length[:, None] > t)
         log_p, prob = _normalised(options, lattice.num_rows)
         row = lattice.row(text, topic)[choosing]
-        u = numbers[t][choosing].double()
+        u = uniforms(t)[..., 0][choosing]
         drawn = invert_cdf(prob, options.row, lattice.num_rows, row, u)
         log_q[choosing] += log_p[drawn]
         source = source.masked_scatter(choosing, options.source[drawn])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import wide_zeros, widened
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.lrlm.topics import Topics
 
@@ -36,7 +36,8 @@ class Everything(NamedTuple):
 class RelationState:
     """Where B texts with K latents each have got to.
 
-    A latent is H readings that have been summed, or one.
+    A latent is H readings that have been summed, or one. All but the recurrent state is
+    on the host.
     """
 
     carry: Any
@@ -63,20 +64,8 @@ class RelationState:
 
     def resample(self, index: Tensor) -> RelationState:
         """Pick latents of each text, (B, K')."""
-        texts = torch.arange(len(index), device=index.device)[:, None]
+        texts = torch.arange(len(index))[:, None]
         return self._picked((texts, index), self.carry)
-
-    def on_host(self) -> RelationState:
-        """Copy it to the host, but for the recurrent state."""
-        topic, naming, offset, share = fetched(
-            self.topic, self.naming, self.offset, self.log_share
-        )
-        return RelationState(self.carry, topic, naming, offset, share.double())
-
-    def sent(self, device: torch.device) -> RelationState:
-        """Copy it back."""
-        columns = (self.topic, self.naming, self.offset, self.log_share)
-        return RelationState(self.carry, *(sent(column, device) for column in columns))
 
     def _picked(self, index: Any, carry: Any) -> RelationState:
         return RelationState(

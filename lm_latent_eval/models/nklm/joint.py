@@ -40,7 +40,7 @@ class Encoded:
 
     batch: TokenBatch
     state: NKLMState
-    """Where the latents before the pieces stand, on the host."""
+    """Where the latents before the pieces stand."""
     tables: Tables
 
 
@@ -60,16 +60,16 @@ class NKLMJoint(NKLMLayers):
     def about(self, names: Sequence[str]) -> NKLMState:
         """Return the state of texts whose topics are given, to ``encode`` after."""
         numbers = [self.knowledge.number(name) for name in names]
-        return self.begin(torch.tensor(numbers, device=self.device))
+        return self.begin(torch.tensor(numbers))
 
     def begin(self, topic: Tensor) -> NKLMState:
-        """Return the state of texts that have begun, (B,)."""
+        """Return the state of texts that have begun, whose topics are on the host."""
         return NKLMState(self.started(len(topic)), topic[:, None], self.tables())
 
     def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Encoded:
         """Take up a piece of text."""
         nothing = torch.zeros(len(batch.length), dtype=torch.long)
-        state = after.on_host() if after else self.begin(nothing)
+        state = after or self.begin(nothing)
         return Encoded(batch, state, state.tables)
 
     def log_joint(self, encoded: Encoded, copies: Copies) -> Tensor:
@@ -132,16 +132,11 @@ class NKLMJoint(NKLMLayers):
 
     def advance(self, encoded: Encoded, copies: Copies) -> NKLMState:
         """Return the state after the encoded piece."""
-        batch, topic = encoded.batch, copies.topic
+        batch, (topic, *columns) = encoded.batch, fetched(*copies)
         state = encoded.state.expanded(topic.shape[1])
         _, carry = self.read(
-            encoded.tables,
-            state.carry,
-            batch.targets,
-            batch.length,
-            *fetched(copies.source, copies.offset),
+            encoded.tables, state.carry, batch.targets, batch.length, *columns
         )
-        topic = sent(topic, batch.targets.device)
         return replace(state, carry=carry, topic=topic)
 
     def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:

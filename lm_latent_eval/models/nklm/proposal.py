@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import fetched, sent, sent_uniforms, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import (
     expand_ranges,
@@ -74,8 +74,8 @@ class NKLMProposal:
         """Draw K latents a text, continuing the K histories if there are any."""
         batch, device = encoded.batch, encoded.batch.targets.device
         state = encoded.state.expanded(num_samples)
-        (u,) = fetched(uniforms(0)[..., TOPIC_LANE])
-        topic, log_q = self._draw_topic(encoded, state.topic, u.double())
+        u = uniforms(0)[..., TOPIC_LANE]
+        topic, log_q = self._draw_topic(encoded, state.topic, u)
         state, log_q = replace(state, topic=topic), sent(log_q, device)
         every = torch.arange(topic.numel())
         path: list[tuple[Tensor, Tensor]] = []
@@ -85,14 +85,14 @@ class NKLMProposal:
             inside = batch.length > t
             options = self._options(encoded, state.hidden, state.topic, t)
             log_p = self._normalised(options, topic.numel())
-            u = uniforms(t)[..., 0].flatten()
+            u = sent_uniforms(uniforms(t)[..., 0].flatten(), device)
             drawn = invert_cdf(log_p.exp(), options.row, topic.numel(), every, u)
             log_drawn, (drawn,) = log_p[drawn], fetched(drawn)
             source = options.source[drawn].view_as(topic)
             offset = options.offset[drawn].view_as(topic)
             log_q = log_q + log_drawn.view_as(topic).masked_fill(~inside[:, None], 0.0)
             path.append((source, offset))
-        return Draws(_stacked(topic, path, device), log_q)
+        return Draws(_stacked(topic, path), log_q)
 
     def log_prob(self, encoded: Encoded, copies: Copies) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
@@ -166,7 +166,7 @@ class NKLMProposal:
             state = state.resample(best)
             score, origin = score.gather(1, best), origin.gather(1, best)
         score, origin = sent(score, device), sent(origin, device)
-        return Beam(_stacked(state.topic, path, device), score, origin)
+        return Beam(_stacked(state.topic, path), score, origin)
 
     def advance(self, encoded: Encoded, copies: Copies) -> NKLMState:
         """Return the state after the encoded piece."""
@@ -293,13 +293,11 @@ class NKLMProposal:
         return log_q.masked_fill(dead, -torch.inf).masked_fill(first, 0.0)
 
 
-def _stacked(
-    topic: Tensor, path: list[tuple[Tensor, Tensor]], device: torch.device
-) -> Copies:
-    """Put the words of latents one after another, and send them to a device."""
+def _stacked(topic: Tensor, path: list[tuple[Tensor, Tensor]]) -> Copies:
+    """Put the words of latents one after another."""
     nothing = topic.new_zeros(*topic.shape, 0)
     source, offset = (
         torch.cat([nothing, *(column[..., None] for column in columns)], -1)
         for columns in (list(zip(*path, strict=True)) or ((), ()))
     )
-    return Copies(*(sent(x, device) for x in (topic, source, offset)))
+    return Copies(topic, source, offset)

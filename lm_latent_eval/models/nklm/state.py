@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.devices import sent
 from lm_latent_eval.models.nklm.tables import Tables
 from lm_latent_eval.models.recurrent import Carry
 
@@ -34,7 +34,7 @@ class NKLMState:
     carry: Carry
     """The recurrent state of every latent after its last word, (B, K, size) each."""
     topic: Tensor
-    """0 before the first word, unless it is given, (B, K)."""
+    """0 before the first word, unless it is given, on the host, (B, K)."""
     tables: Tables
     """Of all texts: looked up where they begin."""
 
@@ -49,9 +49,7 @@ class NKLMState:
 
     def resample(self, index: Tensor) -> NKLMState:
         """Pick latents of each text, (B, K')."""
-        return self._picked(
-            (torch.arange(len(index), device=index.device)[:, None], index)
-        )
+        return self._picked((torch.arange(len(index))[:, None], index))
 
     def expanded(self, samples: int) -> NKLMState:
         """Return K latents a text, of K or of one.
@@ -64,12 +62,8 @@ class NKLMState:
             raise ValueError(
                 f"{histories} histories cannot continue in {samples} latents"
             )
-        index = torch.arange(samples, device=self.topic.device) % histories
+        index = torch.arange(samples) % histories
         return self._picked((slice(None), index))
-
-    def on_host(self) -> NKLMState:
-        """Copy it to the host, but for the recurrent state."""
-        return replace(self, topic=fetched(self.topic)[0])
 
     def _picked(self, index: Any) -> NKLMState:
         def carried(part: Tensor) -> Tensor:

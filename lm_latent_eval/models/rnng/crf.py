@@ -110,7 +110,7 @@ class CRFProposal:
     ) -> Draws[Trees]:
         """Draw K trees a sentence."""
         steps = range(max(int(encoded.words.max()) - 1, 0))
-        numbers = fetched(*(uniforms(m)[..., 0] for m in steps))
+        numbers = [uniforms(m)[..., 0] for m in steps]
         ends, log_q = chart.sample(encoded.inside, encoded.words, numbers, num_samples)
         return Draws(self._trees(encoded, ends), self._sent(log_q))
 
@@ -131,19 +131,17 @@ class CRFProposal:
         ends, score = chart.trees_of(best, encoded.words)
         score = self._sent(score - encoded.log_z[:, None])
         trees = self._trees(encoded, ends)
-        return Beam(trees, score, torch.zeros_like(trees.after))
+        return Beam(trees, score, torch.zeros_like(score, dtype=torch.long))
 
     def moved(
         self, encoded: EncodedSpans, trees: Trees, uniforms: Uniforms
     ) -> tuple[Trees, Tensor]:
         """Rotate one constituent of each tree."""
-        u = uniforms(0)[..., 0]
-        return rotated(trees, encoded.batch, encoded.words, u), torch.zeros_like(u)
+        return rotated(trees, encoded.batch, encoded.words, uniforms(0)[..., 0])
 
     def _trees(self, encoded: EncodedSpans, ends: Tensor) -> Trees:
         targets, length = encoded.batch.on_host
-        before, after = from_ends(ends, length, targets.shape[1])
-        return Trees(self._sent(before), self._sent(after))
+        return from_ends(ends, length, targets.shape[1])
 
     def _sent(self, found: Tensor) -> Tensor:
         return sent(found, self.model.device)

@@ -47,7 +47,7 @@ class Encoded:
     """Which texts have their end word, on the host, (B,)."""
     state: StackState
     """Of B texts with 1 or K histories."""
-    begun: list[tuple[Tensor, Choices]] = field(default_factory=list)
+    begun: list[tuple[Integers, Choices]] = field(default_factory=list)
     """Every number of REDUCEs before the first word, once they were asked for, and
     which stacks stood there then."""
     reached: list[tuple[Trees, StackState]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Encoded:
 
     def remember(self, trees: Trees, stacks: Stacks, row: Integers) -> None:
         """Note where trees lead, which is asked for next."""
-        self.reached[:] = [(trees, StackState.of(stacks, row))]
+        self.reached[:] = [(trees, StackState(stacks, row))]
 
     def after(self, trees: Trees) -> StackState | None:
         """Return where trees lead, if they are those that were looked at last."""
@@ -104,7 +104,7 @@ class RNNGJoint(Pretrained):
             ValueError: If words follow the end of a sentence.
         """
         if after is None:
-            empty = torch.zeros_like(batch.length)[:, None]
+            empty = np.zeros((len(batch.length), 1), np.int64)
             after = StackState(self.generative.begin(), empty)
         words = known_words(self.config, batch.on_host[0])
         return Encoded(batch, words, ended(self.config, batch), after)
@@ -128,8 +128,7 @@ class RNNGJoint(Pretrained):
         for listed, choices in encoded.begun:
             if listed is state.row:
                 return choices
-        (row,) = fetched(state.row)
-        choices = Choices.of(self.generative, state.stacks, np.unique(row.numpy()))
+        choices = Choices.of(self.generative, state.stacks, np.unique(state.row))
         encoded.begun[:] = [(state.row, choices)]
         return choices
 
@@ -140,8 +139,8 @@ class RNNGJoint(Pretrained):
         stacks that this makes are remembered for ``advance``.
         """
         state, batch = encoded.state, encoded.batch
-        row, before, after = fetched(state.row, *trees)
-        stacks, rows = state.stacks, row.expand(after.shape).numpy()
+        before, after = fetched(*trees)
+        stacks, rows = state.stacks, np.broadcast_to(state.row, after.shape)
         log_p = wide_zeros(rows.shape, self.device)
         choices = next((each for _, each in encoded.begun), None)
         if choices and choices.lists(rows):

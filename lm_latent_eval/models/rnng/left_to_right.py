@@ -87,12 +87,10 @@ class WordByWord:
         for t in range(encoded.longest):
             text, word = encoded.token(t)
             stacks, listed = self._listed(stacks, row[text], word)
-            computed = listed.log_p, listed.spoken, uniforms(t)[..., :1]
-            log_p, spoken, number = fetched(*computed)
-            log_prob, _ = self._weighed(listed, log_p, spoken)
+            log_prob, _ = self._weighed(listed, *fetched(listed.log_p, listed.spoken))
             log_prob = log_prob[listed.pair]
             mass = log_prob.exp().cumsum(-1)
-            drawn = (mass < number[text] * mass[..., -1:]).sum(-1)
+            drawn = (mass < uniforms(t)[text][..., :1] * mass[..., -1:]).sum(-1)
             before[text, :, t] = drawn
             log_q[text] += log_prob.gather(2, drawn[..., None])[..., 0]
             row[text] = listed.after(drawn)
@@ -167,8 +165,8 @@ class WordByWord:
         Raises:
             ValueError: If a text is no whole sentence.
         """
-        u, words = uniforms(0)[..., 0], num_words(self.model.config, encoded.batch)
-        return rotated(trees, encoded.batch, words, u), torch.zeros_like(u)
+        words = num_words(self.model.config, encoded.batch)
+        return rotated(trees, encoded.batch, words, uniforms(0)[..., 0])
 
     def advance(self, encoded: Encoded, trees: Trees) -> StackState:
         """Return the stacks after the encoded piece."""
@@ -248,7 +246,7 @@ class WordByWord:
         self, encoded: Encoded, before: Tensor, stacks: Stacks, row: Integers
     ) -> Trees:
         """Return what was found, and remember the stacks that it leads to."""
-        trees = Trees(self._sent(before), self._sent(torch.zeros_like(before[..., 0])))
+        trees = Trees(before, torch.zeros_like(before[..., 0]))
         stacks, row = stacks.compact(np.where(encoded.ended.numpy()[:, None], 0, row))
         encoded.remember(trees, stacks, row)
         return trees
@@ -259,8 +257,8 @@ class WordByWord:
 
 def _begun(encoded: Encoded, samples: int) -> tuple[Stacks, Integers]:
     """Return what K histories of each text begin on."""
-    (row,) = fetched(encoded.state.row)
-    return encoded.state.stacks.compact(row.expand(len(row), samples).numpy())
+    row = encoded.state.row
+    return encoded.state.stacks.compact(np.broadcast_to(row, (len(row), samples)))
 
 
 def _distinct(numbers: Integers) -> tuple[Integers, Integers]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.devices import widened
 from lm_latent_eval.models.rnng.generative import GenerativeModel
 from lm_latent_eval.models.rnng.growth import sent_all, shifts
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
@@ -17,12 +16,10 @@ from lm_latent_eval.text.words import END
 def next_word(model: RNNGJoint, encoded: Encoded, log_w: Tensor) -> Tensor:
     """Predict the first word of B texts from K weighted histories, (B, V) nats."""
     p, choices = model.generative, model.choices(encoded)
-    place = sent(torch.tensor(choices.row[:, 0]), log_w.device)
-    which = torch.searchsorted(
-        place, encoded.state.row.expand(log_w.shape).contiguous()
-    )
+    place = choices.row[:, 0]
+    (which,) = sent_all(log_w.device, place.searchsorted(encoded.state.row))
     weight = log_w.new_zeros(len(log_w), len(place)).scatter_add(
-        1, which, log_w.softmax(-1)
+        1, which.expand(log_w.shape), log_w.softmax(-1)
     )
     owner, reduces = choices.possible.nonzero()
     after = choices.row[owner, reduces]

@@ -10,22 +10,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.devices import fetched, wide_zeros
 from lm_latent_eval.models.rnng.trees import Trees, count_ends, from_ends
 from lm_latent_eval.text.batch import TokenBatch
 
 
-def rotated(trees: Trees, batch: TokenBatch, words: Tensor, uniform: Tensor) -> Trees:
+def rotated(
+    trees: Trees, batch: TokenBatch, words: Tensor, uniform: Tensor
+) -> tuple[Trees, Tensor]:
     """Rotate one constituent of each tree; trees of two words stay as they are.
 
     Args:
         trees: Whole trees, K a text.
         batch: The texts.
         words: n of each text, on the host, (B,).
-        uniform: Which constituent, (B, K).
+        uniform: Which constituent, on the host, (B, K).
+
+    Returns:
+        Trees on the host, and 0, how much more probable the reverse is, in nats, (B, K)
+        float64.
     """
-    device, (targets, length) = uniform.device, batch.on_host
-    (uniform,) = fetched(uniform)
+    targets, length = batch.on_host
     ends = count_ends(Trees(*fetched(*trees)), words)
     change = torch.zeros_like(ends)
     rows = ends.flatten(0, 1).tolist()
@@ -38,8 +43,8 @@ def rotated(trees: Trees, batch: TokenBatch, words: Tensor, uniform: Tensor) -> 
             fewer, more = choices[int(u * len(choices))]
             of[fewer] -= 1
             of[more] += 1
-    before, after = from_ends(ends + change, length, targets.shape[1])
-    return Trees(sent(before, device), sent(after, device))
+    trees = from_ends(ends + change, length, targets.shape[1])
+    return trees, wide_zeros(uniform.shape, batch.length.device)
 
 
 def _rotations(ends: list[int], n: int) -> list[tuple[int, int]]:

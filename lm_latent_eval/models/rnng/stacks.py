@@ -99,18 +99,14 @@ class StackState:
     """Where B texts with K histories of actions each stand."""
 
     stacks: Stacks
-    row: Tensor
+    row: Integers
     """(B, K)."""
-
-    @classmethod
-    def of(cls, stacks: Stacks, row: Integers) -> StackState:
-        """Return where rows that are known on the host stand."""
-        return cls(stacks, sent(torch.from_numpy(row), stacks.state.device))
 
     def select(self, index: Tensor) -> StackState:
         """Pick texts."""
-        return StackState(self.stacks, self.row[index])
+        return StackState(self.stacks, self.row[index.numpy()])
 
     def resample(self, index: Tensor) -> StackState:
         """Pick histories of each text, (B, K')."""
-        return StackState(self.stacks, self.row.gather(1, index))
+        row = np.take_along_axis(self.row, index.numpy(), 1)
+        return StackState(self.stacks, row)

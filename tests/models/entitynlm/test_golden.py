@@ -75,7 +75,7 @@ def test_hidden_states_and_slots(case):
         walk.settle(next_one.steps, mentioned, zero)
         memory = walk.memory
         number = golden_slots["num_embeddings"]
-        assert memory.count.item() == number - 1
+        assert walk.count.item() == number - 1
         slots = torch.tensor(golden_slots["embeddings"], dtype=torch.float64)
         torch.testing.assert_close(memory.slots[0, :number], slots, **same)
         assert memory.last[0, :number].tolist() == golden_slots["last_seen"]

@@ -16,7 +16,6 @@ from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.entitynlm import following, words
 from lm_latent_eval.models.entitynlm.chain import Chains
-from lm_latent_eval.models.entitynlm.words import fingerprints
 from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
@@ -315,22 +314,6 @@ def test_samples_continue_as_many_histories(model):
         q.sample(q.encode(batch, state), Streams([1], 5), 5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fingerprints_tell_vectors_apart_by_any_bit(dtype):
-    vectors = torch.randn(
-        200, 6, dtype=dtype, generator=torch.Generator().manual_seed(0)
-    )
-    vectors[50:100] = vectors[:50]
-    vectors[100:150] = vectors[:50]
-    column = torch.arange(50) % 6
-    row = torch.arange(100, 150)
-    far = torch.full((50,), torch.inf, dtype=dtype)
-    vectors[row, column] = vectors[row, column].nextafter(far)
-    marks = fingerprints(vectors)
-    assert (marks[:50] == marks[50:100]).all()
-    assert len(marks.unique()) == 150
-
-
 def rows_of_words(monkeypatch) -> list[int]:
     """Collect how many rows of scores of all words are asked for."""
     rows, alone, factored = [], words.Words.log_words, words.log_softmax_at
@@ -355,7 +338,7 @@ def test_chains_share_the_scores_of_words(model, monkeypatch):
         chains = q.sample(q.encode(tiny.batch([text])), Streams([1], samples), samples)
         encoded = model.encode(tiny.batch([text]))
         versions, which = encoded.follow(chains.latents).contexts()
-        mark = fingerprints(versions.vectors)[which[0]]
+        mark = versions.mark[which[0]]
         pairs = sum(len(of_token.unique()) for of_token in mark.unbind(1))
         rows = rows_of_words(monkeypatch)
         model.log_joint(encoded, chains.latents)
@@ -374,6 +357,9 @@ def test_versions_of_slots_are_sums_of_states(model):
     chains = q.sample(q.encode(then, before), Streams([2], 50), 50).latents
     versions, _ = encoded.follow(chains).contexts()
     assert versions.rank.max() > 0, "premise: slots that moved more than once"
+    _, vector = versions.vectors.unique(dim=0, return_inverse=True)
+    pairs = {*zip(versions.mark.tolist(), vector.tolist(), strict=True)}
+    assert len(pairs) == len(versions.mark.unique()) == len(vector.unique())
     every = torch.arange(len(versions.vectors))
     sums = versions.terms(every)
     owner = torch.bucketize(torch.arange(len(sums.of)), sums.start, right=True) - 1
