@@ -17,6 +17,8 @@ from pathlib import Path
 from tests.conftest import PROJECT
 
 OURS = ("lm_latent_eval", "_lm_latent_eval")
+HANGS = 1800
+"""Seconds after which a process hangs that a test has launched, however busy we are."""
 
 
 def of_worker(**more: str) -> dict[str, str]:

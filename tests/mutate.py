@@ -29,7 +29,11 @@ PROJECT = Path(__file__).parents[1]
 WIDER = {
     "estimators": (),
     "inference": ("tests/test_laws.py",),
-    "scoring": ("tests/harness/test_backends.py", "tests/test_laws.py"),
+    "scoring": (
+        "tests/harness/test_metrics.py",
+        "tests/harness/test_backends.py",
+        "tests/test_laws.py",
+    ),
 }
 """Folder of code -> tests that come after those of the folder of the same name."""
 PRELOADED = ("pytest", "torch", "scipy.stats", "transformers", "lm_eval")

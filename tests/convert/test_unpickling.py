@@ -22,6 +22,7 @@ from lm_latent_eval.convert.files.unpickling import (
     PickleError,
     load_pickle,
 )
+from tests.environment import HANGS
 
 SCALARS = (
     st.none()
@@ -343,7 +344,7 @@ def test_labours_without_end_are_not_begun(tmp_path, kind):
         text=True,
         check=True,
         cwd=tmp_path,
-        timeout=600,
+        timeout=HANGS,
     )
     said = "copies the same data" if "copied" in kind or "cut" in kind else "has a key"
     assert f"data.pkl is refused: it {said}" in done.stdout

@@ -19,7 +19,7 @@ from lm_latent_eval.harness.thoughts import UNFINISHED
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thinking import Thinker
-from tests.environment import of_worker
+from tests.environment import HANGS, of_worker
 from tests.harness.test_processes import ACCELERATE, TASK
 from tests.wrappers.cot import tiny
 
@@ -119,7 +119,7 @@ def work(directory, tasks, tmp_path):
             env=of_worker(),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=HANGS,
             check=False,
         )
 

@@ -36,7 +36,7 @@ from tests.distortion_tasks import (
     load,
     save,
 )
-from tests.environment import of_worker
+from tests.environment import HANGS, of_worker
 from tests.models.rnng.space import every_prefix
 from tests.tiny_models import randomised
 
@@ -277,7 +277,7 @@ def test_the_command(corpus, tmp_path):
         env=of_worker(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -93,6 +93,13 @@ def test_rates_per_byte_are_refused_where_gaps_were_not_charged():
     assert METRICS["bits_per_byte"]([first, second]) == pytest.approx(4 / 15)
 
 
+@pytest.mark.parametrize("name", ["word_perplexity", "token_perplexity"])
+def test_texts_without_words_have_no_rates(name):
+    empty = [answer("", Estimate.exact(0.0, num_tokens=0, estimator="is"))]
+    assert METRICS[name](empty) == "refused: no words to predict"
+    assert METRICS[f"{name}_stderr"](empty) == "N/A"
+
+
 def test_what_is_known_for_sure_weighs_the_same_under_every_draw():
     items = [*sampled(), Answer.exact(math.log(1 / 2), "")]
     expected = (sum(PRODUCTS) / 2 / 2) ** (-1 / 8)

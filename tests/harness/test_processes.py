@@ -10,7 +10,7 @@ import pytest
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from tests.conftest import PROJECT
-from tests.environment import of_worker
+from tests.environment import HANGS, of_worker
 from tests.tiny_checkpoint import conditional, rolling
 from tests.wrappers.mdm import tiny as mdm
 
@@ -102,7 +102,7 @@ def launch(folder, worker, arguments, how):
         env=of_worker(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -17,6 +17,7 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.report.page import page
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
+from tests.environment import HANGS
 from tests.report.test_compare import estimated, questions, record, write
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -160,7 +161,7 @@ def test_a_browser_shows_it(path, tmp_path, window, dark):
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=HANGS,
     ).stdout
     found = json.loads(re.search(r'<pre id="found">(.*?)</pre>', shown)[1])
     assert found["width"] <= found["window"], "nothing is cut off at the side"

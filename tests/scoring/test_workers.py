@@ -22,7 +22,7 @@ from lm_latent_eval.scoring.records import row_of, table_of
 from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
 from lm_latent_eval.text.corpora import stream_texts
 from tests.conftest import PROJECT
-from tests.environment import of_worker
+from tests.environment import HANGS, of_worker
 from tests.rounding import agree
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada", "the fox"] * 4
@@ -118,7 +118,7 @@ def run(*arguments):
         ),
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
