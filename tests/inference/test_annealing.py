@@ -163,6 +163,20 @@ def test_a_text_is_weighed_in_any_company_alike(model):
             torch.testing.assert_close(alone[0], together[n], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("method", [AnnealedImportanceSampling(50), ChibStyle(50)])
+def test_no_sweep_uses_the_random_numbers_of_another(model, method, monkeypatch):
+    sweeps, numbers = [], SweepNumbers.__call__
+
+    def watching(self, sweep, num_tokens):
+        sweeps.append(sweep)
+        return numbers(self, sweep, num_tokens)
+
+    monkeypatch.setattr(SweepNumbers, "__call__", watching)
+    q = proposal_named(model)
+    method.log_weights(model, q, batch([TEXT]), keys(1))
+    assert len(sweeps) == len(set(sweeps)) >= 2 * (50 // 10) - 1
+
+
 def test_left_to_right_is_nested(model):
     q, texts = proposal_named(model), [TEXT, TEXT[:3]]
     few, many = (
