@@ -25,8 +25,8 @@ def memory(what):  # bytes
 """
 
 
-# glibc gives a block back to the system at once if it is larger than this. By default it
-# keeps blocks of up to 32 MiB for later, and what it keeps differs from run to run.
+# glibc gives blocks that are larger back to the system at once. By default it keeps those
+# of up to 32 MiB for later, and which it keeps differs from run to run.
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 

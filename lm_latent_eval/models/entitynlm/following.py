@@ -102,8 +102,11 @@ class Following:
                 slots.expand(*lead, *slots.shape[2:]).flatten(0, 2),
             ]
         )
+        mark = self.state.marks.expand(*lead, -1)
+        mark = torch.cat([mark[..., 0].flatten(), mark[..., 1:].flatten()])
         rank = torch.arange(len(row)) - torch.searchsorted(group, group)
         place, origin = self._place(row, t), self._begin(row, group % self.num_slots)
+        origin = self._alike(mark)[origin]
         # All first moves, all second ones, ...: each needs the one before it alone.
         order, counts = rank.argsort(stable=True), rank.bincount().tolist()
         within = torch.cat([torch.arange(count) for count in counts] or [rank])
@@ -120,8 +123,7 @@ class Following:
             vectors.append(vector)
             log_kept.append(log_kept[-1][one] + _log(kept[:, 0]))
             log_added.append(_log(added[:, 0]))
-        begun = self.state.marks.expand(*lead, -1)
-        marks = [torch.cat([begun[..., 0].flatten(), begun[..., 1:].flatten()])]
+        marks = [mark]
         time = (self.state.position[row // lead[1]] + t)[order]
         for then, from_ in zip(time.split(counts), source.split(counts), strict=True):
             marks.append(marked(marks[-1][from_], then))
@@ -142,6 +144,20 @@ class Following:
             torch.cat(log_added)[back],
             self.steps.update,
         )
+
+    def _alike(self, mark: Tensor) -> Tensor:
+        """Let one vector before a text stand for all that equal it, (N,) both.
+
+        So chains that begin alike are sums of the same vectors (``Versions.terms``).
+        """
+        texts = torch.arange(self.shape[0])
+        slots = len(mark) // len(self.entity) - 1
+        each = self.shape[1] * torch.tensor([1, slots])
+        text = torch.cat([texts.repeat_interleave(number) for number in each])
+        _, which = marked(mark, text).unique(return_inverse=True)
+        every = torch.arange(len(mark))
+        first = torch.full_like(every, len(mark))
+        return first.scatter_reduce(0, which, every, "amin")[which]
 
     def _find(self, row: Tensor, entity: Tensor, t: Tensor) -> Tensor:
         """Find slots when token t is decided, as indices into ``versions``.
