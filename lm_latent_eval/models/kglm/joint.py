@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.kglm.alias_memo import AliasMemo
+from lm_latent_eval.models.kglm.choices import node_probs
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
@@ -275,7 +276,7 @@ class KGLMJoint(Pretrained):
         rows = []
         for b in range(batch):
             here = Rows(torch.full((samples,), b), encoded.history[b])
-            mass = encoded.walk.node_probs(here, log_weight[b])
+            mass = node_probs(encoded.walk, here, log_weight[b])
             (node,) = fetched(self._not_negligible(mass))
             mixed = mass.new_zeros(self.config.num_words)
             for some in node.split(self._nodes_at_once(1)):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.models.kglm.choices import ranked_steps
 from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.scores import AT_ONCE
 from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
@@ -114,7 +115,7 @@ def beam_walks(
 ) -> tuple[Walks, Tensor, Tensor]:
     """Keep the ``width`` most promising distinct beginnings after every token.
 
-    ``NextStep.options`` says what they are ranked by.
+    ``choices.ranked_steps`` says what they are ranked by.
 
     Args:
         walk: The distribution to search under.
@@ -152,7 +153,7 @@ def beam_walks(
         text, place = ((score > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
         rows = Rows(text * num_tokens + t, window[text, place])
         best = log_best[t % at_once], entity[t % at_once]
-        option = walk.options(rows, text, score[text, place], width, best)
+        option = ranked_steps(walk, rows, text, score[text, place], width, best)
         owner = text[option.row]
         order, rank = ranked_within(owner, ranks(option.score))
         order, rank = order[rank < width], rank[rank < width]

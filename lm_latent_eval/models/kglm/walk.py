@@ -52,15 +52,11 @@ from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.ragged import (
     distinct_pairs,
-    expand_ranges,
     invert_cdf,
-    least_of_best,
-    ranked_within,
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.scores import StepScores
-from lm_latent_eval.models.kglm.steps import Mention, Parents, RankedSteps, Rows
-from lm_latent_eval.models.ties import GRID, ranks
+from lm_latent_eval.models.kglm.steps import Mention, Parents, Rows
 
 
 @dataclass(frozen=True)
@@ -158,9 +154,9 @@ class NextStep:
 
         ``parents`` are those of the rows, where they are known already.
         """
-        return self._log_tilted(rows, parents).log_softmax(-1)
+        return self.log_tilted(rows, parents).log_softmax(-1)
 
-    def _log_tilted(self, rows: Rows, parents: Parents | None) -> Tensor:
+    def log_tilted(self, rows: Rows, parents: Parents | None) -> Tensor:
         """Tilted masses of the mention types, not normalised, (R, 4)."""
         if parents is None and self.tilt is not None:
             parents = self.parents(rows)
@@ -293,134 +289,3 @@ class NextStep:
         derives = mention[able] == Mention.DERIVED
         node[able[derives]] = edges.tail[edge[derives]]
         return mention, node, log_type
-
-    # -- enumeration ----------------------------------------------------------------
-
-    def options(
-        self,
-        rows: Rows,
-        group: Tensor,
-        score: Tensor,
-        width: int,
-        best: tuple[Tensor, Tensor],
-    ) -> RankedSteps:
-        r"""List the choices that may be among the best of a group of walks.
-
-        Walks are ranked by log q, or, if it is known what is ``expected`` of the rest
-        of the text, by log p of walk and words so far plus that: by all that went into
-        the tilt, less what was expected and has been paid. Up to a number that the
-        walks of a text share,
-
-        .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_{\le t}) =
-            \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{<i})
-
-        What cannot be among the ``width`` best is not listed: a choice below as many
-        that are known at once, without any DERIVED, or a NEW one too many. Every walk
-        has the same NEW entities to choose from, so of the one that ranks i-th (from 1)
-        only the first ``width`` / i can be among the ``width`` best.
-
-        Args:
-            rows: R decisions.
-            group: Which of them compete, at one position each, non-decreasing, (R,).
-            score: What the walks so far are ranked by, nats, (R,) float64.
-            width: How many of a group are wanted.
-            best: The ``width`` best NEW entities at the position of every group: log
-                p_new and entity, on the host, (G, width) each.
-        """
-        parents, edges = self.parents_and_edges(rows)
-        tilted = self._log_tilted(rows, parents)
-        paid = self.expected_after(rows.position, rows.window)
-        tilted, paid, log_parent, log_edge = fetched(
-            tilted, paid, parents.log_prob, edges.log_prob
-        )
-        if self.expected is not None:
-            score = score + tilted.logsumexp(-1) - paid
-        scores = score[:, None] + tilted.log_softmax(-1)
-        scores[rows.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
-        none, new, derived, again = scores.unbind(-1)
-        log_best, entity = best
-        best_new = new + log_best[group, 0]
-        known = torch.stack([none, best_new, again], -1)
-        enough = least_of_best(group, known, width)[group] - GRID  # against rounding
-
-        (able,) = (best_new >= enough).nonzero(as_tuple=True)
-        order, rank = ranked_within(group[able], ranks(new[able]))
-        most = (width // (rank + 1)).clamp_max(entity.shape[1])
-        place, ranked = expand_ranges(torch.zeros_like(most), most)
-        new_row = able[order[ranked]]
-        here = group[new_row], place
-        new_node, log_new = self.graph.node_of_entity[entity[here]], log_best[here]
-        derived_row, derived_node, log_derived = self._derived_options(
-            parents._replace(log_prob=log_parent),
-            replace(edges, log_prob=log_edge),
-            derived >= enough,
-        )
-        every = torch.arange(len(score))
-        sure = log_new.new_zeros(len(every))
-        parts = [
-            (Mention.NONE, every, torch.zeros_like(every), sure),
-            (Mention.NEW, new_row, new_node, log_new),
-            (Mention.DERIVED, derived_row, derived_node, log_derived),
-            (Mention.CONTINUE, every, rows.previous, sure),
-        ]
-        row = torch.cat([part[1] for part in parts])
-        mention = torch.cat([torch.full_like(r, m) for m, r, _, _ in parts])
-        node = torch.cat([part[2] for part in parts])
-        score = scores[row, mention] + torch.cat([part[3] for part in parts])
-        possible = (score > -torch.inf) & (score >= enough[row])
-        possible &= (node != NO_ENTITY) | (mention == Mention.NONE)
-        (keep,) = possible.nonzero(as_tuple=True)
-        # In an order that no score decides, for those that tie.
-        choice = row[keep] * len(Mention) + mention[keep]
-        keep = keep[(choice * self.graph.num_nodes + node[keep]).argsort()]
-        return RankedSteps(row[keep], mention[keep], node[keep], score[keep])
-
-    def node_probs(self, rows: Rows, log_weight: Tensor) -> Tensor:
-        """Return the distribution of the node under a mixture of pasts.
-
-        Args:
-            rows: R decisions at one position.
-            log_weight: Log-probabilities of their pasts in nats, (R,).
-
-        Returns:
-            Probabilities of every node, (N,); of 0, that nothing is mentioned.
-        """
-        here = rows.position[:1]
-        rows, which = rows.distinct()
-        node_of = self._sent(self.graph.node_of_entity)
-        log_weight = segment_logsumexp(log_weight, which, len(rows.position))
-        (parents, edges), previous = self.parents_and_edges(rows), rows.previous
-        log_mention = self.log_mention(rows, parents) + log_weight[:, None]
-        new = (
-            log_mention[:, Mention.NEW].exp().sum() * self.new.log_probs(here)[0].exp()
-        )
-        new = new.masked_fill(node_of == NO_ENTITY, 0.0)
-        every = torch.ones_like(rows.position, dtype=torch.bool)
-        row, derived_node, log_derived = self._derived_options(parents, edges, every)
-        derived = (log_derived + log_mention[self._sent(row), Mention.DERIVED]).exp()
-        again = log_mention[:, Mention.CONTINUE].exp()
-        none = log_mention[:, Mention.NONE].exp()
-        nobody, previous = self._sent(previous == NO_ENTITY), self._sent(previous)
-        return (
-            none.new_zeros(self.graph.num_nodes)
-            .index_add(0, node_of, new)
-            .index_add(0, self._sent(derived_node), derived)
-            .index_add(0, previous, again.masked_fill(nobody, 0.0))
-            .index_add(0, torch.zeros_like(previous), none)
-        )
-
-    def _derived_options(
-        self, parents: Parents, edges: ListedEdges, rows: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Distinct derivable nodes of some rows, edges and parents summed.
-
-        ``rows`` (R,) bool, and those returned, are on the host, and nodes as well.
-        """
-        (kept,) = rows[parents.row].nonzero(as_tuple=True)
-        tail, log_edge, which = edges.of(kept)
-        parent = kept[which]
-        row, node, which = distinct_pairs(
-            parents.row[parent], tail, self.graph.num_nodes
-        )
-        log_parent = parents.log_prob[sent(parent, parents.log_prob.device)]
-        return row, node, segment_logsumexp(log_parent + log_edge, which, len(row))

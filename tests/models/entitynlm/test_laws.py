@@ -374,12 +374,12 @@ def test_chains_that_began_alike_are_sums_of_the_same_vectors(model):
     batch, streams = tiny.batch(texts), Streams([1, 2], 200)
     chains = q.sample(q.encode(batch), streams, 200).latents
     versions, which = model.encode(batch).follow(chains).contexts()
-    for of_text, words in zip(which, texts, strict=True):
+    for of_text, text in zip(which, texts, strict=True):
         contexts = of_text[of_text >= 0].unique()
         moved = contexts[contexts >= len(versions.begin)]
         terms = versions.terms(moved).of.unique()
         assert len(moved) > 50, "premise: many chains move slots"
-        assert len(terms) <= len(words) + 2, "a slot to begin with, or none yet"
+        assert len(terms) <= len(text) + 2, "a slot to begin with, or none yet"
 
 
 def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):

@@ -10,8 +10,7 @@ import torch
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.kglm import walk as walk_module
-from lm_latent_eval.models.kglm import words
+from lm_latent_eval.models.kglm import choices, unfolding, words
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.steps import Mention
 from lm_latent_eval.models.kglm.unfolding import windows
@@ -72,21 +71,20 @@ def test_walks_that_agree_so_far_are_advanced_once(kglm, monkeypatch):
 def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):
     proposal, batch = kglm.proposal("adapted"), tiny_models.batch(TEXTS)
     encoded, numbers = proposal.encode(batch), []
-    options = NextStep.options
 
-    def watching(self, *arguments):
-        result = options(self, *arguments)
+    def watching(*arguments):
+        result = choices.ranked_steps(*arguments)
         numbers.append(len(result.row))
         return result
 
-    monkeypatch.setattr(NextStep, "options", watching)
+    monkeypatch.setattr(unfolding, "ranked_steps", watching)
     beam, few = proposal.beam(encoded, WIDTH), sum(numbers)
     numbers.clear()
 
     def nothing_known(group, value, number):
         return value.new_full((int(group[-1]) + 1,), -torch.inf)
 
-    monkeypatch.setattr(walk_module, "least_of_best", nothing_known)
+    monkeypatch.setattr(choices, "least_of_best", nothing_known)
     everything = proposal.beam(encoded, WIDTH)
     assert 2 * few < sum(numbers), "premise: most choices are hopeless"
     for ours, wanted in zip(beam.latents, everything.latents, strict=True):
