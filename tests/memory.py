@@ -25,8 +25,8 @@ def memory(what):  # bytes
 """
 
 
-# glibc gives larger blocks back to the system at once. By default it keeps some of up to
-# 32 MiB for later, and which ones differs from run to run.
+# glibc gives larger blocks back to the system at once. By default it keeps some of
+# up to 32 MiB for later, and which ones differs from run to run.
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
