@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent
-from lm_latent_eval.models.kglm.edges import ListedEdges
+from lm_latent_eval.devices import sent
+from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.ragged import (
     distinct_pairs,
@@ -54,11 +52,12 @@ def ranked_steps(
         best: The ``width`` best NEW entities at the position of every group: log
             p_new and entity, on the host, (G, width) each.
     """
-    parents, edges = walk.parents_and_edges(rows)
+    parents = walk.parents(rows)
+    position, where = rows.position.unique(return_inverse=True)
     tilted = walk.log_tilted(rows, parents)
     paid = walk.expected_after(rows.position, rows.window)
-    tilted, paid, log_parent, log_edge = fetched(
-        tilted, paid, parents.log_prob, edges.log_prob
+    edges, (tilted, paid, log_parent) = walk.edges.select(position).fetched_with(
+        tilted, paid, parents.log_prob
     )
     if walk.expected is not None:
         score = score + tilted.logsumexp(-1) - paid
@@ -79,7 +78,8 @@ def ranked_steps(
     new_node, log_new = walk.graph.node_of_entity[entity[here]], log_best[here]
     derived_row, derived_node, log_derived = _derived(
         parents._replace(log_prob=log_parent),
-        replace(edges, log_prob=log_edge),
+        edges,
+        where,
         derived >= enough,
         walk.graph.num_nodes,
     )
@@ -119,12 +119,14 @@ def node_probs(walk: NextStep, rows: Rows, log_weight: Tensor) -> Tensor:
     rows, which = rows.distinct()
     device = log_weight.device
     log_weight = segment_logsumexp(log_weight, which, len(rows.position))
-    (parents, edges), previous = walk.parents_and_edges(rows), rows.previous
+    parents, previous = walk.parents(rows), rows.previous
     log_mention = walk.log_mention(rows, parents) + log_weight[:, None]
     none, new, derived, again = log_mention.unbind(-1)
     named = new.exp().sum() * walk.new.log_probs(here)[0].exp()
     every, num_nodes = torch.ones(len(previous), dtype=torch.bool), walk.graph.num_nodes
-    row, node, log_derived = _derived(parents, edges, every, num_nodes)
+    row, node, log_derived = _derived(
+        parents, walk.edges, rows.position, every, num_nodes
+    )
     log_derived = log_derived + derived[sent(row, device)]
     begun = walk.graph.node_of_entity
     nobody = [sent(nodes == NO_ENTITY, device) for nodes in (begun, previous)]
@@ -138,23 +140,24 @@ def node_probs(walk: NextStep, rows: Rows, log_weight: Tensor) -> Tensor:
 
 
 def _derived(
-    parents: Parents, edges: ListedEdges, rows: Tensor, num_nodes: int
+    parents: Parents, edges: ParentEdges, place: Tensor, some: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the distinct nodes that some rows may derive.
+    """Find the distinct nodes that some of R decisions may derive.
 
     Args:
-        parents: Of R decisions.
-        edges: Of all parents.
-        rows: Which of the decisions, on the host, (R,) bool.
+        parents: Of the decisions.
+        edges: Of the parents, scored where those are.
+        place: The position of each decision among those of the edges, (R,).
+        some: Which decisions, (R,) bool.
         num_nodes: Of the graph.
 
     Returns:
         Rows and nodes on the host, and the log-probability of each node given that it
         is derived, nats, edges and parents summed.
     """
-    (kept,) = rows[parents.row].nonzero(as_tuple=True)
-    tail, log_edge, which = edges.of(kept)
-    parent = kept[which]
-    row, node, which = distinct_pairs(parents.row[parent], tail, num_nodes)
-    log_parent = parents.log_prob[sent(parent, parents.log_prob.device)]
-    return row, node, segment_logsumexp(log_parent + log_edge, which, len(row))
+    (parent,) = some[parents.row].nonzero(as_tuple=True)
+    row = parents.row[parent]
+    tail, log_edge, which = edges.every(place[row], parents.entity[parent])
+    row, node, pair = distinct_pairs(row[which], tail, num_nodes)
+    log_parent = parents.log_prob[sent(parent[which], parents.log_prob.device)]
+    return row, node, segment_logsumexp(log_parent + log_edge, pair, len(row))

@@ -78,11 +78,22 @@ def sample_walks(
     length: Tensor,
     uniforms: Callable[[int], Tensor],
     num_tokens: int,
-) -> tuple[Walks, Tensor]:
-    """Draw walks from left to right; return them with log q, (B, K) float64.
+    origin: Tensor,
+) -> tuple[Walks, Tensor, Tensor]:
+    """Draw walks from left to right.
 
     The nodes of all tokens are scored once they are drawn: walks agree on most.
-    Walks are returned on the host.
+
+    Args:
+        walk: The distribution to draw from.
+        history: Nodes before the piece of K walks a text, (B, K, cutoff).
+        length: Tokens of each text, on the host, (B,).
+        uniforms: As ``Proposal.sample`` has them.
+        num_tokens: T.
+        origin: Which of the K each walk continues, on the host or not, (B, K).
+
+    Returns:
+        Walks on the host, log q, (B, K) float64, and ``origin`` on the host.
     """
     device = walk.scores.mention.device
     batch, samples, width = history.shape
@@ -95,14 +106,26 @@ def sample_walks(
             (text * num_tokens + t).repeat_interleave(samples),
             path[text, :, t : t + width].flatten(0, 1),
         )
-        m, node, log_mention = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
-        mention[text, :, t] = m.view(-1, samples)
+        u, before = uniforms(t)[text].flatten(0, 1), None
+        if t == 0:
+            first = torch.arange(len(text), device=origin.device)[:, None] * samples
+            before = (first + origin[sent(text, origin.device)]).flatten()
+        drawn, (origin,) = walk.draw(rows, u, before).fetched_with(origin)
+        if t == 0:
+            path = path.gather(1, origin[..., None].expand_as(path))
+        previous = path[text, :, width + t - 1].flatten()
+        node = walk.drawn_node(drawn, previous, u)
+        mention[text, :, t] = drawn.mention.view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
-        log_q[sent(text, device)] += widened(log_mention).view(-1, samples)
+        log_q[sent(text, device)] += widened(drawn.log_type).view(-1, samples)
+    if num_tokens == 0:
+        (origin,) = fetched(origin)
+        path = path.gather(1, origin[..., None].expand_as(path))
+    history = path[..., :width]
     walks = Walks(mention, path[..., width:])
     named = (mention == Mention.NEW) | (mention == Mention.DERIVED)
     log_node = _scored(walk, walk.log_node, history, walks, named)
-    return walks, log_q + widened(log_node).sum(-1)
+    return walks, log_q + widened(log_node).sum(-1), origin
 
 
 def beam_walks(

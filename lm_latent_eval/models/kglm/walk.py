@@ -32,8 +32,8 @@ types. That nothing is mentioned has b_t = 0, or what the node that was mentione
 makes of it, and a continuation is tilted or keeps its mass: both the tilt's to say.
 
 Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
-model's device, which is waited for once a token. So what is to be chosen is listed and
-scored for every type that a walk may turn out to choose.
+model's device, which is waited for once a token. So a new entity and a parent are drawn
+whatever a walk may turn out to choose, and edges by scores that the host has fetched.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, sent_uniforms
-from lm_latent_eval.models.kglm.edges import ListedEdges, ParentEdges
+from lm_latent_eval.devices import sent, sent_uniforms
+from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
@@ -57,6 +57,36 @@ from lm_latent_eval.models.kglm.ragged import (
 )
 from lm_latent_eval.models.kglm.scores import StepScores
 from lm_latent_eval.models.kglm.steps import Mention, Parents, Rows
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One choice a row: where the scores are, until the host has fetched it."""
+
+    mention: Tensor
+    """Mention types, (R,)."""
+    entity: Tensor
+    """The entities of those that are NEW, (R,)."""
+    parent: Tensor
+    """Which of ``parents`` those that are DERIVED derive from, (R,)."""
+    log_type: Tensor
+    """Log-probabilities of the types in nats, not fetched, (R,)."""
+    parents: Tensor
+    """Entities, on the host, (N,)."""
+    edges: ParentEdges
+    """At the distinct positions of the rows."""
+    place: Tensor
+    """Which of these each row has, on the host, (R,)."""
+
+    def fetched_with(self, *others: Tensor) -> tuple[Drawn, list[Tensor]]:
+        """Copy the choice to the host, and others in the same wait for a device."""
+        edges, (mention, entity, parent, *others_here) = self.edges.fetched_with(
+            self.mention, self.entity, self.parent, *others
+        )
+        known = replace(
+            self, mention=mention, entity=entity, parent=parent, edges=edges
+        )
+        return known, others_here
 
 
 @dataclass(frozen=True)
@@ -186,31 +216,13 @@ class NextStep:
         derived mentions its mean over the parents, both as logarithms.
         """
         row, entity = self._recent(rows)
-        sums = None
-        if self.tilt is not None:
-            sums = self.edges.log_sums(rows.position[row], entity)
-        return self._parents(rows, row, entity, sums)
-
-    def parents_and_edges(self, rows: Rows) -> tuple[Parents, ListedEdges]:
-        """Find the parents, and all edges of each."""
-        row, entity = self._recent(rows)
-        edges = self.edges.listed(rows.position[row], entity)
-        return self._parents(rows, row, entity, edges.log_sums), edges
-
-    def _parents(
-        self,
-        rows: Rows,
-        row: Tensor,
-        entity: Tensor,
-        log_sums: tuple[Tensor, Tensor] | None,
-    ) -> Parents:
         position, num_rows = rows.position[row], len(rows.position)
         score = self.scores.parent.at(position, entity)
         there = self._sent(row)
         log_parent = score - segment_logsumexp(score, there, num_rows)[there]
-        if self.tilt is None or log_sums is None:
+        if self.tilt is None:
             return Parents(row, entity, log_parent, score.new_zeros(num_rows))
-        tilted_sum, plain_sum = log_sums
+        tilted_sum, plain_sum = self.edges.log_sums(position, entity)
         tilted = log_parent + (tilted_sum - plain_sum)
         lift = segment_logsumexp(tilted, there, num_rows)
         log_prob = tilted - lift[there]
@@ -252,40 +264,64 @@ class NextStep:
             Mention types and nodes on the host, and log-probabilities of the types in
             nats, each (R,): with ``log_node``, those of the choices.
         """
+        drawn, _ = self.draw(rows, u).fetched_with()
+        return drawn.mention, self.drawn_node(drawn, rows.previous, u), drawn.log_type
+
+    def draw(self, rows: Rows, u: Tensor, origin: Tensor | None = None) -> Drawn:
+        """Draw one choice a row, which the host does not know until it asks.
+
+        All draw a new entity and a parent, wanted or not, even where there is none.
+
+        Args:
+            rows: As ``sample`` has them.
+            u: The same.
+            origin: The row whose past each has instead of its own, one of the same
+                position, (R,), on the host or not.
+        """
         past, which = rows.distinct()
-        u = sent_uniforms(u, self.scores.mention.device)
-        parents, edges = self.parents_and_edges(past)
-        num_pasts = len(past.position)
+        there, num_pasts = self._sent(which), len(past.position)
+        if origin is not None:
+            there = there[self._sent(origin)]
+        u, parents = sent_uniforms(u, there.device), self.parents(past)
         log_mention = self.log_mention(past, parents)
-        every, there = torch.arange(num_pasts), self._sent(which)
         mention = invert_cdf(
             log_mention.exp().flatten(),
-            every.repeat_interleave(len(Mention)),
+            torch.arange(num_pasts).repeat_interleave(len(Mention)),
             num_pasts,
             there,
             u[:, 0],
         ) % len(Mention)
-        log_type = log_mention[there, mention]
-        # All draw a new entity, and whoever can an edge of a parent, wanted or not:
-        # what they want is known when the device has been waited for.
-        can_derive = torch.zeros(num_pasts, dtype=torch.bool)
-        can_derive[parents.row] = True
-        able = can_derive[which].nonzero()[:, 0]
-        parent = invert_cdf(
-            parents.log_prob.exp(),
-            parents.row,
-            num_pasts,
-            which[able],
-            u[self._sent(able), 1],
-        )
-        edge = edges.sample(parent, u[self._sent(able), 2])
-        entity = torch.zeros_like(mention)
+        entity = parent = torch.zeros_like(mention)
         if self.new.possible:
             entity = self.new.sample(rows.position, u[:, 1])
-        mention, entity, edge = fetched(mention, entity, edge)
-        node = torch.where(mention == Mention.CONTINUE, rows.previous, NO_ENTITY)
-        new = mention == Mention.NEW
-        node[new] = self.graph.node_of_entity[entity[new]]
-        derives = mention[able] == Mention.DERIVED
-        node[able[derives]] = edges.tail[edge[derives]]
-        return mention, node, log_type
+        if len(parents.row):
+            prob = parents.log_prob.exp()
+            parent = invert_cdf(prob, parents.row, num_pasts, there, u[:, 1])
+        position, place = rows.position.unique(return_inverse=True)
+        return Drawn(
+            mention,
+            entity,
+            parent,
+            log_mention[there, mention],
+            parents.entity,
+            self.edges.select(position),
+            place,
+        )
+
+    def drawn_node(self, drawn: Drawn, previous: Tensor, u: Tensor) -> Tensor:
+        """Draw the edges of what has been fetched; return nodes on the host, (R,).
+
+        Args:
+            drawn: Choices, on the host.
+            previous: The nodes of the tokens before, (R,).
+            u: The uniform numbers that they were drawn by.
+        """
+        node = previous.masked_fill(drawn.mention != Mention.CONTINUE, NO_ENTITY)
+        new, derived = drawn.mention == Mention.NEW, drawn.mention == Mention.DERIVED
+        node[new] = self.graph.node_of_entity[drawn.entity[new]]
+        if derived.any():
+            parent = drawn.parents[drawn.parent[derived]]
+            place = drawn.place[derived]
+            edge, tail = drawn.edges.sample(place, parent, u[derived, 2])
+            node[derived] = tail[edge]
+        return node
