@@ -55,7 +55,7 @@ COSTS = {
     "rnng is": (907, 6),
     "rnng contexts": (782, 6),
     "rnng beam": (904, 6),
-    "rnng smc": (1392, 11),
+    "rnng smc": (1424, 7),
     "rnng ais": (3323, 12),
     "srnn exact": (56, 2),
     "tokens canonical": (179, 12),
@@ -102,7 +102,7 @@ A_TOKEN = {
     "rnng is": 1,
     "rnng beam": 1,
     "rnng mixed": 2,
-    "rnng smc": 2,
+    "rnng smc": 1,
     "rnng ais": 1,
     "rnng contexts": 1,
 }
