@@ -149,25 +149,26 @@ def drawing_from_is_resampling_first(case: Case, name: str) -> None:
     What was read before they were chosen goes on as they do. Trees have a choice once
     there are three words.
     """
-    proposal, method = case.proposal(name), ImportanceSampling(6)
-    text = [case.words[t % len(case.words)] for t in range(6)]
+    proposal, method = case.proposal(name), ImportanceSampling(20)
+    text = case.some_words(6)
     batch, ids = case.batch([text, text[::-1], text[:3]]), keys(3)
     first, second, third = (batch.piece(*ends) for ends in ((0, 3), (3, 5), (5, 6)))
     begun = Particles.begin(3, case.device)
     begun = method.extend(case.model, proposal, first, ids, [0] * 3, begun)
-    origin = torch.tensor([[4, 4, 1, 5, 0, 0], [5, 4, 3, 2, 1, 0], [2] * 6])
+    every = torch.arange(20)
+    origin = torch.stack([every // 2, every.flip(0), every % 7])
     before: Any = begun.proposal_state
     after = before.resample(origin)
-    streams = Streams(ids, 6, starts=[3] * 3)
+    streams = Streams(ids, 20, starts=[3] * 3)
     late, known = proposal.encode(second, before), proposal.encode(second, after)
     ours, told = proposal.sample_from(late, streams, origin.to(case.device))
-    theirs = proposal.sample(known, streams, 6)
+    theirs = proposal.sample(known, streams, 20)
     late = encode_again(proposal, late, second, after)
     hold(told.is_cpu and torch.equal(told, origin), f"{name}: another origin")
     streams, numbers = replace(streams, starts=[5] * 3), []
     for q, draws in ((late, ours), (known, theirs)):
         state = proposal.advance(q, draws.latents)
-        then = proposal.sample(proposal.encode(third, state), streams, 6)
+        then = proposal.sample(proposal.encode(third, state), streams, 20)
         paths = fingerprint(draws.latents), fingerprint(then.latents)
         numbers.append([*paths, draws.log_q, then.log_q])
     for found, expected in zip(*numbers, strict=True):
