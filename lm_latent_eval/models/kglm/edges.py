@@ -9,10 +9,12 @@ parent) pairs asked for, on the host; no table has a column an edge.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -28,6 +30,45 @@ from lm_latent_eval.models.kglm.scores import AT_ONCE
 
 
 @dataclass(frozen=True)
+class ListedEdges:
+    """All edges of n (position, parent) pairs, those of equal pairs once."""
+
+    which: Tensor
+    """Which of D distinct pairs each pair is, on the host, (n,)."""
+    end: Tensor
+    """Where the edges of each distinct pair end, on the host, (D,)."""
+    tail: Tensor
+    """The nodes that edges lead to, on the host, (N,)."""
+    log_prob: Tensor
+    """log p(edge | parent) in nats, (N,)."""
+    log_sums: tuple[Tensor, Tensor]
+    """Of the n pairs, see ``ParentEdges``."""
+
+    def of(self, pairs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List the edges of some of the n pairs, on the host, one pair after another.
+
+        Returns:
+            The tail of each edge, its log-probability, and its place among ``pairs``.
+        """
+        which = self.which[pairs]
+        edge, row = expand_ranges(F.pad(self.end, (1, 0))[which], self.end[which])
+        return self.tail[edge], self.log_prob[sent(edge, self.log_prob.device)], row
+
+    def sample(self, pairs: Tensor, u: Tensor) -> Tensor:
+        """Draw an edge of some of the n pairs, (m,): which of the N.
+
+        Args:
+            pairs: Where the scores are, (m,).
+            u: A number in (0, 1) each, there, (m,).
+        """
+        num_pairs = len(self.end)
+        count = self.end.diff(prepend=self.end.new_zeros(1))
+        row = torch.arange(num_pairs).repeat_interleave(count)
+        which = sent(self.which, pairs.device)[pairs]
+        return invert_cdf(self.log_prob.exp(), row, num_pairs, which, u)
+
+
+@dataclass(frozen=True)
 class ParentEdges:
     """p(edge | parent) at P positions; parents are rows of the entity table."""
 
@@ -40,7 +81,8 @@ class ParentEdges:
         """Return log of the summed probability of the edges parent -> node, (N,)."""
         head = self.graph.node_of_entity[parent]
         edge, pair = expand_ranges(*self.graph.edges_between(head, node))
-        there = segment_logsumexp(self._scores(position[pair], edge), pair, len(head))
+        _, score = self._scores(position[pair], edge)
+        there = segment_logsumexp(score, pair, len(head))
         log_z, _ = self.log_sums(position, parent)
         return there - log_z.masked_fill(log_z.isneginf(), 0.0)
 
@@ -50,62 +92,49 @@ class ParentEdges:
         Distinct pairs are summed once, as many at a time as have few edges together.
         """
         distinct, which = self._distinct(position, parent)
-        start, end = self._range(distinct[1])
-        tilted, plain = [], []
-        for t, first, last in in_groups(
-            (distinct[0], start, end), end - start, AT_ONCE
-        ):
-            edge, pair = expand_ranges(first, last)
-            tilted.append(segment_logsumexp(self._scores(t[pair], edge), pair, len(t)))
-            if self.tilt is not None:
-                score = self._plain(t[pair], edge)
-                plain.append(segment_logsumexp(score, pair, len(t)))
+        groups = [sums for *_, sums in self._groups(*distinct)]
         which = sent(which, self.relation.device)
-        log_z = torch.cat(tilted)[which]
-        return log_z, torch.cat(plain)[which] if plain else log_z
+        tilted, plain = (torch.cat(part)[which] for part in zip(*groups, strict=True))
+        return tilted, plain
 
-    def every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """List the edges of (position, parent): tail, log-probability and pair.
-
-        Those of distinct pairs are scored once.
-        """
+    def listed(self, position: Tensor, parent: Tensor) -> ListedEdges:
+        """List the edges of (position, parent)."""
         (t, c), which = self._distinct(position, parent)
-        tail, log_prob, pair = self._every(t, c)
-        count = torch.bincount(pair, minlength=len(t))
-        end = count.cumsum(0)
-        listed, row = expand_ranges((end - count)[which], end[which])
-        return tail[listed], log_prob[sent(listed, log_prob.device)], row
+        start, end = self._range(c)
+        tails, log_probs, groups = [], [], []
+        for edge, pair, score, sums in self._groups(t, c):
+            tails.append(self.graph.tail(edge))
+            log_probs.append(score - sums[0][sent(pair, score.device)])
+            groups.append(sums)
+        there = sent(which, self.relation.device)
+        tilted, plain = (torch.cat(part)[there] for part in zip(*groups, strict=True))
+        return ListedEdges(
+            which,
+            (end - start).cumsum(0),
+            torch.cat(tails),
+            torch.cat(log_probs),
+            (tilted, plain),
+        )
 
-    def sample(
-        self, position: Tensor, parent: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Draw an edge of each (position, parent).
+    def _groups(
+        self, position: Tensor, parent: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
+        """Score the edges of pairs, as many pairs at a time as have few together.
 
-        Returns:
-            Which of the edges that are listed were drawn, (n,), where the scores are,
-            and the tails of those listed.
+        Yields:
+            Edges, which of these pairs each is of, their scores, and the ``log_sums``
+            of these pairs.
         """
-        distinct, which = self._distinct(position, parent)
-        start, end = self._range(distinct[1])
-        drawn, tails = torch.zeros_like(position), []
-        drawn, first, listed = sent(drawn, u.device), 0, 0
-        for t, c in in_groups(distinct, end - start, AT_ONCE):
-            tail, log_prob, pair = self._every(t, c)
-            (mine,) = ((which >= first) & (which < first + len(t))).nonzero(
-                as_tuple=True
+        start, end = self._range(parent)
+        columns = position, start, end
+        for t, first, last in in_groups(columns, end - start, AT_ONCE):
+            edge, pair = expand_ranges(first, last)
+            plain, tilted = self._scores(t[pair], edge)
+            log_z = segment_logsumexp(tilted, pair, len(t))
+            untilted = (
+                log_z if self.tilt is None else segment_logsumexp(plain, pair, len(t))
             )
-            there, query = sent(mine, u.device), which[mine] - first
-            edge = invert_cdf(log_prob.exp(), pair, len(t), query, u[there])
-            drawn = drawn.index_copy(0, there, edge + listed)
-            tails.append(tail)
-            first, listed = first + len(t), listed + len(tail)
-        return drawn, torch.cat(tails)
-
-    def _every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        edge, pair = expand_ranges(*self._range(parent))
-        score = self._scores(position[pair], edge)
-        log_z = segment_logsumexp(score, pair, len(position))
-        return self.graph.tail(edge), score - log_z[sent(pair, score.device)], pair
+            yield edge, pair, tilted, (log_z, untilted)
 
     def _distinct(
         self, position: Tensor, parent: Tensor
@@ -119,13 +148,11 @@ class ParentEdges:
         start, end = self.graph.edge_range(self.graph.node_of_entity[parent])
         return start, torch.where(self.graph.has_edges[parent], end, start)
 
-    def _scores(self, position: Tensor, edge: Tensor) -> Tensor:
-        score = self._plain(position, edge)
-        if self.tilt is not None:
-            score = score + self.tilt.at(position, self.graph.tail(edge))
-        return score
-
-    def _plain(self, position: Tensor, edge: Tensor) -> Tensor:
+    def _scores(self, position: Tensor, edge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores of edges without and with the tilt, (N,) each."""
         index = (position, self.graph.relation(edge))
         there, relation = (sent(x, self.relation.device) for x in index)
-        return self.relation[there, relation]
+        plain = self.relation[there, relation]
+        if self.tilt is None:
+            return plain, plain
+        return plain, plain + self.tilt.at(position, self.graph.tail(edge))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.particles import fingerprint
 
 
@@ -82,9 +81,3 @@ class Parents(NamedTuple):
     """Nats, (N,)."""
     lift: Tensor
     """Log of what the tilt multiplies the mass of DERIVED mentions by, (R,)."""
-
-    def of(self, rows: Tensor) -> Parents:
-        """Keep those of some rows, (R,) bool."""
-        (kept,) = rows[self.row].nonzero(as_tuple=True)
-        log_prob = self.log_prob[sent(kept, self.log_prob.device)]
-        return Parents(self.row[kept], self.entity[kept], log_prob, self.lift)

@@ -32,7 +32,8 @@ types. That nothing is mentioned has b_t = 0, or what the node that was mentione
 makes of it, and a continuation is tilted or keeps its mass: both the tilt's to say.
 
 Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
-model's device, which is waited for twice a token: for types and parents, and for nodes.
+model's device, which is waited for once a token. So what is to be chosen is listed and
+scored for every type that a walk may turn out to choose.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, sent_uniforms
-from lm_latent_eval.models.kglm.edges import ParentEdges
+from lm_latent_eval.models.kglm.edges import ListedEdges, ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.new_entities import NewEntities
@@ -189,13 +190,31 @@ class NextStep:
         derived mentions its mean over the parents, both as logarithms.
         """
         row, entity = self._recent(rows)
+        sums = None
+        if self.tilt is not None:
+            sums = self.edges.log_sums(rows.position[row], entity)
+        return self._parents(rows, row, entity, sums)
+
+    def parents_and_edges(self, rows: Rows) -> tuple[Parents, ListedEdges]:
+        """Find the parents, and all edges of each."""
+        row, entity = self._recent(rows)
+        edges = self.edges.listed(rows.position[row], entity)
+        return self._parents(rows, row, entity, edges.log_sums), edges
+
+    def _parents(
+        self,
+        rows: Rows,
+        row: Tensor,
+        entity: Tensor,
+        log_sums: tuple[Tensor, Tensor] | None,
+    ) -> Parents:
         position, num_rows = rows.position[row], len(rows.position)
         score = self.scores.parent.at(position, entity)
         there = self._sent(row)
         log_parent = score - segment_logsumexp(score, there, num_rows)[there]
-        if self.tilt is None:
+        if self.tilt is None or log_sums is None:
             return Parents(row, entity, log_parent, score.new_zeros(num_rows))
-        tilted_sum, plain_sum = self.edges.log_sums(position, entity)
+        tilted_sum, plain_sum = log_sums
         tilted = log_parent + (tilted_sum - plain_sum)
         lift = segment_logsumexp(tilted, there, num_rows)
         log_prob = tilted - lift[there]
@@ -239,7 +258,7 @@ class NextStep:
         """
         past, which = rows.distinct()
         u = sent_uniforms(u, self.scores.mention.device)
-        parents = self.parents(past)
+        parents, edges = self.parents_and_edges(past)
         num_pasts = len(past.position)
         log_mention = self.log_mention(past, parents)
         every, there = torch.arange(num_pasts), self._sent(which)
@@ -251,7 +270,8 @@ class NextStep:
             u[:, 0],
         ) % len(Mention)
         log_type = log_mention[there, mention]
-        # Whoever can derive a mention draws a parent at once, wanted or not.
+        # All draw a new entity, and whoever can an edge of a parent, wanted or not:
+        # what they want is known when the device has been waited for.
         can_derive = torch.zeros(num_pasts, dtype=torch.bool)
         can_derive[parents.row] = True
         able = can_derive[which].nonzero()[:, 0]
@@ -262,22 +282,16 @@ class NextStep:
             which[able],
             u[self._sent(able), 1],
         )
-        mention, parent = fetched(mention, parent)
+        edge = edges.sample(parent, u[self._sent(able), 2])
+        entity = torch.zeros_like(mention)
+        if self.new.possible:
+            entity = self.new.sample(rows.position, u[:, 1])
+        mention, entity, edge = fetched(mention, entity, edge)
         node = torch.where(mention == Mention.CONTINUE, rows.previous, NO_ENTITY)
-        (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
+        new = mention == Mention.NEW
+        node[new] = self.graph.node_of_entity[entity[new]]
         derives = mention[able] == Mention.DERIVED
-        derived, parent = able[derives], parents.entity[parent[derives]]
-        drawn, tail = [u.new_zeros(0).long()] * 2, rows.position[:0]
-        if len(new):
-            drawn[0] = self.new.sample(rows.position[new], u[self._sent(new), 1])
-        if len(derived):
-            drawn[1], tail = self.edges.sample(
-                rows.position[derived], parent, u[self._sent(derived), 2]
-            )
-        if len(new) or len(derived):
-            entity, edge = fetched(*drawn)
-            node[new] = self.graph.node_of_entity[entity]
-            node[derived] = tail[edge]
+        node[able[derives]] = edges.tail[edge[derives]]
         return mention, node, log_type
 
     # -- enumeration ----------------------------------------------------------------
@@ -313,10 +327,12 @@ class NextStep:
             best: The ``width`` best NEW entities at the position of every group: log
                 p_new and entity, on the host, (G, width) each.
         """
-        parents = self.parents(rows)
+        parents, edges = self.parents_and_edges(rows)
         tilted = self._log_tilted(rows, parents)
         paid = self.expected_after(rows.position, rows.window)
-        tilted, paid = fetched(tilted, paid)
+        tilted, paid, log_parent, log_edge = fetched(
+            tilted, paid, parents.log_prob, edges.log_prob
+        )
         if self.expected is not None:
             score = score + tilted.logsumexp(-1) - paid
         scores = score[:, None] + tilted.log_softmax(-1)
@@ -335,9 +351,10 @@ class NextStep:
         here = group[new_row], place
         new_node, log_new = self.graph.node_of_entity[entity[here]], log_best[here]
         derived_row, derived_node, log_derived = self._derived_options(
-            rows, parents.of(derived >= enough)
+            parents._replace(log_prob=log_parent),
+            replace(edges, log_prob=log_edge),
+            derived >= enough,
         )
-        (log_derived,) = fetched(log_derived)
         every = torch.arange(len(score))
         sure = log_new.new_zeros(len(every))
         parts = [
@@ -372,13 +389,14 @@ class NextStep:
         rows, which = rows.distinct()
         node_of = self._sent(self.graph.node_of_entity)
         log_weight = segment_logsumexp(log_weight, which, len(rows.position))
-        parents, previous = self.parents(rows), rows.previous
+        (parents, edges), previous = self.parents_and_edges(rows), rows.previous
         log_mention = self.log_mention(rows, parents) + log_weight[:, None]
         new = (
             log_mention[:, Mention.NEW].exp().sum() * self.new.log_probs(here)[0].exp()
         )
         new = new.masked_fill(node_of == NO_ENTITY, 0.0)
-        row, derived_node, log_derived = self._derived_options(rows, parents)
+        every = torch.ones_like(rows.position, dtype=torch.bool)
+        row, derived_node, log_derived = self._derived_options(parents, edges, every)
         derived = (log_derived + log_mention[self._sent(row), Mention.DERIVED]).exp()
         again = log_mention[:, Mention.CONTINUE].exp()
         none = log_mention[:, Mention.NONE].exp()
@@ -392,14 +410,17 @@ class NextStep:
         )
 
     def _derived_options(
-        self, rows: Rows, parents: Parents
+        self, parents: Parents, edges: ListedEdges, rows: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Distinct derivable nodes of every row, edges and parents summed.
+        """Distinct derivable nodes of some rows, edges and parents summed.
 
-        Rows and nodes are on the host.
+        ``rows`` (R,) bool, and those returned, are on the host, and nodes as well.
         """
-        row, entity, log_parent, _ = parents
-        tail, log_edge, pair = self.edges.every(rows.position[row], entity)
-        row, node, which = distinct_pairs(row[pair], tail, self.graph.num_nodes)
-        log_path = log_parent[self._sent(pair)] + log_edge
-        return row, node, segment_logsumexp(log_path, which, len(row))
+        (kept,) = rows[parents.row].nonzero(as_tuple=True)
+        tail, log_edge, which = edges.of(kept)
+        parent = kept[which]
+        row, node, which = distinct_pairs(
+            parents.row[parent], tail, self.graph.num_nodes
+        )
+        log_parent = parents.log_prob[sent(parent, parents.log_prob.device)]
+        return row, node, segment_logsumexp(log_parent + log_edge, which, len(row))

@@ -35,13 +35,13 @@ def kglm():
 def listed(monkeypatch) -> list[int]:
     """How many places and pasts each list of parents is made for."""
     numbers: list[int] = []
-    found = NextStep.parents
+    found = NextStep._recent
 
     def watching(self, rows):
         numbers.append(len(rows.position))
         return found(self, rows)
 
-    monkeypatch.setattr(NextStep, "parents", watching)
+    monkeypatch.setattr(NextStep, "_recent", watching)
     return numbers
 
 
