@@ -233,7 +233,8 @@ class DrawsFrom(Protocol[GivenEncodedT, LatentsT]):
         Args:
             encoded: A piece after the histories that are chosen from.
             uniforms: As ``sample`` takes them.
-            origin: Which history each latent continues, (B, K), on the host or not.
+            origin: Which of K histories each of K latents continues, (B, K), on the
+                host or not.
 
         Returns:
             The draws, and ``origin`` on the host.

@@ -100,10 +100,19 @@ class KGLMProposal:
                 f"{samples} histories cannot continue in {num_samples} walks"
             )
         history = encoded.history.expand(batch, num_samples, cutoff)
-        targets, length = encoded.batch.on_host
-        return Draws(
-            *sample_walks(encoded.walk, history, length, uniforms, targets.shape[1])
+        encoded = replace(encoded, history=history)
+        stay = torch.arange(num_samples).expand(batch, -1)
+        return self.sample_from(encoded, uniforms, stay)[0]
+
+    def sample_from(
+        self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
+    ) -> tuple[Draws[Walks], Tensor]:
+        """Draw K walks a text, which continue those of the K histories, (B, K)."""
+        (targets, length), history = encoded.batch.on_host, encoded.history
+        walks, log_q, origin = sample_walks(
+            encoded.walk, history, length, uniforms, targets.shape[1], origin
         )
+        return Draws(walks, log_q), origin
 
     def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""

@@ -70,6 +70,17 @@ class RankedSteps(NamedTuple):
     """What the walk that chooses it is ranked by, nats."""
 
 
+class Drawn(NamedTuple):
+    """Choices of R rows, where the scores are."""
+
+    choice: tuple[Tensor, Tensor, Tensor]
+    """Mention type, the entity if it is NEW, the edge if it is DERIVED, (R,) each."""
+    tail: Tensor
+    """Where each edge leads, on the host, (N,)."""
+    log_type: Tensor
+    """Log-probabilities of the types, nats, (R,)."""
+
+
 class Parents(NamedTuple):
     """What a DERIVED mention may be derived from, for every row, flat."""
 

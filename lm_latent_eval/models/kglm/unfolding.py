@@ -77,11 +77,22 @@ def sample_walks(
     length: Tensor,
     uniforms: Callable[[int], Tensor],
     num_tokens: int,
-) -> tuple[Walks, Tensor]:
-    """Draw walks from left to right; return them with log q, (B, K) float64.
+    origin: Tensor,
+) -> tuple[Walks, Tensor, Tensor]:
+    """Draw walks from left to right.
 
     The nodes of all tokens are scored once they are drawn: walks agree on most.
-    Walks are returned on the host.
+
+    Args:
+        walk: The distribution to draw from.
+        history: Nodes before the piece of K walks, (B, K, cutoff).
+        length: Tokens of each text, (B,).
+        uniforms: As ``Proposal.sample`` takes them.
+        num_tokens: T.
+        origin: Which of the K each walk continues, (B, K), on the host or not.
+
+    Returns:
+        The walks, log q, (B, K) float64, and ``origin`` on the host, as walks are.
     """
     device = walk.scores.mention.device
     batch, samples, width = history.shape
@@ -94,14 +105,25 @@ def sample_walks(
             (text * num_tokens + t).repeat_interleave(samples),
             path[text, :, t : t + width].flatten(0, 1),
         )
-        m, node, log_mention = walk.sample(rows, uniforms(t)[text].flatten(0, 1))
-        mention[text, :, t] = m.view(-1, samples)
+        chosen = None
+        if not t:
+            first = torch.arange(len(text), device=origin.device)[:, None] * samples
+            chosen = (first + origin[sent(text, origin.device)]).flatten()
+        drawn = walk.draw(rows, uniforms(t)[text].flatten(0, 1), chosen)
+        *choice, origin = fetched(*drawn.choice, origin)
+        if not t:
+            path = path.gather(1, origin[..., None].expand_as(path))
+        previous = path[text, :, width + t - 1].flatten()
+        node = walk.drawn_node(drawn, *choice, previous)
+        mention[text, :, t] = choice[0].view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
-        log_q[sent(text, device)] += widened(log_mention).view(-1, samples)
+        log_q[sent(text, device)] += widened(drawn.log_type).view(-1, samples)
+    (origin,) = fetched(origin)  # of pieces without tokens
+    history = path[..., :width]
     walks = Walks(mention, path[..., width:])
     named = (mention == Mention.NEW) | (mention == Mention.DERIVED)
     log_node = _scored(walk, walk.log_node, history, walks, named)
-    return walks, log_q + widened(log_node).sum(-1)
+    return walks, log_q + widened(log_node).sum(-1), origin
 
 
 def beam_walks(

@@ -59,7 +59,7 @@ from lm_latent_eval.models.kglm.ragged import (
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.scores import StepScores
-from lm_latent_eval.models.kglm.steps import Mention, Parents, RankedSteps, Rows
+from lm_latent_eval.models.kglm.steps import Drawn, Mention, Parents, RankedSteps, Rows
 from lm_latent_eval.models.ties import GRID, ranks
 
 
@@ -256,43 +256,61 @@ class NextStep:
             Mention types and nodes on the host, and log-probabilities of the types in
             nats, each (R,): with ``log_node``, those of the choices.
         """
+        drawn = self.draw(rows, u)
+        mention, entity, edge = fetched(*drawn.choice)
+        node = self.drawn_node(drawn, mention, entity, edge, rows.previous)
+        return mention, node, drawn.log_type
+
+    def draw(self, rows: Rows, u: Tensor, origin: Tensor | None = None) -> Drawn:
+        """Draw one choice a row, of which the host does not know yet.
+
+        Args:
+            rows: As ``sample`` takes them.
+            u: The same.
+            origin: Whose past each has instead of its own, (R,): another row's of its
+                position; on the host or not.
+        """
         past, which = rows.distinct()
-        u = sent_uniforms(u, self.scores.mention.device)
+        u, there = sent_uniforms(u, self.scores.mention.device), self._sent(which)
+        if origin is not None:
+            there = there[self._sent(origin)]
         parents, edges = self.parents_and_edges(past)
         num_pasts = len(past.position)
         log_mention = self.log_mention(past, parents)
-        every, there = torch.arange(num_pasts), self._sent(which)
         mention = invert_cdf(
             log_mention.exp().flatten(),
-            every.repeat_interleave(len(Mention)),
+            torch.arange(num_pasts).repeat_interleave(len(Mention)),
             num_pasts,
             there,
             u[:, 0],
         ) % len(Mention)
-        log_type = log_mention[there, mention]
-        # All draw a new entity, and whoever can an edge of a parent, wanted or not:
-        # what they want is known when the device has been waited for.
-        can_derive = torch.zeros(num_pasts, dtype=torch.bool)
-        can_derive[parents.row] = True
-        able = can_derive[which].nonzero()[:, 0]
-        parent = invert_cdf(
-            parents.log_prob.exp(),
-            parents.row,
-            num_pasts,
-            which[able],
-            u[self._sent(able), 1],
-        )
-        edge = edges.sample(parent, u[self._sent(able), 2])
-        entity = torch.zeros_like(mention)
+        # All draw a new entity and an edge of a parent, wanted or not, and whoever has
+        # no parent that of another: what they want is known when the device has been
+        # waited for.
+        entity = edge = torch.zeros_like(mention)
         if self.new.possible:
             entity = self.new.sample(rows.position, u[:, 1])
-        mention, entity, edge = fetched(mention, entity, edge)
-        node = torch.where(mention == Mention.CONTINUE, rows.previous, NO_ENTITY)
-        new = mention == Mention.NEW
+        if len(parents.row):
+            prob, last = parents.log_prob.exp(), len(parents.row) - 1
+            parent = invert_cdf(prob, parents.row, num_pasts, there, u[:, 1])
+            edge = edges.sample(parent.clamp_max(last), u[:, 2])
+        log_type = log_mention[there, mention]
+        return Drawn((mention, entity, edge), edges.tail, log_type)
+
+    def drawn_node(
+        self,
+        drawn: Drawn,
+        mention: Tensor,
+        entity: Tensor,
+        edge: Tensor,
+        previous: Tensor,
+    ) -> Tensor:
+        """Return the nodes that were drawn, on the host, where all else is, (R,)."""
+        node = torch.where(mention == Mention.CONTINUE, previous, NO_ENTITY)
+        new, derived = mention == Mention.NEW, mention == Mention.DERIVED
         node[new] = self.graph.node_of_entity[entity[new]]
-        derives = mention[able] == Mention.DERIVED
-        node[able[derives]] = edges.tail[edge[derives]]
-        return mention, node, log_type
+        node[derived] = drawn.tail[edge[derived]]
+        return node
 
     # -- enumeration ----------------------------------------------------------------
 
