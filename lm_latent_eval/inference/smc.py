@@ -144,6 +144,7 @@ class ParticleFilter:
         for t in range(piece.targets.shape[1]):
             token, here = piece.piece(t, t + 1), [start + t for start in starts]
             streams = Streams(keys, self.num_samples, starts=here)
+            # On the host the choice is known: what is left out is not asked of.
             if origin.is_cpu or not isinstance(proposal, DrawsFrom):
                 (origin,) = fetched(origin)
                 particles = _gone_on(particles, origin)
@@ -153,7 +154,7 @@ class ParticleFilter:
                 q = read(t, particles.proposal_state)
                 draws, origin = proposal.sample_from(q, streams, origin)
                 particles = _gone_on(particles, origin)
-                q = read(t, particles.proposal_state, q)
+                q = read(t, particles.proposal_state, before=q)
             p = particles.encoded(model, token, particles.model_state)
             particles = weighed(model, proposal, p, q, draws, particles)
             log_psi = torch.zeros_like(particles.log_w)

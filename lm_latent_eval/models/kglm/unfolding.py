@@ -114,7 +114,7 @@ def sample_walks(
         if not t:
             path = path.gather(1, origin[..., None].expand_as(path))
         previous = path[text, :, width + t - 1].flatten()
-        node = walk.drawn_node(drawn, *choice, previous)
+        node = walk.drawn_node(drawn, choice, previous)
         mention[text, :, t] = choice[0].view(-1, samples)
         path[text, :, width + t] = node.view(-1, samples)
         log_q[sent(text, device)] += widened(drawn.log_type).view(-1, samples)

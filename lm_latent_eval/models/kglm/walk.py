@@ -38,6 +38,7 @@ scored for every type that a walk may turn out to choose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -257,9 +258,9 @@ class NextStep:
             nats, each (R,): with ``log_node``, those of the choices.
         """
         drawn = self.draw(rows, u)
-        mention, entity, edge = fetched(*drawn.choice)
-        node = self.drawn_node(drawn, mention, entity, edge, rows.previous)
-        return mention, node, drawn.log_type
+        choice = fetched(*drawn.choice)
+        node = self.drawn_node(drawn, choice, rows.previous)
+        return choice[0], node, drawn.log_type
 
     def draw(self, rows: Rows, u: Tensor, origin: Tensor | None = None) -> Drawn:
         """Draw one choice a row, of which the host does not know yet.
@@ -298,14 +299,10 @@ class NextStep:
         return Drawn((mention, entity, edge), edges.tail, log_type)
 
     def drawn_node(
-        self,
-        drawn: Drawn,
-        mention: Tensor,
-        entity: Tensor,
-        edge: Tensor,
-        previous: Tensor,
+        self, drawn: Drawn, choice: Sequence[Tensor], previous: Tensor
     ) -> Tensor:
-        """Return the nodes that were drawn, on the host, where all else is, (R,)."""
+        """Return the nodes that were drawn, (R,), given the choice on the host."""
+        mention, entity, edge = choice
         node = torch.where(mention == Mention.CONTINUE, previous, NO_ENTITY)
         new, derived = mention == Mention.NEW, mention == Mention.DERIVED
         node[new] = self.graph.node_of_entity[entity[new]]
