@@ -218,6 +218,31 @@ class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
 
 
 @runtime_checkable
+class DrawsFrom(Protocol[GivenEncodedT, LatentsT]):
+    """What a left-to-right proposal offers that is told late which histories go on.
+
+    A filter chooses them on the device. So the host need not wait for the choice before
+    it waits for what is drawn: both come at once.
+    """
+
+    def sample_from(
+        self, encoded: GivenEncodedT, uniforms: Uniforms, origin: Tensor, /
+    ) -> tuple[Draws[LatentsT], Tensor]:
+        """Draw what ``sample`` draws after ``State.resample(origin)``.
+
+        Args:
+            encoded: A piece after the histories that are chosen from.
+            uniforms: As ``sample`` takes them.
+            origin: Which of K histories each of K latents continues, (B, K), on the
+                host or not.
+
+        Returns:
+            The draws, and ``origin`` on the host.
+        """
+        ...
+
+
+@runtime_checkable
 class WholeText(Protocol[BatchT, EncodedT, LatentsT]):
     """What a proposal offers that reads texts to their ends and cannot stop before."""
 

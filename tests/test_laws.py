@@ -251,8 +251,9 @@ def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkey
     """So they read as much of the text as the proposal does."""
     case, _, proposal = opened(name, which)
     texts = case.readable(proposal)[::4]
+    stay = torch.arange(4).expand(len(texts), 4)
     monkeypatch.setattr(
-        ParticleFilter, "_resample", lambda _, particles, *__: particles
+        ParticleFilter, "_resample", lambda _, particles, *__: (particles, stay)
     )
     filtered, drawn = (
         case.log_weights(method(4), proposal, texts)
@@ -347,6 +348,32 @@ def test_filters_go_on_from_what_they_draw(name, which):
 
 BORDERS = ((0, 3), (3, 4), (4, 5))
 """Where the text of the above is cut: a tree needs three words to have a choice."""
+
+
+@proposals("crf", "document", "posterior", *WITHOUT_LATENTS)
+def test_filters_choose_on_a_device_as_on_the_host(name, which):
+    """A device tells the host later which particles go on: here some do for sure."""
+    case = TINY_MODELS[name].case()
+    text = [case.words[t * t % len(case.words)] for t in range(8)]
+    uneven = torch.full((2, 20), -torch.inf, dtype=torch.float64)
+    uneven[:, [3, 16]] = 0.0
+
+    def filtered(case: testing.Case) -> list[torch.Tensor]:
+        proposal, method = case.proposal(which, 6.0), ParticleFilter(20)
+        batch, found = case.batch([text, text[:4]]), []
+        read = Particles.begin(2, case.device)
+        for start, end in ((0, 3), (3, 7), (7, 8)):
+            piece, starts = batch.piece(start, end), [start] * 2
+            read = method.extend(case.model, proposal, piece, keys(2), starts, read)
+            found += [read.log_w.cpu(), read.log_q.cpu(), read.path.cpu()]
+            read = replace(read, log_w=uneven.to(case.device))
+        return found
+
+    on_cpu = filtered(case)
+    with testing.simulated_device():
+        on_device = filtered(case.on(testing.SIMULATED))
+    for found, expected in zip(on_device, on_cpu, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 @every_normalised_model

@@ -20,6 +20,7 @@ from lm_latent_eval.inference.particles import (
     pieces,
 )
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import Draws, Latents
 from lm_latent_eval.text.batch import TokenBatch
 
 DECISIONS = 1 << 21
@@ -130,7 +131,8 @@ class ImportanceSampling:
             here = replace(streams, starts=[start + offset for start in starts])
             p = particles.encoded(model, piece, particles.model_state)
             q = proposal.encode(piece, particles.proposal_state)
-            particles = drawn_on(model, proposal, p, q, here, particles)
+            draws = proposal.sample(q, here, here.num_samples)
+            particles = weighed(model, proposal, p, q, draws, particles)
         return particles
 
     def unbiased(self, log_w: Tensor) -> Tensor:
@@ -163,25 +165,24 @@ class ImportanceSampling:
         )
 
 
-def drawn_on(
+def weighed(
     model: LM[P],
     proposal: Sampler[Q],
     p: P,
     q: Q,
-    streams: Streams,
+    draws: Draws[Latents],
     before: Particles,
 ) -> Particles:
-    """Draw the latents of an encoded piece, and weigh them.
+    """Go on with latents of an encoded piece, and weigh them.
 
     Args:
         model: A left-to-right latent LM.
         proposal: Its left-to-right proposal.
         p: The piece as the model encodes it, after ``before``.
         q: The piece as the proposal does.
-        streams: The random numbers of the piece.
+        draws: What it has drawn.
         before: The texts so far.
     """
-    draws = proposal.sample(q, streams, streams.num_samples)
     log_w = widened(model.log_joint(p, draws.latents)) - draws.log_q
     return Particles(
         model.advance(p, draws.latents),

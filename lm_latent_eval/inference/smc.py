@@ -12,6 +12,9 @@ over the stretches s between resamplings. Each Z_r is unbiased for p(x), so they
 this estimator what weights are to importance sampling: their mean is the estimate,
 their spread its error, and the certificate holds.
 
+A device chooses which particles go on, and the host, which has their states, learns of
+it together with what is drawn next (``DrawsFrom``): it waits once a token.
+
 A weight tells what a particle has cost so far. What the rest of the text will cost
 under it is psi, a guess of the proposal's, 1 of those that have none. Particles are
 then drawn in proportion to w psi, and each goes on with the mean of w psi over its own
@@ -25,19 +28,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent_uniforms
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.inference.importance import drawn_on
+from lm_latent_eval.inference.importance import weighed
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
-from lm_latent_eval.inference.particles import Particles, as_particles, pieces
+from lm_latent_eval.inference.particles import (
+    Particles,
+    as_particles,
+    encode_again,
+    pieces,
+)
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import LeftToRight, ReadsAhead
+from lm_latent_eval.latent import DrawsFrom, LeftToRight, ReadsAhead, State
 from lm_latent_eval.text.batch import TokenBatch
 
 FILTERS = 10
@@ -123,22 +131,41 @@ class ParticleFilter:
         """Draw, weigh and choose at every token of a piece."""
         ahead = proposal if isinstance(proposal, ReadsAhead) else None
         whole = ahead and ahead.encode(piece, particles.proposal_state)
+
+        def read(t: int, after: State | None, before: Q | None = None) -> Q:
+            if ahead is not None:
+                return cast(Q, ahead.token(whole, t, after))
+            token = piece.piece(t, t + 1)
+            if before is not None:
+                return encode_again(proposal, before, token, after)
+            return proposal.encode(token, after)
+
+        origin = torch.arange(self.num_samples).expand(len(keys), -1)
         for t in range(piece.targets.shape[1]):
             token, here = piece.piece(t, t + 1), [start + t for start in starts]
             streams = Streams(keys, self.num_samples, starts=here)
-            p = particles.encoded(model, token, particles.model_state)
-            if ahead is None:
-                q = proposal.encode(token, particles.proposal_state)
+            # On the host the choice is known: what is left out is not asked of.
+            if origin.is_cpu or not isinstance(proposal, DrawsFrom):
+                (origin,) = fetched(origin)
+                particles = _gone_on(particles, origin)
+                q = read(t, particles.proposal_state)
+                draws = proposal.sample(q, streams, self.num_samples)
             else:
-                q = ahead.token(whole, t, particles.proposal_state)
-            particles = drawn_on(model, proposal, p, q, streams, particles)
+                q = read(t, particles.proposal_state)
+                draws, origin = proposal.sample_from(q, streams, origin)
+                particles = _gone_on(particles, origin)
+                q = read(t, particles.proposal_state, before=q)
+            p = particles.encoded(model, token, particles.model_state)
+            particles = weighed(model, proposal, p, q, draws, particles)
             log_psi = torch.zeros_like(particles.log_w)
             if ahead is not None:
                 log_psi = ahead.log_ahead(whole, t + 1, particles.proposal_state)
             uniform = streams(0)[..., RESAMPLING_LANE]
             uniform = sent_uniforms(uniform, log_psi.device)
-            particles = self._resample(particles, log_psi, uniform, token.length > 0)
-        return particles
+            particles, origin = self._resample(
+                particles, log_psi, uniform, token.length > 0
+            )
+        return _gone_on(particles, *fetched(origin))
 
     def _begun(self, particles: Particles) -> Particles:
         """Give the empty text its K particles."""
@@ -154,12 +181,15 @@ class ParticleFilter:
 
     def _resample(
         self, particles: Particles, log_psi: Tensor, uniform: Tensor, went_on: Tensor
-    ) -> Particles:
+    ) -> tuple[Particles, Tensor]:
         """Draw anew where a filter's effective sample size is below half of M.
 
         Systematic resampling: one random number a filter, so a particle of (twisted)
-        weight v = w psi is drawn M v times, rounded up or down. The device decides, and
-        is waited for once: states are asked on the host.
+        weight v = w psi is drawn M v times, rounded up or down.
+
+        Returns:
+            The particles, but for their states, which are asked on the host, and which
+            of the states each goes on with, (B, K), where the weights are.
         """
         shape = (self.filters, self.num_samples // self.filters)
         log_v = (particles.log_w + log_psi).unflatten(-1, shape)
@@ -174,16 +204,8 @@ class ParticleFilter:
         index = torch.where(uneven, every[:, :1] + drawn, every).flatten(1)
         even = (log_mean - log_psi.gather(1, index).unflatten(-1, shape)).flatten(1)
         log_w = torch.where(uneven.expand_as(log_v).flatten(1), even, particles.log_w)
-        (chosen,) = fetched(index)
-        if bool((chosen == torch.arange(self.num_samples)).all()):  # all stay
-            return replace(particles, log_w=log_w)
-        return Particles(
-            particles.model_state and particles.model_state.resample(chosen),
-            particles.proposal_state and particles.proposal_state.resample(chosen),
-            log_w,
-            particles.log_q.gather(1, index),
-            particles.path.gather(1, index),
-        )
+        log_q, path = (x.gather(1, index) for x in (particles.log_q, particles.path))
+        return replace(particles, log_w=log_w, log_q=log_q, path=path), index
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -228,3 +250,15 @@ class ParticleFilter:
             bound=Bound.NONE,
             log_weights=(),
         )
+
+
+def _gone_on(particles: Particles, origin: Tensor) -> Particles:
+    """Give particles the states that they go on with, (B, K) on the host."""
+    p, q = particles.model_state, particles.proposal_state
+    if bool((origin == torch.arange(origin.shape[1])).all()):  # all stay
+        return particles
+    return replace(
+        particles,
+        model_state=p and p.resample(origin),
+        proposal_state=q and q.resample(origin),
+    )

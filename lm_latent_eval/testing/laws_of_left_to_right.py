@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -20,8 +21,9 @@ from lm_latent_eval.inference import (
     importance,
     particles,
 )
-from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.latent import ReadsOnce
+from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import DrawsFrom, ReadsOnce
 from lm_latent_eval.testing.case import Case, close, hold, keys
 from lm_latent_eval.testing.laws_of_proposals import mean_is_one
 from lm_latent_eval.text.batch import TokenBatch
@@ -134,3 +136,40 @@ def _reading_again() -> Iterator[None]:
         mock.patch.object(beam, "encode_again", encode),
     ):
         yield
+
+
+def draws_from(case: Case, name: str) -> bool:
+    """Return whether a proposal says that it can be told late which histories go on."""
+    return isinstance(case.proposal(name), DrawsFrom)
+
+
+def drawing_from_is_resampling_first(case: Case, name: str) -> None:
+    """``sample_from`` draws what ``sample`` does after the histories it is told of.
+
+    What was read before they were chosen goes on as they do. Trees have a choice once
+    there are three words.
+    """
+    proposal, method = case.proposal(name), ImportanceSampling(20)
+    text = case.some_words(6)
+    batch, ids = case.batch([text, text[::-1], text[:3]]), keys(3)
+    first, second, third = (batch.piece(*ends) for ends in ((0, 3), (3, 5), (5, 6)))
+    begun = Particles.begin(3, case.device)
+    begun = method.extend(case.model, proposal, first, ids, [0] * 3, begun)
+    every = torch.arange(20)
+    origin = torch.stack([every // 2, every.flip(0), every % 7])
+    before: Any = begun.proposal_state
+    after = before.resample(origin)
+    streams = Streams(ids, 20, starts=[3] * 3)
+    late, known = proposal.encode(second, before), proposal.encode(second, after)
+    ours, told = proposal.sample_from(late, streams, origin.to(case.device))
+    theirs = proposal.sample(known, streams, 20)
+    late = encode_again(proposal, late, second, after)
+    hold(told.is_cpu and torch.equal(told, origin), f"{name}: another origin")
+    streams, numbers = replace(streams, starts=[5] * 3), []
+    for q, draws in ((late, ours), (known, theirs)):
+        state = proposal.advance(q, draws.latents)
+        then = proposal.sample(proposal.encode(third, state), streams, 20)
+        paths = fingerprint(draws.latents), fingerprint(then.latents)
+        numbers.append([*paths, draws.log_q, then.log_q])
+    for found, expected in zip(*numbers, strict=True):
+        close(found, expected, f"{name}: draws from an origin and after resampling")

@@ -20,6 +20,8 @@ from lm_latent_eval.latent import LeftToRight, Mass
 from lm_latent_eval.testing.case import PREDICTED, Case, equal, hold
 from lm_latent_eval.testing.laws_of_left_to_right import (
     beams_go_on_where_they_were_cut,
+    drawing_from_is_resampling_first,
+    draws_from,
     filters_are_unbiased,
     pieces_are_scored_as_the_whole,
     reading_once_is_reading_again,
@@ -65,6 +67,8 @@ def laws(case: Case) -> list[Law]:
         owed += [law for law in OF_PIECES if stepwise and name not in case.reads_on]
         once = stepwise and reads_once(case, name)
         owed += [law for law in OF_READING_ONCE if once]
+        late = stepwise and draws_from(case, name)
+        owed += [law for law in OF_DRAWING_FROM if late]
         found += [
             Law(partial(law, case, name), f"{law.__name__}-{name}") for law in owed
         ]
@@ -122,3 +126,4 @@ OF_DEVICES = (device_moves_no_number,)
 OF_LEFT_TO_RIGHT = (filters_are_unbiased,)
 OF_PIECES = (pieces_are_scored_as_the_whole, beams_go_on_where_they_were_cut)
 OF_READING_ONCE = (reading_once_is_reading_again,)
+OF_DRAWING_FROM = (drawing_from_is_resampling_first,)

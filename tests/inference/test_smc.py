@@ -38,10 +38,10 @@ def resampled(monkeypatch):
     shares, resample = [], ParticleFilter._resample
 
     def noting(method, before, *args):
-        after = resample(method, before, *args)
+        after, origin = resample(method, before, *args)
         moved = (after.log_w != before.log_w).unflatten(-1, (method.filters, -1))
         shares.append(moved.any(-1).double().mean().item())
-        return after
+        return after, origin
 
     monkeypatch.setattr(ParticleFilter, "_resample", noting)
     return shares
@@ -115,14 +115,14 @@ def test_what_is_ahead_counts_when_drawing_anew_and_not_after(model):
     w, psi = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([40.0, 0.0, 1.0, 0.1])
     before = replace(before, log_w=w.log().double()[None])
     uniform, went_on = torch.tensor([[0.5] * 4]).double(), torch.tensor([True])
-    after = method._resample(before, psi.log().double()[None], uniform, went_on)
+    after, _ = method._resample(before, psi.log().double()[None], uniform, went_on)
     # w psi = (4, 0, 0.3, 0.04): of four points evenly laid out all fall into the first.
     assert after.log_q.tolist() == [[0.0] * 4]
     mean = (w * psi).sum() / 4
     wanted = (mean / psi[0]).log().double().expand(1, 4)
     torch.testing.assert_close(after.log_w, wanted)
     # Psi alone may make them uneven, or even: (0.25, 0.25, 0.25, 0.25).
-    after = method._resample(before, -before.log_w, uniform, went_on)
+    after, _ = method._resample(before, -before.log_w, uniform, went_on)
     assert after.log_w.equal(before.log_w)
     assert after.log_q.equal(before.log_q)
 

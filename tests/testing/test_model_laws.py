@@ -87,6 +87,11 @@ def _as_it_was(right, self, encoded, batch, after):
     return encoded
 
 
+def _all_from_the_first(right, self, encoded, uniforms, origin):
+    draws, _ = right(self, encoded, uniforms, torch.zeros_like(origin))
+    return draws, origin
+
+
 def _left_on_the_host(right, *given):
     draws = right(*given)
     return replace(draws, log_q=draws.log_q.cpu())
@@ -111,6 +116,7 @@ CHANGES = {
     "pieces_are_scored_as_the_whole": ("sample", _one_number),
     "beams_go_on_where_they_were_cut": ("beam", _forgets),
     "reading_once_is_reading_again": ("encode_again", _as_it_was),
+    "drawing_from_is_resampling_first": ("sample_from", _all_from_the_first),
     "device_moves_no_number": ("sample", _left_on_the_host),
 }
 

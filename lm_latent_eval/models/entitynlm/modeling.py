@@ -328,15 +328,17 @@ class EntityNLMProposal:
             raise ValueError(
                 f"{histories} histories cannot continue in {num_samples} chains"
             )
-        return Draws(
-            *sample_chains(
-                encoded.steps,
-                encoded.state,
-                encoded.batch.length,
-                uniforms,
-                num_samples,
-            )
-        )
+        origin = torch.arange(num_samples).clamp_max(histories - 1)
+        origin = origin.expand(len(encoded.hidden), -1)
+        return self.sample_from(encoded, uniforms, origin)[0]
+
+    def sample_from(
+        self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
+    ) -> tuple[Draws[Chains], Tensor]:
+        """Draw K chains a text, which continue those histories, (B, K)."""
+        steps, state, length = encoded.steps, encoded.state, encoded.batch.length
+        chains, log_q, origin = sample_chains(steps, state, length, uniforms, origin)
+        return Draws(chains, log_q), origin
 
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""

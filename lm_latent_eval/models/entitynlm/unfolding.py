@@ -78,26 +78,32 @@ def sample_chains(
     state: EntityState,
     length: Tensor,
     uniforms: Uniforms,
-    num_samples: int,
-) -> tuple[Chains, Tensor]:
-    """Draw chains from left to right; return them with log q, (B, K) float64.
+    origin: Tensor,
+) -> tuple[Chains, Tensor, Tensor]:
+    """Draw chains from left to right, which continue those of the state, (B, K).
 
     Every decision is drawn: whether there is a mention by the first random number of
     its token, of whom by the second, how long by the third. A device is waited for once
     a token: then it is known which chains begin a mention. Of the last token all draw
-    one, wanted or not, and then the chains are waited for.
+    one, wanted or not, and then the chains are waited for, with ``origin``.
+
+    Returns:
+        The chains, log q, (B, K) float64, and ``origin`` on the host.
     """
-    batch, device = len(length), length.device
-    walk = Unfolding.after(state, num_samples)
+    (batch, num_samples), device = origin.shape, length.device
+    walk = Unfolding.after(state, state.num_chains)
     first = torch.arange(batch, device=device) * steps.num_tokens
     end = length.repeat_interleave(num_samples)
     found = length.new_zeros(2, len(end), steps.num_tokens)
     log_q = wide_zeros((len(end),), device)
-    mentioned, most = mentions(state.entity.expand(batch, num_samples).flatten())
+    mentioned, most = mentions(state.entity.flatten())
     walk = walk.roomy(most)
+    chosen = torch.arange(batch, device=device)[:, None] * state.num_chains
+    chosen = (chosen + sent(origin, device)).flatten()
     for t in range(steps.num_tokens):
         place, u = first + t, sent_uniforms(uniforms(t).flatten(0, 1), device)
         walk.settle(steps, sent(mentioned, device), place)
+        walk = walk if t else walk[chosen]
         memory, going_on = walk.memory, end > t
         # Inside a mention there is nothing to decide.
         inside = going_on & (walk.remaining > 0)
@@ -135,8 +141,9 @@ def sample_chains(
         walk.context[row] = torch.where(begins[:, None], vector, walk.context[row])
         found[0, :, t], found[1, :, t] = walk.entity, walk.remaining
         walk = walk.roomy(most)
-    (found,) = fetched(found.view(2, batch, num_samples, steps.num_tokens))
-    return Chains(found[0], found[1]), log_q.view(batch, num_samples)
+    found = found.view(2, batch, num_samples, steps.num_tokens)
+    found, origin = fetched(found, origin)
+    return Chains(found[0], found[1]), log_q.view(batch, num_samples), origin
 
 
 def mentions(entity: Tensor) -> tuple[Tensor, int]:

@@ -25,11 +25,17 @@ class Encoded:
     batch: TokenBatch
     value: Tensor
     """What everything is predicted from, (B, T, inner)."""
-    lattice: Lattice
+    costs: Lattice
+    """What words and names cost, which is where the model is."""
     state: RelationState
     """Where the readings before the pieces stand."""
     carry: Any
     topics: Topics
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        """The same on the host, where it is summed and drawn from."""
+        return self.costs.on_host()
 
     @cached_property
     def summed(self) -> tuple[Tensor, RelationState]:
@@ -45,8 +51,11 @@ class Encoded:
 
 
 def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
-    """Return log p(x, z_k) in nats, (B, K) float64."""
-    lattice, topics = encoded.lattice, encoded.topics
+    """Return log p(x, z_k) in nats, (B, K) float64.
+
+    What is summed is told on the host, and nothing is waited for.
+    """
+    lattice, topics, device = encoded.costs, encoded.topics, encoded.value.device
     readings = Readings(*fetched(*readings))
     source, offset = readings
     batch, samples, num_tokens = source.shape
@@ -55,7 +64,8 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     naming = (source - 1).clamp_min(0)
     begins = (source != WORD) & (offset == 0) & inside
     follows = (source != WORD) & (offset > 0) & inside
-    words = lattice.word[:, None].masked_fill(~((source == WORD) & inside), 0.0)
+    uttered = sent((source == WORD) & inside, device)
+    words = lattice.word[:, None].masked_fill(~uttered, 0.0)
     total = words.sum(-1)
 
     texts = torch.arange(batch)[:, None, None]
@@ -67,9 +77,10 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     where = torch.searchsorted(key, wanted).clamp_max(last)
     cost = lattice.score.new_full(wanted.shape, -torch.inf)
     if len(key):
-        found = key[where] == wanted
-        cost = torch.where(found, lattice.score[where], cost)
-    total = total + torch.zeros_like(words).masked_scatter(begins, cost).sum(-1)
+        found = sent(key[where] == wanted, device)
+        cost = torch.where(found, lattice.score[sent(where, device)], cost)
+    index = tuple(sent(i, device) for i in begins.nonzero(as_tuple=True))
+    total = total + torch.zeros_like(words).index_put(index, cost).sum(-1)
 
     said = targets[:, None].expand_as(source)
     wrong = follows & (topics.word(naming, offset) != said)
@@ -78,9 +89,8 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     wrong = wrong | (begins & (topics.naming_topic[naming] != topic[..., None]))
     new = (before == 0) & (topic != 0)
     prior = widened(topics.log_prior)[(topic - 1).clamp_min(0)]
-    total = total + prior.masked_fill(~new, 0.0)
-    log_p = sunk(total).masked_fill(wrong.any(-1), -torch.inf)
-    return sent(log_p, encoded.value.device)
+    total = total + sent(prior.masked_fill(~new, 0.0), device)
+    return sunk(total).masked_fill(sent(wrong.any(-1), device), -torch.inf)
 
 
 def _topic_after(encoded: Encoded, readings: Readings) -> Tensor:
@@ -199,9 +209,8 @@ def _padded(
     return RelationState(carry, *columns)
 
 
-def tempered(encoded: Encoded, temperature: float) -> Lattice:
+def tempered(lattice: Lattice, temperature: float) -> Lattice:
     """Return what p charges, every logarithm divided by a temperature."""
-    lattice = encoded.lattice
     return replace(
         lattice,
         word=(lattice.word / temperature).clamp_min(FLOOR),

@@ -117,17 +117,16 @@ class LRLMJoint(RelationModel):
         arcs = self._arcs(batch, state)
         score = log_source[sent(arcs.place, value.device), 1]
         score = score + self._log_namings(by_place, arcs)
-        word, score = fetched(word, score)
-        lattice = Lattice(
+        costs = Lattice(
             batch.on_host[1],
-            word.double(),
+            word,
             arcs,
-            score.double(),
+            score,
             self.knowledge.log_prior[arcs.topic - 1].double(),
             _keys(state, self.knowledge.num_topics),
             self.knowledge.num_topics,
         )
-        return Encoded(batch, value, lattice, state, carry, self.knowledge)
+        return Encoded(batch, value, costs, state, carry, self.knowledge)
 
     def log_joint(self, encoded: Encoded, latents: Readings | Everything) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64; of everything, log p(x)."""

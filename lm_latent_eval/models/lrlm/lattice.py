@@ -14,7 +14,7 @@ out of the text end with it. All are logarithms here. What is impossible counts 
 ``FLOOR``, so that gradients exist.
 
 A lattice is small, and what leads where follows from the text: so it is on the host,
-wherever its costs were computed.
+but for its costs, which are fetched before anything is summed.
 
 Source: Hayashi et al. (2020), section 3.2; Sarawagi and Cohen (2004) for semi-Markov
 sums.
@@ -22,12 +22,13 @@ sums.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched
 from lm_latent_eval.models.lrlm.arcs import Arcs
 
 FLOOR = -1e30
@@ -63,6 +64,11 @@ class Lattice:
     also: Tensor
     """Further (text, topic) rows, as text * (num_topics + 1) + topic, (M,)."""
     num_topics: int
+
+    def on_host(self) -> Lattice:
+        """Return the lattice with its costs on the host."""
+        word, score = fetched(self.word, self.score)
+        return replace(self, word=word.double(), score=score.double())
 
     @cached_property
     def _keys(self) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from lm_latent_eval.models.lrlm.encoding import (
     tempered,
 )
 from lm_latent_eval.models.lrlm.joint import LRLMJoint
+from lm_latent_eval.models.lrlm.lattice import Lattice
 from lm_latent_eval.models.lrlm.reading import (
     Route,
     beam_readings,
@@ -65,7 +68,13 @@ class Planned:
     """A piece of text, encoded, and how to go through it."""
 
     encoded: Encoded
-    route: Route
+    way: Callable[[Lattice], Route]
+    temperature: float
+
+    @cached_property
+    def route(self) -> Route:
+        """The way through what everything costs, on the host."""
+        return self.way(tempered(self.encoded.lattice, self.temperature))
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,15 @@ class Adapted:
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Planned:
         """Read a piece of text as the model does."""
         encoded = self.model.encode(batch, after)
-        return Planned(encoded, Route.plain(tempered(encoded, self.temperature)))
+        return Planned(encoded, Route.plain, self.temperature)
+
+    def encode_again(
+        self, planned: Planned, batch: TokenBatch, after: RelationState | None
+    ) -> Planned:
+        """Return what was read, after some of the readings that it was read after."""
+        encoded = planned.encoded
+        encoded = replace(encoded, batch=batch, state=after or encoded.state)
+        return replace(planned, encoded=encoded)
 
     def sample(
         self, planned: Planned, uniforms: Uniforms, num_samples: int
@@ -90,6 +107,23 @@ class Adapted:
             planned.route, encoded.topics, encoded.state, uniforms, num_samples
         )
         return replace(drawn, log_q=sent(drawn.log_q, encoded.value.device))
+
+    def sample_from(
+        self, planned: Planned, uniforms: Uniforms, origin: Tensor
+    ) -> tuple[Draws[Readings], Tensor]:
+        """Draw K readings a text, which continue those histories, (B, K).
+
+        They are drawn on the host, which asks for what all of them cost.
+        """
+        costs, state = planned.encoded.costs, planned.encoded.state
+        word, score, origin = fetched(costs.word, costs.score, origin)
+        encoded = replace(
+            planned.encoded,
+            costs=replace(costs, word=word, score=score),
+            state=state.resample(origin),
+        )
+        planned = replace(planned, encoded=encoded)
+        return self.sample(planned, uniforms, origin.shape[1]), origin
 
     def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
@@ -126,8 +160,7 @@ class Posterior:
     def encode(self, batch: TokenBatch) -> Planned:
         """Read whole texts as the model does."""
         encoded = self.left_to_right.model.encode(batch)
-        lattice = tempered(encoded, self.left_to_right.temperature)
-        return Planned(encoded, Route.exact(lattice))
+        return Planned(encoded, Route.exact, self.left_to_right.temperature)
 
     def sample(
         self, planned: Planned, uniforms: Uniforms, num_samples: int

@@ -43,6 +43,11 @@ class Encoded:
     """Where the latents before the pieces stand."""
     tables: Tables
 
+    @property
+    def device(self) -> torch.device:
+        """Where the texts are."""
+        return self.batch.targets.device
+
 
 class NKLMJoint(NKLMLayers):
     """p(x, z) of an NKLM, and its topics."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent, sent_uniforms, widened
+from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.kglm.ragged import (
     expand_ranges,
@@ -72,27 +72,58 @@ class NKLMProposal:
         self, encoded: Encoded, uniforms: Uniforms, num_samples: int
     ) -> Draws[Copies]:
         """Draw K latents a text, continuing the K histories if there are any."""
-        batch, device = encoded.batch, encoded.batch.targets.device
         state = encoded.state.expanded(num_samples)
         u = uniforms(0)[..., TOPIC_LANE]
         topic, log_q = self._draw_topic(encoded, state.topic, u)
-        state, log_q = replace(state, topic=topic), sent(log_q, device)
-        every = torch.arange(topic.numel())
+        state, log_q = replace(state, topic=topic), sent(log_q, encoded.device)
+        stay = torch.arange(num_samples).expand_as(topic)
+        return self._drawn(encoded, state, log_q, uniforms, stay)[0]
+
+    def sample_from(
+        self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
+    ) -> tuple[Draws[Copies], Tensor]:
+        """Draw K latents a text, which continue those histories, (B, K).
+
+        Where a word can come from is listed for all histories, if topics are known.
+        """
+        state = encoded.state
+        if encoded.batch.targets.shape[1] and bool((state.topic != 0).all()):
+            log_q = wide_zeros(origin.shape, encoded.device)
+            return self._drawn(encoded, state, log_q, uniforms, origin)
+        (origin,) = fetched(origin)
+        encoded = replace(encoded, state=state.resample(origin))
+        return self.sample(encoded, uniforms, origin.shape[1]), origin
+
+    def _drawn(
+        self,
+        encoded: Encoded,
+        state: NKLMState,
+        log_q: Tensor,
+        uniforms: Uniforms,
+        origin: Tensor,
+    ) -> tuple[Draws[Copies], Tensor]:
+        """Draw where words come from, of latents that continue those of a state."""
+        batch, device = encoded.batch, encoded.device
+        every, histories = torch.arange(origin.numel()), state.topic.shape[1]
+        row = torch.arange(len(origin), device=origin.device)[:, None] * histories
+        row = (row + origin).flatten()
         path: list[tuple[Tensor, Tensor]] = []
         for t in range(batch.targets.shape[1]):
             if path:
-                state = self._read(encoded, state, t - 1, *path[-1])
-            inside = batch.length > t
+                state, row = self._read(encoded, state, t - 1, *path[-1]), every
+            inside, num_rows = batch.length > t, state.topic.numel()
             options = self._options(encoded, state.hidden, state.topic, t)
-            log_p = self._normalised(options, topic.numel())
+            log_p = self._normalised(options, num_rows)
             u = sent_uniforms(uniforms(t)[..., 0].flatten(), device)
-            drawn = invert_cdf(log_p.exp(), options.row, topic.numel(), every, u)
-            log_drawn, (drawn,) = log_p[drawn], fetched(drawn)
-            source = options.source[drawn].view_as(topic)
-            offset = options.offset[drawn].view_as(topic)
-            log_q = log_q + log_drawn.view_as(topic).masked_fill(~inside[:, None], 0.0)
+            drawn = invert_cdf(log_p.exp(), options.row, num_rows, row, u)
+            log_drawn, (drawn, origin) = log_p[drawn], fetched(drawn, origin)
+            source = options.source[drawn].view(origin.shape)
+            offset = options.offset[drawn].view(origin.shape)
+            log_drawn = log_drawn.view(origin.shape)
+            log_q = log_q + log_drawn.masked_fill(~inside[:, None], 0.0)
+            state = state if path else state.resample(origin)
             path.append((source, offset))
-        return Draws(_stacked(topic, path), log_q)
+        return Draws(_stacked(state.topic, path), log_q), origin
 
     def log_prob(self, encoded: Encoded, copies: Copies) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,10 @@ class Listed:
     """log P(so many REDUCEs, then SHIFT) of distinct stacks, (R, M)."""
     spoken: Tensor
     """log P(word | SHIFT) after each possible choice of each pair."""
+
+    def resampled(self, origin: Integers) -> Listed:
+        """Pick histories of each text, (B, K')."""
+        return replace(self, pair=np.take_along_axis(self.pair, origin, 1))
 
     def after(self, reduces: Tensor) -> Integers:
         """Return the stack of each history after so many REDUCEs, (B, K)."""

@@ -81,13 +81,27 @@ class WordByWord:
             raise ValueError(
                 f"{samples} histories cannot continue in {num_samples} trees"
             )
-        stacks, row = _begun(encoded, num_samples)
-        before = torch.zeros(batch, num_samples, encoded.words.shape[1]).long()
-        log_q = torch.zeros(batch, num_samples, dtype=torch.float64)
+        origin = torch.arange(num_samples).clamp_max(samples - 1).expand(batch, -1)
+        return self.sample_from(encoded, uniforms, origin)[0]
+
+    def sample_from(
+        self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
+    ) -> tuple[Draws[Trees], Tensor]:
+        """Draw K prefixes a text, which continue those histories, (B, K).
+
+        What can come next is listed for all histories, and asked for with ``origin``.
+        """
+        stacks, row = _begun(encoded, encoded.state.row.shape[1])
+        before = torch.zeros(*origin.shape, encoded.words.shape[1]).long()
+        log_q = torch.zeros(origin.shape, dtype=torch.float64)
         for t in range(encoded.longest):
             text, word = encoded.token(t)
             stacks, listed = self._listed(stacks, row[text], word)
-            log_prob, _ = self._weighed(listed, *fetched(listed.log_p, listed.spoken))
+            *computed, origin = fetched(listed.log_p, listed.spoken, origin)
+            if not t:
+                row = np.take_along_axis(row, origin.numpy(), 1)
+                listed = listed.resampled(origin.numpy()[text])
+            log_prob, _ = self._weighed(listed, *computed)
             log_prob = log_prob[listed.pair]
             mass = log_prob.exp().cumsum(-1)
             drawn = (mass < uniforms(t)[text][..., :1] * mass[..., -1:]).sum(-1)
@@ -95,7 +109,11 @@ class WordByWord:
             log_q[text] += log_prob.gather(2, drawn[..., None])[..., 0]
             row[text] = listed.after(drawn)
             stacks, row = self._shifted(stacks, row, text, word)
-        return Draws(self._trees(encoded, before, stacks, row), self._sent(log_q))
+        if not encoded.longest:  # nothing was asked for
+            (origin,) = fetched(origin)
+            row = np.take_along_axis(row, origin.numpy(), 1)
+        trees = self._trees(encoded, before, stacks, row)
+        return Draws(trees, self._sent(log_q)), origin
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""

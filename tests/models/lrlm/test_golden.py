@@ -114,7 +114,7 @@ def test_every_posterior(name, which):
 @every_case
 def test_the_best_reading(name, which):
     model, case, encoded = opened(name, which)
-    planned = Planned(encoded, Route.exact(encoded.lattice))
+    planned = Planned(encoded, Route.exact, 1.0)
     beam = model.proposal("adapted").beam(planned, 50)
     log_p = model.log_joint(encoded, beam.latents)[0]
     best = log_p.argmax()
@@ -212,7 +212,7 @@ def test_a_transformer_remembers(name, which, rule, golden):
             score=lattice.score[kept],
             log_prior=lattice.log_prior[kept],
         )
-        alpha, _ = forward(replace(encoded, lattice=lattice))
+        alpha, _ = forward(replace(encoded, costs=lattice))
         close(alpha[chunk["tokens"], -1], chunk["logp_char"])
         state = replace(state, carry=encoded.carry)
 
