@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +76,19 @@ class Processes:
             self.accelerator.wait_for_everyone()
 
 
+SETTLED = 0.1
+"""Seconds after which the threads of a group have put away what they sent last."""
+
+
 def _leave() -> None:
     """Leave the group before Python ends, or its threads can abort the process.
 
     Seen once in many runs, as "terminate called without an active exception" after all
     results were written, which failed the launch.
+
+    A thread may need the interpreter to put tensors away. The end of a group, which has
+    the interpreter, waits for that thread: with torch 2.6 it then waits for ever.
     """
     if torch.distributed.is_initialized():
+        time.sleep(SETTLED)  # the interpreter is free meanwhile
         torch.distributed.destroy_process_group()

@@ -255,3 +255,35 @@ def test_diagnostics_are_gathered_at_the_barrier(tiny, monkeypatch):
     assert len(gathered) == 2
     lm.barrier()
     assert [len(items) for items in gathered] == [2, 0, 0, 0]
+
+
+LEAVES = """
+import sys
+from torch import distributed
+from lm_latent_eval.harness.processes import _leave
+
+store, rank = sys.argv[1], int(sys.argv[2])
+for i in range(10):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}-{i}", rank=rank, world_size=2
+    )
+    everything = [None, None] if rank == 0 else None
+    distributed.gather_object(["answer"] * 1000, everything, dst=0)
+    _leave()
+    assert not distributed.is_initialized()
+"""
+
+
+@pytest.mark.slow
+def test_a_group_is_left_right_after_the_last_answer(tmp_path):
+    """Of torch 2.6 such an end waited for ever, within ten times."""
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES)
+    command = [sys.executable, str(script), str(tmp_path / "store")]
+    both = [
+        subprocess.Popen([*command, rank], env=of_worker(), stderr=subprocess.PIPE)
+        for rank in ("0", "1")
+    ]
+    for process in both:
+        _, stderr = process.communicate(timeout=HANGS)
+        assert process.returncode == 0, stderr.decode()[-3000:]
