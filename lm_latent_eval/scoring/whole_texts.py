@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
+from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce, is_much, recommend
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
+
+PartT = TypeVar("PartT")
 
 FEW, FEW_SAMPLES = 10, 100
 """Texts, and samples of each, that say how many samples a long run is worth."""
@@ -38,8 +42,14 @@ class WholeTexts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
                 yield text, Answer.of(text, known)
-        parts = self.estimate(worded)
-        with self.setting.bar(len(worded), "texts") as bar:
+        yield from self._shown(self.estimate(worded), len(worded))
+
+    def _shown(
+        self, parts: Iterator[PartT], total: int, which: str = ""
+    ) -> Iterator[PartT]:
+        """Show how many have come."""
+        unit = "sentences" if isinstance(self.setting.model, SentenceModel) else "texts"
+        with self.setting.bar(total, which + unit) as bar:
             for part in parts:
                 yield part
                 bar.update()
@@ -56,7 +66,13 @@ class WholeTexts:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        return self._estimates(list(self.setting.budget.spend(texts, self.draw)))
+        return self._estimates(list(self.setting.budget.spend(texts, self._pilot)))
+
+    def _pilot(
+        self, method: Estimator, texts: list[Text], purpose: str
+    ) -> Iterator[tuple[Text, Tensor]]:
+        """Weigh texts to find out how, and show progress."""
+        return self._shown(self.draw(method, texts, purpose), len(texts), "pilots of ")
 
     def _estimates(
         self, groups: list[tuple[Estimator, list[Text]]]

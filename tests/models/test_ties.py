@@ -8,9 +8,8 @@ import torch
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.models import ties
 from lm_latent_eval.models.entitynlm import unfolding as chains
+from lm_latent_eval.models.kglm import choices as steps
 from lm_latent_eval.models.kglm import unfolding as walks
-from lm_latent_eval.models.kglm import walk as steps
-from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.models.rnng import left_to_right as trees
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.text.words import END
@@ -28,21 +27,21 @@ def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
 
 def disturb(monkeypatch, seed: int) -> None:
     """Let each search add noise to what it ranks by."""
-    options, choices, log_options = (
-        NextStep.options,
+    ranked_steps, choices, log_options = (
+        walks.ranked_steps,
         WordByWord._weighed,
         chains.log_options,
     )
 
     def of_walks(*args):
-        found = options(*args)
+        found = ranked_steps(*args)
         return found._replace(score=noise(found.score, seed))
 
     def of_trees(*args):
         log_q, rank = choices(*args)
         return log_q, noise(rank, seed)
 
-    monkeypatch.setattr(NextStep, "options", of_walks)
+    monkeypatch.setattr(walks, "ranked_steps", of_walks)
     monkeypatch.setattr(WordByWord, "_weighed", of_trees)
     monkeypatch.setattr(
         chains, "log_options", lambda *args: noise(log_options(*args), seed)
