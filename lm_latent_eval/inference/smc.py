@@ -144,7 +144,7 @@ class ParticleFilter:
         for t in range(piece.targets.shape[1]):
             token, here = piece.piece(t, t + 1), [start + t for start in starts]
             streams = Streams(keys, self.num_samples, starts=here)
-            # On the host the choice is known: what is left out is not asked of.
+            # On a CPU it is known which go on, so those that do not are not drawn from.
             if origin.is_cpu or not isinstance(proposal, DrawsFrom):
                 (origin,) = fetched(origin)
                 particles = _gone_on(particles, origin)

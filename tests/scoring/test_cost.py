@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import signal
 import subprocess
@@ -9,12 +10,14 @@ import sys
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.scoring import cost
 from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -100,6 +103,28 @@ def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
     drawn = [estimate.num_samples for estimate in estimates]
     assert drawn != [10, 10], "premise"
     assert f"up to {max(drawn)} latents of 2 texts: {sum(drawn)} evalu" in chosen
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_a_pilot_shows_progress_and_so_do_estimates(model, monkeypatch, sentences):
+    bars = []
+
+    def bar(self, total, unit):
+        bars.append(tqdm(total=total, unit=unit, file=io.StringIO()))
+        return bars[-1]
+
+    monkeypatch.setattr(Setting, "bar", bar)
+    if sentences:  # what a model of sentences is known by
+        monkeypatch.setattr(
+            type(model.checkpoint.model),
+            "sentence_starts",
+            lambda self, text: [0],
+            raising=False,
+        )
+    model.log_likelihood(TEXTS, num_samples=10, target_stderr=0.1, max_samples=200)
+    unit = "sentences" if sentences else "texts"
+    assert [bar.unit for bar in bars] == [f"pilots of {unit}", unit]
+    assert [(bar.n, bar.total) for bar in bars] == [(2, 2), (2, 2)]
 
 
 def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog):
