@@ -33,7 +33,9 @@ def make_environment(root: Path, *, bridge: bool) -> Path:
     site_packages = Path(start(python, "-c", code).stdout.strip())
     (site_packages / "_lm_latent_eval.pth").write_text(f"{PROJECT}\n")
     if bridge:
-        shutil.copy(PTH, site_packages / "lm_latent_eval_bridge.pth")
+        for kind in ("pth", "py"):
+            source = PTH.with_suffix(f".{kind}")
+            shutil.copy(source, site_packages / f"lm_latent_eval_bridge.{kind}")
     return python
 
 
@@ -79,6 +81,7 @@ import sys, time
 finders, spent = [*sys.meta_path], 0
 for _ in range({repeats}):
     sys.meta_path[:] = finders
+    sys.modules.pop("lm_latent_eval_bridge", None)
     before = time.perf_counter()
     exec(line)
     spent += time.perf_counter() - before
@@ -129,7 +132,7 @@ def main() -> None:
             b - a for a, b in zip(times[without], times[with_bridge], strict=True)
         ]
         imports = {python: importtime(python) for python in times}
-        line = line_microseconds(without)
+        line = line_microseconds(with_bridge)
     commands = {
         "python -c pass": ("-c", "pass"),
         "lm-latent-eval --help": ("-m", "lm_latent_eval", "--help"),

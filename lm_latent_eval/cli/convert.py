@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from lm_latent_eval.cli.arguments import Commands
@@ -69,7 +70,12 @@ def add_to(commands: Commands) -> None:
         dest="library",
         required=True,
         choices=("gensim", "scikit-learn", "tomotopy"),
-        help="the library; files of the first two are pickles, which can run code",
+        help="the library",
+    )
+    lda.add_argument(
+        "--trust",
+        action="store_true",
+        help="let tomotopy read its file, which can crash it or worse",
     )
     lda.add_argument("--output", type=Path, required=True, help="checkpoint directory")
     lda.set_defaults(run=_lda)
@@ -168,7 +174,9 @@ def _kglm(args: argparse.Namespace) -> None:
 def _lda(args: argparse.Namespace) -> None:
     from lm_latent_eval.convert.lda import convert
 
-    model = convert(args.model, args.output, library=args.library)
+    if args.trust and args.library != "tomotopy":
+        print(f"--trust: no effect, files of {args.library} need none", file=sys.stderr)
+    model = convert(args.model, args.output, library=args.library, trust=args.trust)
     config = model.config
     case = "looked up in lower case" if config.lowercase else "as they are"
     print(

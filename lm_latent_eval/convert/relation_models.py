@@ -8,7 +8,7 @@ text. All are given by name; nothing of them is run (``unpickling.py``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from lm_latent_eval.convert.files.unpickling import PickleError, load_pickle
 from lm_latent_eval.convert.originals import lrlm, nklm
 from lm_latent_eval.convert.originals.refused import OriginalError
 from lm_latent_eval.convert.renaming import misfits
+from lm_latent_eval.file_names import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.modeling import LRLM
@@ -33,6 +34,11 @@ from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
 
 MARKS = ("<unk>", "<pad>", "<s>", "</s>")
 """The first words of the original's vocabularies."""
+
+
+PADDING, LEAST = 100, 1 << 24
+"""How many times the words of all aliases a table of them may hold, and how many words
+that of few aliases may."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +130,11 @@ def _topics(
     special = sum(name.startswith("special_rel_vecs.") for name in weights)
     found: dict[str, list[Fact]] = {}
     counts: dict[str, int] = {}
+    names: dict[tuple[str, tuple[Fact, ...]], str] = {}
+    numbers: dict[str, int] = {}
     for path in paths:
-        for _, topic, relations, *_ in load_pickle(path):
-            facts = [
+        for topic, relations in _texts(path):
+            facts = tuple(
                 Fact(
                     lrlm.relation_number(
                         relation, len(weights["relation_vec"]), special
@@ -135,19 +143,54 @@ def _topics(
                     tuple(row[alias] for alias in names),
                 )
                 for relation, entity, names in relations
-            ]
-            name, again = str(topic), 1
-            while found.setdefault(name, facts) != facts:
-                again += 1
-                name = f"{topic} ({again})"
+            )
+            if (topic, facts) not in names:
+                name = topic
+                while name in found:
+                    numbers[topic] = numbers.get(topic, 1) + 1
+                    name = f"{topic} ({numbers[topic]})"
+                names[topic, facts], found[name] = name, [*facts]
+            name = names[topic, facts]
             counts[name] = counts.get(name, 0) + 1
     ids = [tokenizer(alias).ids for alias in aliases]
+    longest, total = max(map(len, ids), default=0), sum(map(len, ids))
+    if longest * len(ids) > max(PADDING * total, LEAST):  # they become a table
+        raise ValueError(f"an alias has {longest:,} words: no name is as long")
     return Topics.build(found, ids, counts=counts)
+
+
+def _texts(path: Path) -> Iterator[tuple[str, list[tuple[int, int, list[str]]]]]:
+    """Yield topic and relations of each text.
+
+    Raises:
+        TypeError: If the file holds something else.
+    """
+    for number, text in enumerate(_sequence(load_pickle(path), "the file"), 1):
+        what = f"{path}, text {number}"
+        _, topic, relations, *_ = _sequence(text, what)
+        if not isinstance(topic, str):
+            topic = str(checked(topic, int, what))
+        found = []
+        for each in _sequence(relations, what):
+            relation, entity, names = _sequence(each, what)
+            aliases = strings([*_sequence(names, what)], what)
+            found.append(
+                (checked(relation, int, what), checked(entity, int, what), aliases)
+            )
+        yield topic, found
+
+
+def _sequence(value: Any, what: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(
+            f"{what}: expected (sentence, topic, [(relation, object, ...)])"
+        )
+    return value
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
     try:
-        saved = read_torch(Path(path).read_bytes())
+        saved = read_torch(regular(path).read_bytes())
         content = saved.content if isinstance(saved.content, dict) else {}
         model = content.get("model")
         if not isinstance(model, dict) or not all(
@@ -164,7 +207,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 def _tensor(path: Path) -> Tensor:
     try:
-        saved = read_torch(Path(path).read_bytes())
+        saved = read_torch(regular(path).read_bytes())
         if not isinstance(saved.content, Stored):
             raise OriginalError(f"{path} is not one tensor")
         return saved.tensors({"": saved.content})[""]

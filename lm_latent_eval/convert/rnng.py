@@ -20,6 +20,7 @@ from lm_latent_eval.convert.files.unpickling import PickleError, StandIn
 from lm_latent_eval.convert.originals.refused import OriginalError
 from lm_latent_eval.convert.originals.rnng import configuration, rename_weights
 from lm_latent_eval.convert.renaming import misfits
+from lm_latent_eval.file_names import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
@@ -85,7 +86,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
         OriginalError: If the file is damaged, unsafe, or something else.
     """
     try:
-        saved = read_torch(Path(path).read_bytes(), _CLASSES)
+        saved = read_torch(regular(path).read_bytes(), _CLASSES)
         content = saved.content if isinstance(saved.content, dict) else {}
         model, words = content.get("model"), content.get("idx2word")
         if not isinstance(model, StandIn) or not isinstance(words, dict):

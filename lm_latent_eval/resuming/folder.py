@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lm_latent_eval.durable import write_text
+from lm_latent_eval.file_names import regular
 from lm_latent_eval.resuming.one_writer import only_writer
 from lm_latent_eval.resuming.settings import Settings, parsed, refuse_others
 
@@ -67,6 +68,6 @@ def read(directory: Path, kind: str, *, having: str | None = None) -> Settings:
     """
     path = directory / SETTINGS_FILE
     try:
-        return parsed(path.read_bytes(), having)
+        return parsed(regular(path).read_bytes(), having)
     except (OSError, ValueError) as err:
         raise ValueError(f"{path} is not the settings of a {kind} ({err})") from err

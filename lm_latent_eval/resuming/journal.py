@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lm_latent_eval.durable import no_room, write_text
+from lm_latent_eval.file_names import regular
 from lm_latent_eval.resuming.one_writer import BusyError, only_writer
 from lm_latent_eval.resuming.settings import (
     Settings,
@@ -63,7 +64,7 @@ class Journal:
             FormatError: If another version wrote it.
             ValueError: If the file is something else, or a line was edited.
         """
-        lines, _ = whole_lines(self.path)
+        lines, _ = whole_lines(regular(self.path))
         if 1 not in lines:
             raise self.not_one("its first line says no settings")
         try:

@@ -86,6 +86,11 @@ class Network:
             prefix_token = tokenizer.bos_token_id
         if prefix_token is None:
             prefix_token = tokenizer.eos_token_id
+        size = getattr(model.config.get_text_config(), "vocab_size", None)
+        if size is not None and not 0 <= (prefix_token or 0) < size:
+            raise ValueError(
+                f"prefix_token_id={prefix_token}: the network has {size} tokens"
+            )
         if max_length is None:
             max_length = configured_length(model, tokenizer)
         if (table := _table_of_positions(model)) and max_length > table:
@@ -114,7 +119,7 @@ class Network:
         dtype: torch.dtype | None,
         device: torch.device,
     ) -> Network:
-        """Load a directory.
+        """Load a directory; code of its own is not run, and not asked about.
 
         Args:
             auto_class: Of transformers: ``AutoModelForCausalLM``, say.
@@ -128,8 +133,12 @@ class Network:
         """
         check_width(dtype, device)
         try:
-            model = auto_class.from_pretrained(directory, dtype=dtype or "auto")
-            tokenizer = AutoTokenizer.from_pretrained(directory)
+            model = auto_class.from_pretrained(
+                directory, dtype=dtype or "auto", trust_remote_code=False
+            )
+            tokenizer = AutoTokenizer.from_pretrained(
+                directory, trust_remote_code=False
+            )
         except (OSError, ValueError, StrictDataclassError) as err:
             kind = getattr(auto_class, "__name__", str(auto_class))
             raise ValueError(f"{directory}: no network for {kind} ({err})") from err

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
+import subprocess
+import sys
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.convert.files.tar import read_tar
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.convert.originals.kglm import read_aliases, read_edges
 from lm_latent_eval.models.checkpoint import load_checkpoint
@@ -240,16 +244,83 @@ def test_members_of_a_declared_size(tmp_path, name, size, zipped):
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
 def test_headers_of_a_declared_size(tmp_path, kind):
-    """tarfile reads all of a long name, and of an extended header."""
+    """``tarfile`` reads all of a long name, and of an extended header."""
     info = member("x", size=HUGE, type=kind)
     path = tmp_path / "a.tar"
     path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10**8)))
     assert path.stat().st_size < 200_000, "premise"
     with (
         at_most(1 << 28),
-        pytest.raises(ValueError, match=r"a\.tar is refused: it unpacks to more than"),
+        pytest.raises(ValueError, match=r"a\.tar is refused: a header has 1,099,511,"),
     ):
         convert(path, tmp_path / "out")
+
+
+def header(kind: bytes, content: bytes) -> bytes:
+    """A header that says more of the next member."""
+    info = member("x", size=len(content), type=kind)
+    return info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def pax(key: bytes, value: bytes) -> bytes:
+    """A record of a pax header."""
+    body = b" %s=%s\n" % (key, value)
+    size = len(body) + 2
+    return b"%d" % (size + (size > 99)) + body
+
+
+MAP = [pax(b"GNU.sparse.major", b"1"), pax(b"GNU.sparse.minor", b"0")]
+HEADERS = {
+    "digits": header(b"x", b"1" * 4_000_000),
+    "digits of all members": header(b"g", b"1" * 4_000_000),
+    "digits, again and again": header(b"x", b"1" * 16_000) * 1000,
+    "digits of all, again and again": header(b"g", b"1" * 16_000) * 1000,
+    "a map of holes without an end": header(b"x", b"".join(MAP))
+    + member("weights.th", size=10**7).tobuf(tarfile.GNU_FORMAT)
+    + b"1" * 10**7,
+    "headers without a member": header(b"x", pax(b"a", b"b")) * 10_000,
+    "a record of a negative length": header(b"x", b"-5 path=a\n"),
+    "a record longer than its header": header(b"x", b"99 path=a\n"),
+    "a record of no length": header(b"x", b"0 path=a\n" * 100),
+    "a size of its own": header(b"x", pax(b"size", b"9" * 1000)),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_headers_without_end(tmp_path, kind):
+    """In a process of its own, which a limit of time ends."""
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(HEADERS[kind]))
+    code = (
+        "import resource\n"
+        "from pathlib import Path\n"
+        "from lm_latent_eval.convert.files.archive import read_archive\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "try:\n"
+        "    read_archive(Path('a.tar.gz'))\n"
+        "except ValueError as err:\n"
+        "    print(err)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, f"{done.returncode} {done.stderr[-300:]}"
+    assert "a.tar.gz is" in done.stdout and done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+@pytest.mark.parametrize("name", ["é" * 60, "a" * 99, "b" * 300, "c/" * 60 + "d"])
+def test_long_names_and_odd_letters(tmp_path, name, kind):
+    """As ``tar`` and Python write them, with times that no octal number holds."""
+    contents = {f"vocabulary/{name}.txt": b"a", f"{name}/": b"", "weights.th": b"b"}
+    with tarfile.open(tmp_path / "a.tar", "w", format=kind) as tar:
+        for each, content in contents.items():
+            info = member(each, size=len(content), mtime=1.5)
+            if each.endswith("/"):
+                info = member(each, type=tarfile.DIRTYPE)
+            tar.addfile(info, io.BytesIO(content))
+    read = io.BytesIO((tmp_path / "a.tar").read_bytes()).read
+    found = dict(read_tar(read, lambda _: True))
+    assert found == {n: c for n, c in contents.items() if not n.endswith("/")}
 
 
 @pytest.mark.parametrize("name", ["weights.th", "config.json", "log/unwanted"])
@@ -265,9 +336,9 @@ def test_an_archive_that_unpacks_to_much_more(tmp_path, name):
 
 def test_very_many_members(tmp_path):
     """30,000 members of nothing, each a record of a kilobyte if they were kept."""
-    header = member("x").tobuf(tarfile.GNU_FORMAT)
+    one = member("x").tobuf(tarfile.GNU_FORMAT)
     path = tmp_path / "a.tar.gz"
-    path.write_bytes(gzip.compress(header * 30_000))
+    path.write_bytes(gzip.compress(one * 30_000 + bytes(1024)))
     tracemalloc.start()
     with pytest.raises(ValueError, match="lacks config"):
         convert(path, tmp_path / "out")

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.convert.relation_models import _topics
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.state import Everything
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
+from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
+from tests.memory_limit import at_most
 from tests.models.lrlm.reference import lrlm, numbers, original
 from tests.models.nklm.test_golden import nklm
 
@@ -124,6 +126,76 @@ def test_what_is_not_the_originals_is_refused(file, tmp_path, capsys):
     assert main(write(tmp_path, "A", "lrlm", **{file: content})) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def twice(depth):
+    """A list that holds a list twice, which holds another twice, and so on."""
+    found = []
+    for _ in range(depth):
+        found = [found, found]
+    return found
+
+
+FACT = (1, 2, ["w4"])
+ODD_TEXTS = {
+    "a topic of lists": [([], twice(18), [FACT])],
+    "an alias of lists": [([], "a", [(1, 2, [twice(18)])])],
+    "an alias of tuples": [([], "a", [(1, 2, [((("w4",),),)])])],
+    "a relation of lists": [([], "a", [(twice(18), 2, ["w4"])])],
+    "an object that is true": [([], "a", [(1, True, ["w4"])])],
+    "letters for a list": "abc",
+    "a name for relations": [([], "a", "bcd")],
+    "relations of two": [([], "a", [(1, 2)])],
+    "a table": {"a": 1},
+}
+
+
+@pytest.mark.parametrize("kind", ODD_TEXTS)
+def test_texts_of_other_shapes_are_refused_by_name(kind, tmp_path, capsys):
+    with at_most(1 << 28):
+        assert main(write(tmp_path, "A", "lrlm", texts=ODD_TEXTS[kind])) == 2
+    assert "no original LRLM or NKLM" in (said := capsys.readouterr().err)
+    assert said.count("\n") == 1 and len(said) < 1000
+
+
+def test_texts_that_hold_the_same_again_and_again_are_refused(tmp_path, capsys):
+    for depth in (22, 40, 200):
+        content = [([], twice(depth), [FACT])]
+        with at_most(1 << 28):
+            assert main(write(tmp_path, "A", "lrlm", texts=content)) == 2
+        assert "holds the same data again and again" in capsys.readouterr().err
+
+
+def test_one_long_alias_does_not_make_a_large_table(tmp_path, capsys):
+    words, _ = spelled("A")
+    aliases = [*words[4:], *(f"w4 w5 w{n}" for n in range(6, 5000)), "w4 " * 100_000]
+    vectors = torch.zeros(len(aliases), original("A", "lrlm")["alias_vec"].shape[1])
+    changes = {
+        "aliases": aliases,
+        "alias-vectors": vectors,
+        "texts": [([], "a", [FACT])],
+    }
+    with at_most(1 << 28):
+        assert main(write(tmp_path, "A", "lrlm", **changes)) == 2
+    assert "an alias has 100,000 words" in capsys.readouterr().err
+
+
+def test_facts_that_differ_are_topics_of_their_own(tmp_path):
+    one, other = [(1, 2, ["w4"])], [(0, 2, ["w4"])]
+    about = [
+        ("a", one),
+        ("a", other),
+        ("a (2)", one),
+        ("a", one),
+        ("a", other),
+        (7, one),
+    ]
+    texts = [([], topic, facts) for topic, facts in about]
+    (tmp_path / "texts").write_bytes(pickle.dumps(texts))
+    tokenizer = WordTokenizer.at_white_space([*SPECIAL_WORDS, "w4"], 5)
+    vectors = {"relation_vec": torch.zeros(3, 2), "entity_vec": torch.zeros(4, 2)}
+    found = _topics([tmp_path / "texts"], ["w4"], tokenizer, vectors)
+    assert [*found.names] == ["a", "a (2)", "a (2) (2)", "7"]
 
 
 class Evil:

@@ -277,9 +277,7 @@ def test_parts_that_share_their_bytes():
 
 
 def module(**attributes) -> StandIn:
-    record = StandIn()
-    record.attributes = attributes
-    return record
+    return StandIn(state=attributes)
 
 
 def nested(depth: int) -> StandIn:

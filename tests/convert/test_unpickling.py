@@ -32,7 +32,7 @@ SCALARS = (
     | st.text()
     | st.binary()
 )
-KEYS = st.text() | st.integers() | st.tuples(st.text(), st.integers())
+KEYS = st.text() | st.integers(-(2**59), 2**59) | st.tuples(st.text(), st.text())
 PLAIN = st.recursive(
     SCALARS | st.frozensets(KEYS) | st.sets(KEYS),
     lambda inner: (
@@ -172,7 +172,6 @@ MALICIOUS = {
     "a long extension": (lambda c: b"\x80\x02\x83\xf0\xf0.", "EXT2"),
     "a longer extension": (lambda c: b"\x80\x02\x84\xf0\xf0\xf0\x00.", "EXT4"),
     "a buffer": (lambda c: b"\x80\x05\x97.", "NEXT_BUFFER"),
-    "a byte array": (lambda c: b"\x80\x05\x96" + b"\xff" * 7 + b"\x7f.", "BYTEARRAY8"),
 }
 
 
@@ -268,6 +267,7 @@ def test_a_file_that_is_missing_is_missing(tmp_path):
 DECLARED = {
     "a string": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40) + b"x.",
     "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"x.",
+    "a byte array": b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"x.",
     "a short string": b"X" + struct.pack("<I", 0x7FFFFFFF) + b"x.",
     "a number": b"\x80\x02\x8b" + struct.pack("<i", 0x7FFFFFFF) + b"x.",
     "a frame": b"\x80\x04\x95" + struct.pack("<Q", 1 << 40) + b"N.",
@@ -294,32 +294,74 @@ TWICE = (
     + b"".join(get(i) + get(i) + b"\x86" + put(i + 1) + b"0" for i in range(50))
 )
 DEEP = b"K\x01" + b"\x85" * 1_000_000
+WIDE = b"(" + b"N" * 50_000 + b"t" + put(0) + b"0"
+NAMES = b"(" + b"\x8c\0" * 50_000 + b"t" + put(0) + b"0"
+BOTH = b"".join(b"]" + put(i) + (get(i - 1) + b"a") * 2 for i in range(1, 23))
+PRIME = 2**61 - 1
+"""Of which all multiples have the same hash."""
+NO_KEY, AGAIN = "has a key that is no name", "copies the same data again"
+COPY = b"c__builtin__\nlist\n" + get(0) + b"\x85R"
+TREE = "holds the same data again"
 LABOURS = {
-    "a key that is twice itself": b"}" + TWICE + get(50) + b"Ns.",
-    "keys that are": b"}(" + TWICE + get(50) + b"Nu.",
-    "keys at once": b"(" + TWICE + get(50) + b"Nd.",
-    "a deep key": b"}" + DEEP + b"Ns.",
-    "a member": b"\x8f(" + TWICE + get(50) + b"\x90.",
-    "a member of a frozen set": b"(" + TWICE + get(50) + b"\x91.",
-    "a member of a called set": b"c__builtin__\nset\n(" + TWICE + get(50) + b"l\x85R.",
+    "a key that is twice itself": (b"}" + TWICE + get(50) + b"Ns.", NO_KEY),
+    "keys that are": (b"}(" + TWICE + get(50) + b"Nu.", NO_KEY),
+    "keys at once": (b"(" + TWICE + get(50) + b"Nd.", NO_KEY),
+    "a deep key": (b"}" + DEEP + b"Ns.", NO_KEY),
+    "a member": (b"\x8f(" + TWICE + get(50) + b"\x90.", NO_KEY),
+    "a member of a frozen set": (b"(" + TWICE + get(50) + b"\x91.", NO_KEY),
+    "a member of a called set": (
+        b"c__builtin__\nset\n(" + TWICE + get(50) + b"l\x85R.",
+        NO_KEY,
+    ),
     "a key of a called dictionary": (
-        b"ccollections\nOrderedDict\n(" + TWICE + get(50) + b"N\x86l\x85R."
+        b"ccollections\nOrderedDict\n(" + TWICE + get(50) + b"N\x86l\x85R.",
+        NO_KEY,
+    ),
+    "a wide key again and again": (b"}" + NAMES + (get(0) + b"Ns") * 50_000, NO_KEY),
+    "keys of a called dictionary": (
+        b"ccollections\nOrderedDict\n("
+        + NAMES
+        + (get(0) + b"N\x86") * 50_000
+        + b"l\x85R.",
+        NO_KEY,
+    ),
+    "a number of many digits as a key": (
+        b"}\x8b" + struct.pack("<i", 2_000_000) + b"\x7f" * 2_000_000 + b"Ns.",
+        NO_KEY,
+    ),
+    "numbers with the same hash": (
+        b"}("
+        + b"".join(
+            b"\x8a\x0a" + (PRIME * n).to_bytes(10, "little") + b"N"
+            for n in range(1, 100_000)
+        )
+        + b"u.",
+        NO_KEY,
     ),
     "a list copied": (
-        b"]("
-        + b"N" * 50_000
-        + b"e"
-        + put(0)
-        + (b"c__builtin__\nlist\n" + get(0) + b"\x85R") * 5000
-        + b"."
+        b"](" + b"N" * 50_000 + b"e" + put(0) + COPY * 50_000 + b".",
+        AGAIN,
     ),
     "a string cut": (
-        b"X"
+        b"X" + struct.pack("<i", 50_000) + b"x" * 50_000 + put(0) + COPY * 50_000,
+        AGAIN,
+    ),
+    "empty sets": (b"\x80\x04](" + b"\x8f" * 3_000_000 + b"e.", AGAIN),
+    "a list of twice a list": (b"]" + put(0) + BOTH + b".", TREE),
+    "a list within itself": (b"]" + put(0) + get(0) + b"a.", TREE),
+    "a wide list again and again": (
+        b"]" + WIDE + (get(0) + b"a") * 50_000 + b".",
+        TREE,
+    ),
+    "a long string again and again": (
+        b"]X"
         + struct.pack("<i", 50_000)
         + b"x" * 50_000
         + put(0)
-        + (b"c__builtin__\nlist\n" + get(0) + b"\x85R") * 5000
-        + b"."
+        + b"a"
+        + (get(0) + b"a") * 50_000
+        + b".",
+        TREE,
     ),
 }
 
@@ -327,12 +369,14 @@ LABOURS = {
 @pytest.mark.parametrize("kind", LABOURS)
 def test_labours_without_end_are_not_begun(tmp_path, kind):
     """In a process of its own: some would end it."""
-    (tmp_path / "data.pkl").write_bytes(LABOURS[kind])
+    content, said = LABOURS[kind]
+    (tmp_path / "data.pkl").write_bytes(content)
     code = (
         "import resource\n"
         "from pathlib import Path\n"
         "from lm_latent_eval.convert.files.unpickling import PickleError, load_pickle\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (30, 30))\n"
         "try:\n"
         "    load_pickle(Path('data.pkl'))\n"
         "except PickleError as err:\n"
@@ -346,8 +390,48 @@ def test_labours_without_end_are_not_begun(tmp_path, kind):
         cwd=tmp_path,
         timeout=HANGS,
     )
-    said = "copies the same data" if "copied" in kind or "cut" in kind else "has a key"
     assert f"data.pkl is refused: it {said}" in done.stdout
+
+
+MOST = {
+    "lists": b"]" * 3_000_000,
+    "dictionaries": b"}" * 3_000_000,
+    "places in the memo": b"N" + b"\x94" * 3_000_000,
+    "marks": b"(" * 3_000_000,
+    "tuples in tuples": b"N" + b"\x85" * 3_000_000,
+    "sets": b"(" + b"\x8f" * 1_000_000 + b"l",
+    "records": b"cnumpy\nx\n" + put(0) + (get(0) + b")R") * 400_000,
+}
+
+
+@pytest.mark.parametrize("kind", MOST)
+def test_memory_is_a_bounded_multiple_of_the_file(tmp_path, kind):
+    """Those bytes that make most, and a floor for what the interpreter takes."""
+    from lm_latent_eval.convert.files.unpickling import MULTIPLE
+
+    (tmp_path / "data.pkl").write_bytes(content := MOST[kind] + b".")
+    most = (1 << 27) + 3 * MULTIPLE // 2 * len(content)
+    code = (
+        "import io, resource\n"
+        "from pathlib import Path\n"
+        "from lm_latent_eval.convert.files.unpickling import PickleError, Reader\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({most}, {most}))\n"
+        "content = Path('data.pkl').read_bytes()\n"
+        "try:\n"
+        "    Reader(io.BytesIO(content), len(content), {}, None, ('numpy',)).load()\n"
+        "except (PickleError, IndexError):\n"
+        "    pass\n"
+        "print('done', flush=True)\n"
+        "import os; os._exit(0)  # nested tuples would end the interpreter slowly\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=HANGS,
+    )
+    assert done.stdout == "done\n", done.stderr[-500:]
 
 
 @pytest.mark.parametrize("kind", DECLARED)

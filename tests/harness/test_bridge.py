@@ -139,8 +139,9 @@ def test_a_taken_name_is_left_alone(site):
     assert site.registered() == BUILT_IN | OURS | {"latent_one": "theirs:One"}
 
 
-def test_starting_python_imports_nothing(site):
-    its_own = {"encodings.utf_8_sig"}  # Python 3.13 reads every .pth by it
+def test_starting_python_imports_the_bridge_alone(site):
+    # Python 3.13 reads every .pth by an encoding of its own.
+    its_own = {"lm_latent_eval_bridge", "encodings.utf_8_sig"}
     code = f"new = {{*sys.modules}} - before; assert new <= {its_own}, new"
     check(site.run(code))
 
@@ -326,6 +327,79 @@ def test_a_broken_package_is_the_error_for_its_models(site):
     assert refused(site) == "ZeroDivisionError: division by zero"
 
 
-def test_a_bridge_half_removed_disturbs_nothing(site):
-    (site.root / "lm_latent_eval_bridge.py").unlink()
+def test_the_pth_is_one_short_ascii_line():
+    assert PTH.read_bytes() == b"import lm_latent_eval_bridge\n"
+
+
+@pytest.mark.parametrize("code", ["", "1 / 0", "def", "raise SystemError"])
+def test_a_bridge_that_is_broken_or_gone_lets_python_start(site, code):
+    bridge = site.root / "lm_latent_eval_bridge.py"
+    bridge.write_text(code) if code else bridge.unlink()
+    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
+    assert done.returncode == 0
+    assert ast.literal_eval(done.stdout) == BUILT_IN
+    assert "lm_latent_eval_bridge.pth" in done.stderr, "site names the line"
+
+
+@pytest.mark.parametrize("place", range(len(PTH.read_bytes())))
+def test_a_damaged_line_lets_python_start(site, place):
+    """A letter that has become another: no damage within ASCII stops it."""
+    line = bytearray(PTH.read_bytes())
+    line[place] ^= 1
+    (site.root / "lm_latent_eval_bridge.pth").write_bytes(line)
+    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
+    assert done.returncode == 0
+    assert ast.literal_eval(done.stdout).items() >= BUILT_IN.items()
+
+
+@pytest.mark.parametrize("error", ["SystemExit(3)", "MemoryError", "RecursionError"])
+def test_what_ends_in_the_bridge_does_not_end_the_import(site, error):
+    refuses = MODELS + dedent(f"""
+        def refuse(name, target):
+            raise {error}
+        model_registry.register = refuse
+    """)
+    site.write("lm_eval/models/__init__.py", refuses)
     assert site.registered() == BUILT_IN
+    assert error.partition("(")[0] in refused(site)
+
+
+def test_a_finder_that_ends_does_not_end_the_import(site):
+    code = """
+        import importlib.metadata
+        class Ends(importlib.metadata.DistributionFinder):
+            @staticmethod
+            def find_spec(name, path=None, target=None): return None
+            @staticmethod
+            def find_distributions(context=None): raise SystemExit(3)
+        sys.meta_path.append(Ends)
+    """
+    done = site.run(dedent(code) + "import lm_eval.models\n" + PRINT_REGISTRY)
+    check(done)
+    assert ast.literal_eval(done.stdout) == BUILT_IN
+
+
+def test_an_interrupt_is_not_held_up_and_the_next_import_registers(site):
+    code = """
+        import importlib.metadata, os, signal
+        from importlib.metadata import entry_points
+
+        def interrupted(**kinds):
+            importlib.metadata.entry_points = entry_points
+            os.kill(os.getpid(), signal.SIGINT)
+            return entry_points(**kinds)
+
+        importlib.metadata.entry_points = interrupted
+        try:
+            import lm_eval.models
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("the interrupt was swallowed")
+        from lm_eval.api.registry import model_registry
+        assert "latent_one" not in model_registry, "premise"
+        model_registry.clear()
+        import lm_eval.models
+        assert {"hf", "latent_one"} <= {*model_registry}
+    """
+    check(site.run(code))

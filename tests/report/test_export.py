@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
+from markdown_it import MarkdownIt
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound
@@ -162,6 +163,24 @@ def test_a_model_card_gets_a_section_and_metadata(tmp_path):
     assert "bound: exact" in card.text
     assert "stochastic" not in card.text
     assert len(card.data.eval_results) == len(metrics)
+
+
+HOSTILE = "<script>alert(1)</script> | <!-- /lm-latent-eval --> ![](http://a/b.png)"
+
+
+def test_a_card_shows_what_tasks_and_settings_say(tmp_path):
+    path = tmp_path / "README.md"
+    found = replace(result(proposal=HOSTILE), task=f"{HOSTILE}\n# a")
+    hub.export_card([found], path, "us/model")
+    once = path.read_text()
+    html = MarkdownIt("commonmark").enable("table").render(ModelCard.load(path).text)
+    html = re.sub("<!-- /?lm-latent-eval -->", "", html)
+    for tag in ("<script", "<img", "<!--"):
+        assert tag not in html
+    assert html.count("<h1>") == 1, "the card's own"
+    assert "alert(1)" in html and "<td>" in html
+    hub.export_card([found], path, "us/model")
+    assert path.read_text() == once, "its section ends where it did"
 
 
 @pytest.mark.parametrize("missing", ["checkpoint", "estimator", "seed", "proposal"])

@@ -19,17 +19,19 @@ from __future__ import annotations
 
 import gzip
 import json
-import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from reprlib import repr as shown
 from typing import Any, BinaryIO, cast
 
 from torch import Tensor
 
+from lm_latent_eval.convert.files.tar import AT_ONCE, TarError, read_tar
 from lm_latent_eval.convert.files.torch_files import Stored, read_torch
 from lm_latent_eval.convert.files.unpickling import PickleError
+from lm_latent_eval.file_names import regular
 
 PADDING, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
 _NEWLINE = "@@NEWLINE@@"
@@ -40,8 +42,6 @@ _PATTERNS = "vocabulary/non_padded_namespaces.txt"
 
 EXPANSION, SMALL = 20, 1 << 24
 """An archive may unpack to this many times its size, or to this many bytes."""
-BLOCK = 1 << 20
-"""Bytes read at a time where they are not kept."""
 
 
 class ArchiveError(ValueError):
@@ -114,41 +114,23 @@ def _files_of_directory(path: Path) -> Iterator[tuple[str, bytes]]:
 def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
     limit = max(EXPANSION * path.stat().st_size, SMALL)
     try:
-        with path.open("rb") as packed:
+        with regular(path).open("rb") as packed:
             gzipped = packed.read(2) == b"\x1f\x8b"
             packed.seek(0)
             file = gzip.GzipFile(fileobj=packed) if gzipped else packed
-            stream = cast(BinaryIO, _AtMost(path, cast(BinaryIO, file), limit))
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
-                while (member := tar.next()) is not None:
-                    # Or it would keep them all.
-                    tar.members = []  # type: ignore[attr-defined]
-                    if found := _content(path, tar, member, limit):
-                        yield found
-                while stream.read(BLOCK):
-                    pass  # up to gzip's checksum, at the end
+            stream = _AtMost(path, cast(BinaryIO, file), limit)
+            yield from read_tar(stream.read, _is_wanted)
+            while stream.read(AT_ONCE):
+                pass  # up to gzip's checksum, at the end
     except ArchiveError:
         raise
+    except TarError as err:
+        raise ArchiveError(f"{path} is refused: {err}") from err
     except Exception as err:  # a damaged archive can raise nearly anything
         raise ArchiveError(
             f"{path} is not a readable archive ({err!r:.200}): copy or download it "
             "again"
         ) from err
-
-
-def _content(
-    path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, limit: int
-) -> tuple[str, bytes] | None:
-    """Return name and content of a member that is wanted."""
-    name = PurePosixPath(member.name)
-    if name.is_absolute() or ".." in name.parts:
-        raise ArchiveError(f"{path} is refused: {name} leads out of it")
-    if not (member.isfile() or member.isdir()) or member.issparse():
-        raise ArchiveError(f"{path} is refused: {name} is no plain file")
-    if not 0 <= member.size <= limit:
-        raise _too_large(path, limit)
-    file = tar.extractfile(member) if _is_wanted(str(name)) else None
-    return None if file is None else (str(name), file.read())
 
 
 class _AtMost:
@@ -194,7 +176,7 @@ def _weights(path: Path, content: bytes) -> dict[str, Tensor]:
             raise PickleError("it holds no table of tensors")
         for name, tensor in table.items():
             if not (isinstance(name, str) and isinstance(tensor, Stored)):
-                raise PickleError(f"{name!r:.200} is no name of a tensor")
+                raise PickleError(f"{shown(name)} is no name of a tensor")
         weights = saved.tensors(table)
     except PickleError as err:
         raise ArchiveError(

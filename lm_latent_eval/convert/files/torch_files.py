@@ -215,6 +215,8 @@ def _read_row(content: bytes, names: Mapping[str, Any]) -> TorchFile:
         load({})
     loaded, storages = load(names, note), {}
     for key in load({}):
+        if not isinstance(key, str):
+            raise PickleError("numbers have no name: it is damaged")
         (count,) = struct.unpack("<q", file.read(8))
         start = file.tell()
         end = start + count * dtypes[key].itemsize

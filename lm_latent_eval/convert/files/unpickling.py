@@ -7,10 +7,12 @@ their names, of objects, each of which becomes a ``StandIn`` that only holds wha
 given. A name is looked up in a table and never imported; whatever else a file asks for
 is refused.
 
-Memory is bounded by the length of the file: what is merely *declared* to be large
-costs nothing, places in the memo are kept in a table of those used, and what calls copy
-is counted. Keys are names, numbers, or tuples of them: to hash a deep tuple would
-exhaust the interpreter's stack, and one that holds another twice, and so on, all time.
+Work and memory are bounded by the length of the file. What is merely *declared* to be
+large costs nothing, places in the memo are kept in a table of those used, and what
+instructions copy or make beyond their own length is counted against ``MULTIPLE``. Keys
+are strings, short tuples of strings, or numbers of one machine word: the hashes of
+others take time without bound (a tuple that holds another twice, which holds another
+twice; a number of a million digits), or can be chosen to be all the same.
 """
 
 from __future__ import annotations
@@ -18,31 +20,73 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
+
+from lm_latent_eval.file_names import regular
 
 
 class PickleError(ValueError):
     """A pickle that is damaged, or that holds more than was expected of it."""
 
 
+MULTIPLE, LEAST = 100, 1 << 24
+"""Bytes of memory, and of what is copied, that a byte of a file may take; and the bytes
+that a file of any size may."""
+_WORD = 1 << 60
+"""Integers below it have hashes of their own."""
+_SHORT = 256
+"""Words of a tuple that is a key."""
+_TREE, _LEAST_TREE = 20, 1 << 20
+"""Values and characters a byte of a file, where what is shared counts again and again
+as it does for whoever reads it; and those that a file of any size may hold."""
+_SET = 256
+"""Bytes that an empty set takes, which a single byte of a pickle makes."""
+
+
+@dataclass(slots=True)
 class StandIn:
-    """Stands for any object: it holds what it is given."""
+    """Stands for any object: it holds what it is given.
 
-    def __init__(self, *_: Any) -> None:
-        """Take anything, as whatever is pickled may."""
-        self.attributes: dict[Any, Any] = {}
+    Attributes:
+        name: ``module.name`` of the class, or of the function that was to make it.
+        arguments: Of the call.
+        state: Given later, as to ``__setstate__``.
+    """
+
+    name: str = ""
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+
+    @property
+    def attributes(self) -> dict[Any, Any]:
+        """What an object without ``__setstate__`` takes from its state."""
+        return self.state if isinstance(self.state, dict) else {}
 
 
-_SCALARS = (str, bytes, int, float, type(None))
+@dataclass(frozen=True)
+class _Class:
+    """What a pickle gets that asks for a name of which a ``StandIn`` is made."""
+
+    name: str
+
+    def __call__(self, *arguments: Any) -> StandIn:
+        """Hold the arguments."""
+        return StandIn(self.name, arguments)
 
 
 def _key(value: Any) -> Any:
     """Return a key, or refuse one whose hash could be a labour without end."""
-    parts = value if type(value) is tuple else (value,)
-    if not all(isinstance(part, _SCALARS) for part in parts):
-        raise PickleError("it has a key that is no name, number or tuple of them")
+    if type(value) is tuple:
+        known = len(value) <= _SHORT and all(type(part) is str for part in value)
+    elif type(value) is int:
+        known = -_WORD < value < _WORD
+    else:
+        known = isinstance(value, str | bytes | float | bool | None)
+    if not known:
+        raise PickleError("it has a key that is no name, number or tuple of names")
     return value
 
 
@@ -81,7 +125,7 @@ _INSTRUCTIONS = """
     GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE
     NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
     STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8
-    BINBYTES SHORT_BINBYTES BINBYTES8
+    BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8
     EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3
     EMPTY_DICT DICT SETITEM SETITEMS EMPTY_SET ADDITEMS FROZENSET
     GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID
@@ -106,6 +150,7 @@ class Reader(pickle._Unpickler):
         size: int,
         names: Mapping[str, Any],
         refer: Callable[[Any], Any] | None = None,
+        packages: tuple[str, ...] = (),
     ) -> None:
         """Prepare to read.
 
@@ -114,40 +159,54 @@ class Reader(pickle._Unpickler):
             size: Bytes of the file.
             names: ``module.name`` -> what is called where the pickle asks for it.
             refer: From a persistent id to what it stands for; None: there are none.
+            packages: Whatever is asked of them becomes a ``StandIn``.
         """
         super().__init__(file)
         self.names = names
         self.refer = refer
-        self.to_copy = size
+        self.packages = packages
+        self.left = max(MULTIPLE * size, LEAST)
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a global; the name is never looked up."""
         wanted = f"{'builtins' if module == '__builtin__' else module}.{name}"
-        if wanted not in self.names:
-            shown = repr(wanted)[1:-1][:200]  # it may well have line ends
+        found = self.names.get(wanted)
+        if found is None and wanted.partition(".")[0] in self.packages:
+            found = StandIn
+        if found is None:
+            shown = repr(wanted[:200])[1:-1]  # it may well have line ends
             raise PickleError(f"it asks for {shown}, which its data do not need")
-        return self.names[wanted]
+        return _Class(wanted) if found is StandIn else found
+
+    def charge(self, size: int) -> None:
+        """Count bytes that an instruction takes beyond its own.
+
+        Raises:
+            PickleError: If they are more than the file may take.
+        """
+        self.left -= size
+        if self.left < 0:
+            raise PickleError("it copies the same data again and again")
 
     def load_reduce(self) -> None:
-        """Call what a name stands for, on no more in all than the file can hold."""
+        """Call what a name stands for."""
         args = self.stack.pop()
-        self.to_copy -= sum(len(arg) for arg in args if isinstance(arg, Sized))
-        if self.to_copy < 0:
-            raise PickleError("it copies the same data again and again")
+        lengths = (len(arg) for arg in args if isinstance(arg, Sized))
+        self.charge(8 * (len(args) + sum(lengths)))
         self.stack[-1] = self.stack[-1](*args)
 
     def load_newobj(self) -> None:
         """Make a record."""
-        _, cls = self.stack.pop(), self.stack[-1]
-        if cls is not StandIn:
+        args, cls = self.stack.pop(), self.stack[-1]
+        if not isinstance(cls, _Class):
             _refuse("NEWOBJ")
-        self.stack[-1] = StandIn()
+        self.stack[-1] = StandIn(cls.name, args)
 
     def load_build(self) -> None:
-        """Give a record its attributes; those of a container are nobody's."""
+        """Give a record its state; the attributes of a container are nobody's."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, StandIn):
-            target.attributes = state if isinstance(state, dict) else {}
+            target.state = state
         elif not isinstance(target, dict):
             _refuse("BUILD")
 
@@ -156,6 +215,10 @@ class Reader(pickle._Unpickler):
         if self.refer is None:
             _refuse("BINPERSID")
         self.stack[-1] = self.refer(self.stack[-1])
+
+    def load_bytearray8(self) -> None:
+        """Read bytes; the original takes memory for as many as are declared."""
+        self.load_binbytes8()  # type: ignore[attr-defined]
 
 
 def _refuse(instruction: str) -> NoReturn:
@@ -169,6 +232,7 @@ _KEYS: Mapping[str, slice] = {
     "SETITEMS": slice(None, None, 2),
     "DICT": slice(None, None, 2),
     "ADDITEMS": slice(None),
+    "EMPTY_SET": slice(0),
     "FROZENSET": slice(None),
 }
 """Where on the stack the instructions that hash find what they hash."""
@@ -187,6 +251,8 @@ def _carry_out(op: pickletools.OpcodeInfo) -> Callable[[Any], None]:
     def load_keys(reader: Reader) -> None:
         for key in reader.stack[_KEYS[op.name]]:
             _key(key)
+        if op.name.endswith("SET"):
+            reader.charge(_SET)
         load(reader)
 
     return load_keys
@@ -196,24 +262,34 @@ Reader.dispatch = {ord(op.code): _carry_out(op) for op in pickletools.opcodes}
 
 
 def load_pickle(
-    path: Path, allowed: Mapping[str, Callable[..., Any]] = CONTAINERS
+    path: Path,
+    allowed: Mapping[str, Callable[..., Any]] = CONTAINERS,
+    *,
+    packages: tuple[str, ...] = (),
+    instead: str = "load it yourself and write what it holds as JSON",
 ) -> Any:
     """Read a pickle of plain data.
 
     Args:
         path: The file.
         allowed: ``module.name`` -> what is called where the pickle asks for that name.
+        packages: Whatever is asked of them becomes a ``StandIn``.
+        instead: What whoever trusts the file can do if it is refused.
 
     Raises:
         PickleError: If the file asks for anything else, or is damaged.
     """
     try:
-        content = Path(path).read_bytes()
-        return Reader(io.BytesIO(content), len(content), allowed).load()
+        content = regular(path).read_bytes()
+        file = io.BytesIO(content)
+        found = Reader(file, len(content), allowed, None, packages).load()
+        if not _is_a_tree(found, max(_TREE * len(content), _LEAST_TREE)):
+            raise PickleError("it holds the same data again and again")
+        return found
     except PickleError as err:
         raise PickleError(
             f"{path} is refused: {err}; nothing in it was run. If you trust the file, "
-            "load it yourself and write what it holds as JSON"
+            f"{instead}"
         ) from None
     except OSError:
         raise
@@ -221,3 +297,40 @@ def load_pickle(
         raise PickleError(
             f"{path} is not a readable pickle ({err!r:.200}): copy or download it again"
         ) from err
+
+
+def _is_a_tree(value: Any, most: int) -> bool:
+    """Whether plain data, written out in full, have at most so many parts.
+
+    Who walks them meets a part as often as it is held: a list that holds twice a list
+    that holds twice a list, and so on, is small in memory only.
+    """
+    sizes: dict[int, int] = {}
+    begun: set[int] = set()
+    waiting = [value]
+    while waiting:
+        value = waiting[-1]
+        if id(value) in sizes:  # another place holds it as well
+            waiting.pop()
+            continue
+        parts = _parts(value)
+        if new := [part for part in parts if id(part) not in sizes]:
+            if id(value) in begun:
+                return False  # it holds itself
+            begun.add(id(value))
+            waiting += new
+            continue
+        waiting.pop()
+        length = len(value) if isinstance(value, str | bytes) else 0
+        sizes[id(value)] = 1 + length + sum(sizes[id(part)] for part in parts)
+        if sizes[id(value)] > most:
+            return False
+    return True
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    if isinstance(value, dict):
+        return [part for item in value.items() for part in item]
+    if isinstance(value, set | frozenset):
+        return [*value]
+    return value if isinstance(value, list | tuple) else ()

@@ -16,9 +16,11 @@ from typing import Any, ClassVar
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from lm_latent_eval.harness.backend import Backend
+from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.wrappers.arguments import read, refusing
 from lm_latent_eval.models import model_class
+from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.wrappers.network import Network
 
 BITS = ("load_in_8bit", "load_in_4bit")
@@ -61,6 +63,9 @@ class Wrapper(Backend):
         names = [field.name for field in fields(model.options())]
         options = {name: arguments.pop(name) for name in names if name in arguments}
         self._refuse_misspelled(arguments, names)
+        arguments = read(arguments)
+        # None would have transformers ask at the terminal.
+        arguments["trust_remote_code"] = bool(arguments.get("trust_remote_code"))
         estimator = getattr(model.options().parse(options), "estimator", "is")
         mixed = str(arguments.get("mixed_precision_dtype") or "").split(".")[-1]
         allowed = self.mixes_precision.get(estimator, ())
@@ -70,6 +75,8 @@ class Wrapper(Backend):
                 f"by more than draws of {self._alias} with estimator={estimator} do: "
                 + " or ".join([*allowed, "leave it out"])
             )
+        if device not in (None, LM_EVAL_DEVICE):
+            parse_device(device)
         if old := next((name for name in BITS if arguments.get(name)), None):
             raise ValueError(
                 f"{old}: transformers 5 takes this argument no longer, so --model hf "
@@ -78,9 +85,10 @@ class Wrapper(Backend):
                 "save_pretrained) and give that directory"
             )
         processes = Processes.start()
-        self._loaded = self.loader(
-            pretrained=str(pretrained), device=str(device or "cuda"), **arguments
-        )
+        with refusing(arguments, names):
+            self._loaded = self.loader(
+                pretrained=str(pretrained), device=str(device or "cuda"), **arguments
+            )
         network = Network.of(
             self._loaded.model,
             self._loaded.tokenizer,

@@ -6,9 +6,11 @@ from typing import Any, ClassVar, cast
 
 from lm_eval.api.instance import Instance
 
+from lm_latent_eval.arguments import truth
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.running import running_tasks
 from lm_latent_eval.harness.thoughts import ThoughtRecorder, all_answers
+from lm_latent_eval.harness.wrappers.arguments import read
 from lm_latent_eval.harness.wrappers.base import Wrapper
 from lm_latent_eval.wrappers.cot.options import NAMES, ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
@@ -34,18 +36,24 @@ class LatentCoT(Wrapper):
     def __init__(
         self,
         *args: Any,
-        enable_thinking: bool | None = None,
+        enable_thinking: bool | str | None = None,
         chat_template_args: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
         """Check the arguments and load the network.
 
         Raises:
-            ValueError: If the chat template is told to leave thoughts out.
+            ValueError: If the chat template is told to leave thoughts out, or an
+                argument is not one that can be.
         """
-        given = dict(chat_template_args or {})
+        told = read({"chat_template_args": chat_template_args})["chat_template_args"]
+        given = dict(told or {})
         if enable_thinking is not None:  # hf would refuse likelihoods with it
             given["enable_thinking"] = enable_thinking
+        if "enable_thinking" in given:
+            given["enable_thinking"] = truth(
+                "enable_thinking", given["enable_thinking"]
+            )
         if given.get("enable_thinking") is False:
             raise ValueError(
                 "enable_thinking=False: latent_cot scores answers after thoughts; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.wrappers.base import Wrapper
@@ -17,10 +19,39 @@ class LatentTokens(Wrapper):
     model_name = "tokens"
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Continue contexts, token by token, as ``--model hf`` does."""
+        """Continue contexts, token by token, as ``--model hf`` does.
+
+        A context without tokens, which ``hf`` cannot continue, is what a text follows.
+
+        Raises:
+            ValueError: If there is such a context, and no string for what that is.
+        """
         self._loaded.set_cache_hook(self.cache_hook)
-        texts: list[str] = self._loaded.generate_until(requests)
+        asked = [
+            instance if self._tokens(instance.args[0]) else self._begun(instance)
+            for instance in requests
+        ]
+        texts: list[str] = self._loaded.generate_until(asked)
+        for instance, one, text in zip(requests, asked, texts, strict=True):
+            if one is not instance:
+                self.cache_hook.add_partial("generate_until", instance.args, text)
         return texts
+
+    def _tokens(self, context: str) -> list[int]:
+        found: list[int] = self._loaded.tok_encode(context)
+        return found
+
+    def _begun(self, instance: Instance) -> Instance:
+        """Return the same request after the token that texts follow."""
+        token = self._loaded.prefix_token_id
+        begin = self._loaded.tok_decode([token], skip_special_tokens=False)
+        if self._tokens(begin) != [token]:
+            raise ValueError(
+                f"the context {instance.args[0]!r} has no tokens, and {begin!r}, which "
+                f"is what the tokenizer writes for the token {token}, before every "
+                "text, is not read as that: give a context"
+            )
+        return replace(instance, arguments=(begin, *instance.args[1:]))
 
 
 __all__ = ["LatentTokens"]

@@ -20,9 +20,21 @@ from huggingface_hub import (
 )
 
 from lm_latent_eval.durable import write_text
+from lm_latent_eval.file_names import safe_name
 from lm_latent_eval.report.export.statement import OF_LOG_P, Statement
+from lm_latent_eval.report.tabular import Cell, Table, markdown, rendered
 from lm_latent_eval.scoring.publishing import put_section, read_card
 from lm_latent_eval.scoring.records import Record
+
+HEAD = (
+    "task",
+    "metric",
+    "value",
+    "± over texts",
+    "of it Monte Carlo",
+    "at most (95 %)",
+)
+"""Columns of the card's table."""
 
 
 def export_results(
@@ -51,10 +63,12 @@ def export_results(
         )
     folder = output / ".eval_results"
     folder.mkdir(parents=True, exist_ok=True)
+    written = []
     for task, entry in entries.items():
         content = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
-        write_text(folder / f"{task}.yaml", content)
-    return [folder / f"{task}.yaml" for task in entries]
+        written.append(folder / f"{safe_name(task)}.yaml")
+        write_text(written[-1], content)
+    return written
 
 
 def _entry(statement: Statement, task_id: str | None) -> EvalResultEntry:
@@ -120,19 +134,15 @@ def _results(statement: Statement) -> list[EvalResult]:
 
 
 def _section(statements: Sequence[Statement]) -> str:
-    lines = [
-        "## Likelihoods",
-        "",
-        "| task | metric | value | ± over texts | of it Monte Carlo | at most (95 %) |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows: list[list[Cell]] = []
     for statement in statements:
         for name, number in statement.numbers.items():
             cells = (number.value, number.stderr, number.monte_carlo_stderr)
             shown = [*map(_cell, cells), _cell(statement.certified(name))]
-            lines.append(f"| {' | '.join((statement.record.task, name, *shown))} |")
-    notes = [f"- {s.record.task}: {s.note}." for s in statements]
-    return "\n".join([*lines, "", *notes])
+            rows.append([statement.record.task, name, *shown])
+    notes = [markdown(f"- {s.record.task}: {s.note}.") for s in statements]
+    table = Table(HEAD, rows, ["\n".join(notes)])
+    return f"## Likelihoods\n\n{rendered(table, 'text')}"
 
 
 def _cell(value: float | str | None) -> str:

@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from lm_latent_eval.arguments import one_of, positive, whole
+from lm_latent_eval.arguments import positive, whole
+from lm_latent_eval.options import choice, option, read
 
 QUESTION, ANSWER = "{question}", "{answer}"
 PROPOSALS = ("prior", "hinted")
 CLOSINGS = ("natural", "forced")
-
-
-@dataclass(frozen=True)
-class ThoughtOptions:
-    """What moves a number of ``latent_cot``.
-
-    Attributes:
-        think_start: What opens a thought; None is what the chat template says. Empty,
-            a thought begins where the question ends.
-        think_end: What closes it, white space before the answer included; None is what
-            the chat template says.
-        max_think_tokens: The most that a thought has, ``think_end`` included.
-        num_samples: K, thoughts a question.
-        close: What becomes of a thought that does not close itself: ``natural``, it
-            answers nothing (p is a sub-probability); ``forced``, ``think_end`` is put
-            after it, which is another model.
-        model_temperature: Divides the network's scores, in thoughts and answers alike:
-            another p, not another proposal.
-        proposal: ``prior``, the model's own thoughts about the question; ``hinted``,
-            half of them from prompts that show an answer.
-        hint: The prompt that shows one, with ``{question}`` and ``{answer}`` in it.
-        seed: Of all random numbers.
-    """
-
-    think_start: str | None = None
-    think_end: str | None = None
-    max_think_tokens: int = 512
-    num_samples: int = 32
-    close: str = "natural"
-    model_temperature: float = 1.0
-    proposal: str = "prior"
-    hint: str = "{question}\n(The answer is {answer}.)\n"
-    seed: int = 0
-
-    @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> ThoughtOptions:
-        """Check and convert options as they come from a command line.
-
-        Raises:
-            ValueError: If there is no such option, or a value is not one that it can
-                have.
-        """
-        for name in options:
-            one_of("option", name, NAMES)
-        return cls(**{name: _READ[name](name, options[name]) for name in options})
+SAID = "what the chat template says"
 
 
 def _string(name: str, value: Any) -> str | None:
@@ -78,15 +35,46 @@ def _hint(name: str, value: Any) -> str:
     return str(value)
 
 
-_READ: dict[str, Callable[[str, Any], Any]] = {
-    "think_start": _string,
-    "think_end": _end,
-    "max_think_tokens": partial(whole, least=1),
-    "num_samples": partial(whole, least=1),
-    "close": lambda name, value: one_of(name, value, CLOSINGS),
-    "model_temperature": positive,
-    "proposal": lambda name, value: one_of(name, value, PROPOSALS),
-    "hint": _hint,
-    "seed": partial(whole, least=0),
-}
+@dataclass(frozen=True)
+class ThoughtOptions:
+    """What moves a number of ``latent_cot``.
+
+    Attributes:
+        think_start: What opens a thought. Empty, a thought begins where the question
+            ends.
+        think_end: What closes it, white space before the answer included.
+        max_think_tokens: The most that a thought has, ``think_end`` included.
+        num_samples: K, thoughts a question.
+        close: What becomes of a thought that does not close itself: ``natural``, it
+            answers nothing (p is a sub-probability); ``forced``, ``think_end`` is put
+            after it, which is another model.
+        model_temperature: Divides the network's scores, in thoughts and answers alike:
+            another p, not another proposal.
+        proposal: ``prior``, the model's own thoughts about the question; ``hinted``,
+            half of them from prompts that show an answer.
+        hint: The prompt that shows one, with ``{question}`` and ``{answer}`` in it.
+        seed: Of all random numbers.
+    """
+
+    think_start: str | None = option(None, _string, unset=SAID)
+    think_end: str | None = option(None, _end, unset=SAID)
+    max_think_tokens: int = option(512, partial(whole, least=1))
+    num_samples: int = option(32, partial(whole, least=1))
+    close: str = choice("natural", CLOSINGS)
+    model_temperature: float = option(1.0, positive)
+    proposal: str = choice("prior", PROPOSALS)
+    hint: str = option("{question}\n(The answer is {answer}.)\n", _hint)
+    seed: int = option(0, partial(whole, least=0))
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> ThoughtOptions:
+        """Check and convert options as they come from a command line.
+
+        Raises:
+            ValueError: If there is no such option, or a value is not one that it can
+                have.
+        """
+        return read(cls, options)
+
+
 NAMES = tuple(field.name for field in fields(ThoughtOptions))

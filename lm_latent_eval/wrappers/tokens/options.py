@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from lm_latent_eval.arguments import one_of, whole
+from lm_latent_eval.arguments import whole
+from lm_latent_eval.options import choice, option, read
 from lm_latent_eval.scoring.options import ScoringOptions
 
 ESTIMATORS = ["mixed", "canonical", "exact", "beam", "is", "smc"]
 PROPOSALS = ["ahead", "lm", "lattice"]
 ENDS = ["none", "prefix", "eos"]
+
+
+def _temperature(_: str, value: Any) -> float:
+    return ScoringOptions.parse(temperature=value).temperature
+
+
+def _context_tokens(name: str, value: Any) -> int | None:
+    return None if value in (None, "all") else whole(name, value, 0)
 
 
 @dataclass(frozen=True)
@@ -34,18 +43,19 @@ class TokensOptions:
             ``prefix`` (anything: its last token may write more) or ``eos`` (the end
             token).
         context_tokens: How many canonical tokens at the end of a context are summed
-            over again, those before being given as they are; None: all.
+            over again, those before being given as they are, whatever follows them;
+            ``all`` (None in Python): all.
         max_segmentations: The most that ``exact`` lists of one text.
     """
 
-    estimator: str = "mixed"
-    num_samples: int = 100
-    proposal: str = "ahead"
-    temperature: float = 1.0
-    seed: int = 0
-    end: str = "none"
-    context_tokens: int | None = 8
-    max_segmentations: int = 100_000
+    estimator: str = choice("mixed", ESTIMATORS)
+    num_samples: int = option(100, partial(whole, least=1))
+    proposal: str = choice("ahead", PROPOSALS)
+    temperature: float = option(1.0, _temperature)
+    seed: int = option(0, partial(whole, least=0))
+    end: str = choice("none", ENDS)
+    context_tokens: int | None = option(8, _context_tokens)
+    max_segmentations: int = option(100_000, partial(whole, least=1))
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> TokensOptions:
@@ -60,35 +70,10 @@ class TokensOptions:
             ... # doctest: +ELLIPSIS
             TokensOptions(estimator='mixed', num_samples=20, ..., context_tokens=None...
         """
-        names = [field.name for field in fields(cls)]
-        for name in options:
-            one_of("argument of latent_tokens", name, names)
-        read = cls(**{name: _READ[name](value) for name, value in options.items()})
-        if read.estimator == "mixed" and read.num_samples < 2:
+        found = read(cls, options)
+        if found.estimator == "mixed" and found.num_samples < 2:
             raise ValueError(
-                f"num_samples={read.num_samples}: estimator=mixed needs at least 2, "
+                f"num_samples={found.num_samples}: estimator=mixed needs at least 2, "
                 "one to find and one to draw"
             )
-        return read
-
-
-def _temperature(value: Any) -> float:
-    return ScoringOptions.parse(temperature=value).temperature
-
-
-def _context_tokens(value: Any) -> int | None:
-    if value is None or value == "all":
-        return None
-    return whole("context_tokens", value, 0)
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "estimator": lambda value: one_of("estimator", value, ESTIMATORS),
-    "num_samples": partial(whole, "num_samples", least=1),
-    "proposal": lambda value: one_of("proposal", value, PROPOSALS),
-    "temperature": _temperature,
-    "seed": partial(whole, "seed", least=0),
-    "end": lambda value: one_of("end", value, ENDS),
-    "context_tokens": _context_tokens,
-    "max_segmentations": partial(whole, "max_segmentations", least=1),
-}
+        return found

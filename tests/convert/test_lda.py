@@ -1,0 +1,306 @@
+"""Topic models of other libraries: what their files ask to run is not run."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lm_latent_eval.convert.files.arrays import array, read_npy
+from lm_latent_eval.convert.files.unpickling import (
+    CONTAINERS,
+    PickleError,
+    StandIn,
+    load_pickle,
+)
+from lm_latent_eval.convert.lda import convert
+from tests.memory_limit import at_most
+
+TEXTS = ["the fox saw the fox", "the sky is blue", "a fox and the sky", "blue sky fox"]
+LITTLE = 1 << 28
+
+
+class Runs:
+    """Asks to be restored by a shell command."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    steps = [
+        ("words", text.CountVectorizer()),
+        ("lda", decomposition.LatentDirichletAllocation(3, random_state=0)),
+    ]
+    return pytest.importorskip("sklearn.pipeline").Pipeline(steps).fit(TEXTS)
+
+
+@pytest.fixture
+def gensim_model():
+    corpora = pytest.importorskip("gensim.corpora")
+    models = pytest.importorskip("gensim.models")
+    words = [text.split() for text in TEXTS]
+    dictionary = corpora.Dictionary(words)
+    bags = [dictionary.doc2bow(text) for text in words]
+    return models.LdaModel(bags, 2, dictionary, alpha="auto", random_state=0)
+
+
+@pytest.fixture(scope="module")
+def tomotopy_file(tmp_path_factory):
+    tomotopy = pytest.importorskip("tomotopy")
+    model = tomotopy.LDAModel(k=2, seed=1)
+    for text in TEXTS:
+        model.add_doc(text.split())
+    model.train(20, workers=1)
+    path = tmp_path_factory.mktemp("tomotopy") / "lda.bin"
+    model.save(str(path), False)
+    return path
+
+
+# -- what is good is read ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pipelines_of_every_protocol_are_read(tmp_path, pipeline, protocol):
+    (tmp_path / "model").write_bytes(pickle.dumps(pipeline, protocol))
+    found = convert(tmp_path / "model", tmp_path / "topics", library="scikit-learn")
+    lda = pipeline.steps[1][1]
+    expected = lda.components_ / lda.components_.sum(1, keepdims=True)
+    np.testing.assert_allclose(found.log_phi()[:, 4:].exp(), expected, rtol=1e-12)
+
+
+def test_gensim_may_keep_arrays_in_files_of_their_own(tmp_path, gensim_model):
+    expected = gensim_model.get_topics()
+    gensim_model.save(str(tmp_path / "model"), separately=["sstats", "alpha"])
+    gensim_model.state.save(str(tmp_path / "model.state"), separately=["sstats", "eta"])
+    assert (tmp_path / "model.state.sstats.npy").exists(), "premise"
+    found = convert(tmp_path / "model", tmp_path / "topics", library="gensim")
+    np.testing.assert_allclose(found.log_phi()[:, 4:].exp(), expected, rtol=1e-5)
+
+
+ARRAYS = (
+    np.arange(6.0).reshape(2, 3),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.arange(6, dtype=">i2"),
+    np.float32(2.5),
+    np.arange(3) > 1,
+)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("number", range(len(ARRAYS)))
+def test_arrays_come_out_as_they_went_in(tmp_path, number, protocol):
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(ARRAYS[number], protocol))
+    found = array(from_numpy(tmp_path / "a.pkl"))
+    np.testing.assert_array_equal(found, ARRAYS[number])
+
+
+def from_numpy(path):
+    names = {**CONTAINERS, "_codecs.encode": StandIn}
+    return load_pickle(path, names, packages=("numpy",))
+
+
+# -- what is not is refused ----------------------------------------------------------
+
+
+def refused(path, library, **options):
+    with at_most(LITTLE), pytest.raises(ValueError, match=path.name) as caught:
+        convert(path, path.with_name("topics"), library=library, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("library", ["gensim", "scikit-learn"])
+def test_code_in_a_pickle_is_not_run(tmp_path, library):
+    sprung, path = tmp_path / "sprung", tmp_path / "model"
+    path.write_bytes(pickle.dumps(Runs(sprung)))
+    assert "nothing in it was run" in refused(path, library)
+    assert not sprung.exists()
+    pickle.loads(path.read_bytes())
+    assert sprung.exists(), "premise: the pickle is malicious"
+
+
+def test_code_within_a_pipeline_is_not_run(tmp_path, pipeline):
+    changed = copy.copy(pipeline)
+    changed.memory = Runs(tmp_path / "sprung")
+    (tmp_path / "model").write_bytes(pickle.dumps(changed))
+    assert "it asks for posix.system" in refused(tmp_path / "model", "scikit-learn")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("part", ["", ".state", ".id2word", ".state.sstats.npy"])
+def test_code_in_any_file_of_gensim_is_not_run(tmp_path, gensim_model, part):
+    gensim_model.save(str(tmp_path / "model"))
+    gensim_model.state.save(str(tmp_path / "model.state"), separately=["sstats"])
+    sprung, path = tmp_path / "sprung", tmp_path / f"model{part}"
+    assert path.exists(), "premise"
+    if part.endswith(".npy"):
+        np.save(path, np.array([Runs(sprung)], object), allow_pickle=True)
+    else:
+        path.write_bytes(pickle.dumps(Runs(sprung)))
+    refused(tmp_path / "model", "gensim")
+    assert not sprung.exists()
+
+
+def test_the_libraries_are_not_even_imported(tmp_path, pipeline):
+    (tmp_path / "model").write_bytes(pickle.dumps(pipeline))
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from lm_latent_eval.convert.lda import convert\n"
+        "convert(Path('model'), Path('topics'), library='scikit-learn')\n"
+        "print({'sklearn', 'gensim', 'joblib', 'tomotopy'} & {*sys.modules})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_every_flipped_bit_is_read_or_refused(tmp_path, pipeline):
+    good = pickle.dumps(pipeline)
+    dice = random.Random(0)
+    for _ in range(123):
+        bad = bytearray(good)
+        bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
+        if dice.random() < 0.25:
+            del bad[dice.randrange(len(bad)) :]
+        (tmp_path / "model").write_bytes(bad)
+        with at_most(LITTLE):
+            try:
+                convert(tmp_path / "model", tmp_path / "t", library="scikit-learn")
+            except ValueError as err:
+                assert "\n" not in str(err)
+
+
+def bad_npy(folder, header):
+    content = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
+    (folder / "a.npy").write_bytes(content + bytes(64))
+    return folder / "a.npy"
+
+
+NPY = {
+    "more than there is": b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d,)}"
+    % (1 << 40),
+    "a negative size": b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}",
+    "objects": b"{'descr': '|O', 'fortran_order': False, 'shape': (8,)}",
+    "strings": b"{'descr': '|S8', 'fortran_order': False, 'shape': (8,)}",
+    "code": b"__import__('os').mkdir('exploded')",
+    "nested": b"[" * 5000,
+    "no text": b"\xff" * 40,
+}
+
+
+@pytest.mark.parametrize("kind", NPY)
+def test_npy_files_that_hold_something_else(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    path = bad_npy(tmp_path, NPY[kind] + b"\n")
+    with at_most(LITTLE), pytest.raises(PickleError, match=r"a\.npy is"):
+        read_npy(path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def numpy_array(shape=(2,), code="f8", order="<", numbers=bytes(16)):
+    """A pickle of an array that NumPy would not write."""
+
+    class Odd:
+        def __reduce__(self):
+            empty = np._core.multiarray._reconstruct
+            return empty, (np.ndarray, (0,), b"b"), (1, shape, Type(), False, numbers)
+
+    class Type:
+        def __reduce__(self):
+            state = (3, order, None, None, None, -1, -1, 0)
+            return np.dtype, (code, False, True), state
+
+    return pickle.dumps(Odd())
+
+
+BAD_ARRAYS = {
+    "more than there is": {"shape": (1 << 40,)},
+    "a negative size": {"shape": (-2,)},
+    "sizes whose product is right": {"shape": (-1, -2)},
+    "a hundred axes": {"shape": (1,) * 100},
+    "a size that is none": {"shape": "2"},
+    "objects": {"code": "O8"},
+    "strings": {"code": "S8"},
+    "records": {"code": [("a", "f8")]},
+    "an order that is none": {"order": "x"},
+    "numbers in words": {"numbers": "0" * 16},
+    "numbers in a list": {"numbers": [0.0, 0.0]},
+    "too few": {"numbers": bytes(15)},
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ARRAYS)
+def test_arrays_that_are_none(tmp_path, kind):
+    (tmp_path / "a.pkl").write_bytes(numpy_array(**BAD_ARRAYS[kind]))
+    found = from_numpy(tmp_path / "a.pkl")
+    with at_most(LITTLE), pytest.raises(PickleError):
+        array(found)
+
+
+def test_premise_such_an_array_is_read(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(numpy_array())
+    assert array(from_numpy(tmp_path / "a.pkl")).tolist() == [0.0, 0.0]
+
+
+# -- tomotopy ------------------------------------------------------------------------
+
+
+def test_files_of_tomotopy_have_to_be_trusted(tmp_path, tomotopy_file):
+    with pytest.raises(ValueError, match="give --trust"):
+        convert(tomotopy_file, tmp_path / "topics", library="tomotopy")
+    found = convert(tomotopy_file, tmp_path / "topics", library="tomotopy", trust=True)
+    assert found.config.num_topics == 2
+
+
+def test_the_pickle_in_a_file_of_tomotopy_is_not_run(
+    tmp_path, monkeypatch, tomotopy_file
+):
+    tomotopy = pytest.importorskip("tomotopy")
+    good = tomotopy_file.read_bytes()
+    start = good.index(b"\x80\x04\x95")
+    size = int.from_bytes(good[start - 4 : start], "little")
+    code = pickle.dumps(Runs("sprung"))  # in whichever directory
+    bad = good[:start] + code.ljust(size, b".") + good[start + size :]
+    (tmp_path / "lda.bin").write_bytes(bad)
+    monkeypatch.chdir(tmp_path)
+    convert(tmp_path / "lda.bin", tmp_path / "t", library="tomotopy", trust=True)
+    assert not (tmp_path / "sprung").exists()
+    tomotopy.LDAModel.load(str(tmp_path / "lda.bin"))
+    assert (tmp_path / "sprung").exists(), "premise: tomotopy runs it"
+
+
+DAMAGE = {
+    "another program's": lambda good: b"the fox",
+    "cut, which is read without end": lambda good: good[: len(good) * 4 // 5],
+    "many words, which end the process": lambda good: good.replace(
+        b"\x03\0\0\0the", b"\xff\xff\xff\x7fthe"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_file_of_tomotopy_is_refused(tmp_path, tomotopy_file, kind):
+    good = tomotopy_file.read_bytes()
+    (tmp_path / "lda.bin").write_bytes(bad := DAMAGE[kind](good))
+    assert bad != good, "premise"
+    said = refused(tmp_path / "lda.bin", "tomotopy", trust=True)
+    assert "holds no topic model of tomotopy (its reader" in said

@@ -1,0 +1,189 @@
+"""Arguments of networks: code of a folder runs when asked, odd values are named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lm_latent_eval.harness.contrastive import NoiseOptions
+from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.harness.wrappers.mdm import LatentMDM
+from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from tests import tiny_causal
+from tests.wrappers.mdm import own_code
+
+OWN = """
+from transformers import GPT2Config, GPT2LMHeadModel
+
+
+class OwnConfig(GPT2Config):
+    model_type = "own"
+
+
+class OwnLM(GPT2LMHeadModel):
+    config_class = OwnConfig
+"""
+MARKER = "from pathlib import Path\nPath({!r}).touch()\n"
+BACKENDS = {"tokens": LatentTokens, "cot": LatentCoT, "mdm": LatentMDM}
+NEEDED = {"cot": {"think_start": "", "think_end": "a"}}
+
+
+def plain(folder):
+    """Write a network that needs no code."""
+    tokenizer = tiny_causal.letters()
+    tiny_causal.model(len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_own_code(folder, backend, marker):
+    """Write a network whose code leaves a file when it runs."""
+    if backend == "mdm":
+        own_code.write(folder, "llada")
+    else:
+        plain(folder)
+        (folder / "own.py").write_text(OWN)
+        config = json.loads((folder / "config.json").read_text())
+        named = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnLM"}
+        config |= {"model_type": "own", "auto_map": named}
+        (folder / "config.json").write_text(json.dumps(config))
+    code = folder / "own.py"
+    code.write_text(MARKER.format(str(marker)) + code.read_text())
+
+
+@pytest.fixture(params=BACKENDS)
+def guarded(request, tmp_path):
+    """What loads a folder whose code leaves a file when it runs, and that file."""
+    folder, marker = tmp_path / f"own_{request.param}", tmp_path / "ran"
+    folder.mkdir()
+    write_own_code(folder, request.param, marker)
+    more = NEEDED.get(request.param, {})
+
+    def load(**trust):
+        return BACKENDS[request.param](
+            pretrained=str(folder), device="cpu", **more, **trust
+        )
+
+    return load, marker
+
+
+@pytest.mark.parametrize(
+    "trust",
+    ["false", "no", "0", "False", "FALSE", False, 0, None, "", "maybe", "off", 2],
+)
+def test_code_of_a_folder_does_not_run(guarded, trust, monkeypatch):
+    load, marker = guarded
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load(trust_remote_code=trust)
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("trust", ["true", "True", "yes", "1", True, 1])
+def test_code_of_a_folder_runs_when_it_is_trusted(guarded, trust):
+    load, marker = guarded
+    assert load(trust_remote_code=trust).fingerprint["checkpoint"]
+    assert marker.exists()
+
+
+def test_a_folder_that_python_opens_is_not_trusted(tmp_path, monkeypatch):
+    marker = tmp_path / "ran"
+    write_own_code(tmp_path, "tokens", marker)
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    with pytest.raises(ValueError, match="no network for AutoModelForCausalLM"):
+        SegmentedLM.open_directory(tmp_path, dtype=None, device="cpu")
+    assert not marker.exists()
+
+
+WRONG = {
+    "trust_remote_code": "si",
+    "use_fast_tokenizer": "nah",
+    "add_bos_token": "maybe",
+    "parallelize": "perhaps",
+    "logits_cache": "x",
+    "truncation": 3,
+    "gptqmodel": "x",
+    "local_files_only": "x",
+    "use_safetensors": "x",
+    "weights_only": "x",
+    "log_weights": "x",
+    "dtype": "abc",
+    "softmax_dtype": 5,
+    "max_length": 0,
+    "prefix_token_id": 7,
+    "backend": "abc",
+    "chat_template_args": [1],
+    "peft": True,
+    "subfolder": 0.5,
+    "device": "abc",
+    "attn_implementation": 4,
+    "n_layer": "x",
+    "torch_dtype": "abc",
+    "quantization_config": 3,
+    "seed": "x",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return plain(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("backend", ["tokens", "cot"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_named(folder, backend, name):
+    given = {"device": "cpu", **NEEDED.get(backend, {}), name: WRONG[name]}
+    with pytest.raises(ValueError, match=f"{name}={WRONG[name]!r}".replace("[", r"\[")):
+        BACKENDS[backend](pretrained=str(folder), **given)
+
+
+@pytest.mark.parametrize("backend", ["tokens", "cot"])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("trust_remote_cod", "trust_remote_code"),
+        ("max_lenght", "max_length"),
+        ("num_sample", "num_samples"),
+        ("zzz", None),
+    ],
+)
+def test_an_unknown_argument_is_named(folder, backend, name, near):
+    given = {"device": "cpu", **NEEDED.get(backend, {}), name: 1}
+    with pytest.raises(ValueError, match=f"'{name}'") as refused:
+        BACKENDS[backend](pretrained=str(folder), **given)
+    assert (f"did you mean {near}?" in str(refused.value)) is (near is not None)
+
+
+def test_arguments_of_transformers_still_pass(folder):
+    lm = LatentTokens(
+        pretrained=str(folder),
+        device="cpu",
+        revision=1,
+        attn_implementation="eager",
+        attn_pdrop=0.0,
+        use_safetensors="true",
+        low_cpu_mem_usage=True,
+        dtype="torch.float32",
+    )
+    assert lm.fingerprint["dtype"] == "torch.float32"
+
+
+@pytest.mark.parametrize("told", ["false", "no", "0", False])
+def test_thinking_that_is_left_out_is_refused(folder, told):
+    for given in (
+        {"enable_thinking": told},
+        {"chat_template_args": {"enable_thinking": told}},
+    ):
+        with pytest.raises(ValueError, match="enable_thinking=False: latent_cot"):
+            LatentCoT(pretrained=str(folder), device="cpu", **NEEDED["cot"], **given)
+
+
+def test_flags_of_tasks_are_read_by_the_same_words():
+    for value, meant in (("yes", True), ("false", False), (True, True)):
+        assert NoiseOptions.parse({"count_ends": value}).count_ends is meant
+    with pytest.raises(ValueError, match="count_ends='maybe': expected true or false"):
+        NoiseOptions.parse({"count_ends": "maybe"})

@@ -1,0 +1,196 @@
+"""Each statement of SECURITY.md, and the tests that hold it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import lm_latent_eval
+from lm_latent_eval import manifest
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from tests import tiny_checkpoint
+from tests.conftest import PROJECT
+
+PAGE = (PROJECT / "SECURITY.md").read_text(encoding="utf-8")
+ROOT = Path(lm_latent_eval.__file__).parent
+SELF = "test_security.py"
+
+STATEMENTS = {
+    "held against `manifest.json`": "test_manifest.py::test_what_is_not_as_listed",
+    "Nothing in them is run, and no value of a configuration imports anything": (
+        f"{SELF}::test_a_configuration_imports_nothing"
+    ),
+    "by a reader that knows plain data and arrays": (
+        "convert/test_unpickling.py::test_what_plain_data_do_not_need_is_refused "
+        "convert/test_lda.py::test_arrays_come_out_as_they_went_in"
+    ),
+    "Nothing in them is run or imported": (
+        "convert/test_unpickling.py::test_calls_are_refused_in_every_protocol "
+        "convert/test_unpickling.py::test_nothing_is_imported "
+        "convert/test_lda.py::test_code_in_any_file_of_gensim_is_not_run "
+        "convert/test_lda.py::test_code_within_a_pipeline_is_not_run "
+        f"{SELF}::test_no_other_place_reads_pickles_or_runs_code"
+    ),
+    "Time and memory grow with the file": (
+        "convert/test_unpickling.py::test_labours_without_end_are_not_begun "
+        "convert/test_unpickling.py::test_memory_is_a_bounded_multiple_of_the_file "
+        "convert/test_relation_models.py::test_texts_that_hold_the_same_again_and_again"
+    ),
+    "for tensors that are no larger than the numbers in the file": (
+        "convert/test_torch_files.py::test_tensors_that_are_not_in_the_file "
+        "convert/test_torch_files.py::test_numbers_that_are_only_declared"
+    ),
+    "as a stream of plain files and directories": (
+        "convert/test_kglm_refused.py::test_unsafe_members_are_refused"
+    ),
+    "at most twenty times the file, or 16 MB": (
+        "convert/test_kglm_refused.py::test_an_archive_that_unpacks_to_much_more"
+    ),
+    "a header of at most 16 KB": (
+        "convert/test_kglm_refused.py::test_headers_without_end"
+    ),
+    "JSON without double names": "text/test_strict_json.py::test_what_is_not_clear",
+    "A broken one ends in one line that names it": (
+        "fuzz/test_files.py::test_hostile_files "
+        "fuzz/test_arguments.py::test_any_results_are_explained_or_refused"
+    ),
+    "A file named after one lies below `--output`": (
+        "test_file_names.py::test_exports_write_below_their_output "
+        "test_file_names.py::test_studies_write_below_their_output"
+    ),
+    "Markdown, HTML, LaTeX and CSV show them, and obey nothing in them": (
+        "report/test_tabular.py::test_words_of_a_file_are_shown_and_not_obeyed "
+        "report/test_export.py::test_a_card_shows_what_tasks_and_settings_say "
+        "report/test_page.py::test_names_are_text_and_not_tags"
+    ),
+    "not read and not waited for": (
+        "test_endless_files.py::test_files_of_a_checkpoint "
+        "test_endless_files.py::test_files_of_a_result "
+        "test_endless_files.py::test_pickles_and_archives"
+    ),
+    "whoever can change a file can seal it again": (
+        "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_sealing"
+    ),
+    "with `--trust` alone": (
+        "convert/test_lda.py::test_files_of_tomotopy_have_to_be_trusted"
+    ),
+    "It has a process to itself, limits of time and memory (on Linux), and unpickles "
+    "nothing": (
+        "convert/test_lda.py::test_a_damaged_file_of_tomotopy_is_refused "
+        "convert/test_lda.py::test_the_pickle_in_a_file_of_tomotopy_is_not_run"
+    ),
+    "with nothing else: other words": (
+        "harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run "
+        "harness/test_wrapper_arguments.py::test_a_folder_that_python_opens_is_not"
+    ),
+    "`trust_remote_code` is never set": (
+        f"{SELF}::test_no_other_place_reads_pickles_or_runs_code"
+    ),
+    "links in it are followed": (
+        "test_durable.py::test_a_link_goes_on_pointing_to_the_file"
+    ),
+    "one line by which Python imports one module": (
+        "harness/test_bridge.py::test_the_pth_is_one_short_ascii_line "
+        "harness/test_bridge.py::test_starting_python_imports_the_bridge_alone"
+    ),
+    "keep Python from nothing": (
+        "harness/test_bridge.py::test_a_bridge_that_is_broken_or_gone "
+        "harness/test_bridge.py::test_a_damaged_line_lets_python_start "
+        "harness/test_bridge.py::test_what_ends_in_the_bridge_does_not_end_the_import"
+    ),
+    "switches the registration off": "harness/test_bridge.py::test_the_switch_turns_it",
+}
+"""What the page says -> its tests, by how their names begin."""
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_statement_is_there_and_so_are_its_tests(statement):
+    assert statement in " ".join(PAGE.split()), "the page no longer says so"
+    for test in STATEMENTS[statement].split():
+        file, _, name = test.partition("::")
+        tree = ast.parse((PROJECT / "tests" / file).read_text(encoding="utf-8"))
+        names = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
+        assert any(each.startswith(name) for each in names), f"{test} is gone"
+
+
+def test_every_row_of_what_is_not_trusted_has_a_statement():
+    table = PAGE.partition("## What is not trusted")[2].partition("##")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) == 7
+    # `.pt` files are "the same", and say what is not.
+    assert not [r for r in rows if not any(said in r for said in STATEMENTS)]
+
+
+RUNS = {
+    "pickle.load": "",
+    "pickle.loads": "convert/tomotopy_tables.py",  # takes it away from tomotopy
+    "torch.load": "resuming/state.py",  # with weights_only
+    "eval": "",
+    "exec": "",
+    "yaml.load": "",
+    "yaml.unsafe_load": "",
+    "__import__": "",
+}
+"""What runs code of a file -> the one place that may name it."""
+OTHERS = {"joblib", "dill", "cloudpickle", "shelve", "marshal", "tarfile", "gensim"}
+"""Modules that do, or did: none is imported."""
+
+
+def test_no_other_place_reads_pickles_or_runs_code():
+    for path in ROOT.rglob("*.py"):
+        where = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names]
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                assert not OTHERS & {name.split(".")[0] for name in names}, where
+            if isinstance(node, ast.Call | ast.Attribute | ast.Name):
+                named = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+                assert where == RUNS.get(named, where), f"{where} names {named}"
+            if isinstance(node, ast.Call):
+                options = {k.arg: ast.unparse(k.value) for k in node.keywords}
+                assert options.get("trust_remote_code") != "True", where
+                assert options.get("allow_pickle", "False") == "False", where
+                if ast.unparse(node.func) == "torch.load":
+                    assert options["weights_only"] == "True", where
+
+
+CODE = "open({!r}, 'w').close()\nclass Model: ...\nclass Config: ...\n"
+IMPORTS = {
+    "code beside it": {
+        "auto_map": {"AutoConfig": "wicked.Config", "AutoModel": "wicked.Model"}
+    },
+    "an architecture": {"architectures": ["wicked:Model"]},
+    "a type": {"model_type": "wicked:Model"},
+    "a type within modules": {"model_type": "wicked.Model"},
+    "a transformers class": {"transformers_version": "wicked:Model"},
+    "a configuration within": {"text_config": {"model_type": "wicked:Model"}},
+    "a number's type": {"torch_dtype": "wicked.Model", "dtype": "wicked.Model"},
+}
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_a_configuration_imports_nothing(tmp_path, monkeypatch, kind):
+    """The directory is sealed again, and can be imported from."""
+    folder = tiny_checkpoint.write(tmp_path / "kglm", tiny_checkpoint.kglm())
+    sprung = tmp_path / "sprung"
+    (folder / "wicked.py").write_text(CODE.format(str(sprung)))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | IMPORTS[kind]))
+    manifest.write(folder)
+    try:
+        load_checkpoint(folder)
+    except ValueError as err:
+        assert not re.search(r"\n", str(err))
+    assert not sprung.exists()
+    import wicked  # noqa: F401
+
+    assert sprung.exists(), "premise: importing it would show"
+    del sys.modules["wicked"]
