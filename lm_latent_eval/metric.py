@@ -9,9 +9,12 @@ imports ``evaluate``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from lm_latent_eval.arguments import one_of
 
 METRICS = (
     "contrastive_entropy",
@@ -82,6 +85,41 @@ def complete(
         )
     rows = len(inputs[given[0]])
     return {**inputs, **{c: [None] * rows for c in columns if c not in given}}
+
+
+def known(
+    inputs: Mapping[str, Any],
+    *functions: Callable[..., Any],
+    others: Iterable[str] = (),
+) -> None:
+    """Refuse what a metric is given and does not take.
+
+    Args:
+        inputs: Keyword arguments of ``compute``.
+        functions: What takes them; of classes' constructors, such as ``Rate.of``, the
+            options after their columns alone.
+        others: Further names.
+
+    Raises:
+        ValueError: If none takes one of them; near names are suggested.
+
+    Example:
+        >>> def compute(log_scores, levels=(0.1,)):
+        ...     pass
+        >>> known({"level": [0.1]}, compute)
+        Traceback (most recent call last):
+        ...
+        ValueError: input='level': expected one of ... (did you mean levels?)
+    """
+    names = [*others]
+    for function in functions:
+        kinds: list[Any] = [inspect.Parameter.KEYWORD_ONLY]
+        if not isinstance(getattr(function, "__self__", None), type):
+            kinds.append(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(function).parameters.values()
+        names += [p.name for p in parameters if p.kind in kinds]
+    for name in inputs:
+        one_of("input", name, list(dict.fromkeys(names)))
 
 
 def present(values: Sequence[Any], name: str) -> Sequence[Any]:

@@ -7,7 +7,7 @@ both: which latents were drawn, and which texts these are.
 
 Symbols: U -> ``num_units``; log p-hat(x_n) -> ``log_evidence`` of the estimates.
 Source: the ratio estimator and its variance, Cochran (1977), chapter 6; the bias of
-the logarithm is Jensen's, to second order.
+the logarithm is Jensen's, to second order; Student's t as in ``degrees``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.bound import Bound
 from lm_latent_eval.estimators.corpus import total_count
+from lm_latent_eval.estimators.degrees import pooled_degrees, widened
 from lm_latent_eval.estimators.estimate import Estimate
 from lm_latent_eval.estimators.rates import perplexity
 
@@ -58,7 +59,10 @@ class CorpusRate:
         with a text's error by its draws d_n, and what they are likely to have missed,
         m_n, such that its error is their root sum of squares. Errors of draws average
         out, and add in squares. What is missed, and the bias of a logarithm, about half
-        a variance, have one direction and add as they are. A text's l_n = log p-hat
+        a variance, have one direction and add as they are. Where few replicates told
+        the d_n, the root of their sum of squares is widened so that 1.96 of it are the
+        interval of Student's t, which for many texts is no more than a normal one. A
+        text's l_n = log p-hat
         varies by its draws as well, so what differs from text to text has d_n in it.
 
         Args:
@@ -79,11 +83,16 @@ class CorpusRate:
         """
         total = total_count(num_units, "num_units", len(estimates))
         value = -math.fsum(e.log_evidence for e in estimates) / total
-        shared: dict[str | int, float] = {}
+        shared: dict[str | int, tuple[float, float]] = {}
         for n, estimate in enumerate(estimates):
             stream = streams[n] if streams else n
-            shared[stream] = shared.get(stream, 0.0) + estimate.draws_stderr
-        drawn = math.hypot(*shared.values())
+            error, degrees = shared.get(stream, (0.0, math.inf))
+            if estimate.draws_stderr:
+                error += estimate.draws_stderr
+                degrees = min(degrees, estimate.draws_degrees)
+            shared[stream] = error, degrees
+        drawn = math.hypot(*(error for error, _ in shared.values()))
+        drawn = widened(drawn, pooled_degrees(shared.values()))
         # An average of log-weights is no logarithm of an estimate: it has no such bias.
         logarithms = [e for e in estimates if e.bound is not Bound.ESTIMATED_LOWER]
         bias = math.fsum(e.draws_stderr**2 for e in logarithms) / 2

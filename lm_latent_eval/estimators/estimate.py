@@ -14,6 +14,7 @@ from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.beam import log_mass
 from lm_latent_eval.estimators.bound import Bound
 from lm_latent_eval.estimators.checks import checked_weights
+from lm_latent_eval.estimators.degrees import pooled_degrees
 from lm_latent_eval.estimators.importance import (
     effective_sample_size,
     log_evidence,
@@ -34,7 +35,8 @@ class Estimate:
 
     Raises:
         ValueError: If ``log_evidence`` is not finite, an error NaN or negative,
-            ``num_samples`` below 1 or ``num_tokens`` negative: what could not be
+            ``num_samples`` below 1, ``num_tokens`` negative or ``draws_degrees`` not
+            positive: what could not be
             computed is an error, never a record.
 
     Example:
@@ -93,6 +95,10 @@ class Estimate:
     upper: float | None = None
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
 
+    draws_degrees: float = math.inf
+    """Degrees of freedom of ``draws_stderr``: R - 1 where R replicates tell it, and
+    intervals are Student's t; ``inf`` where it is taken for known."""
+
     def __post_init__(self) -> None:
         """Refuse what was not computed, and pack the log-weights."""
         if not isinstance(self.log_weights, array):
@@ -104,6 +110,8 @@ class Estimate:
                 raise ValueError(f"a standard error must be at least 0; got {error}")
         if self.num_samples < 1:
             raise ValueError(f"num_samples must be at least 1; got {self.num_samples}")
+        if not self.draws_degrees > 0:
+            raise ValueError(f"draws_degrees must be above 0; got {self.draws_degrees}")
         if self.num_tokens < 0:
             raise ValueError(f"num_tokens must be at least 0; got {self.num_tokens}")
 
@@ -328,6 +336,9 @@ class Estimate:
             log_weights=_sums(factors),
             unseen=_worst(max, [factor.unseen for factor in factors]),
             upper=_sum([factor.upper for factor in factors]),
+            draws_degrees=pooled_degrees(
+                (factor.draws_stderr, factor.draws_degrees) for factor in factors
+            ),
         )
 
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:

@@ -25,7 +25,7 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
             "How far a beam's bound is from the truth is not known. estimator=auto "
             "adds draws to what it finds, and an error."
         )
-    elif unknown and estimator in ("is", "smc", "ais", "l2r", "chib"):
+    elif unknown and estimator in ("is", "smc", "dpf", "ais", "l2r", "chib"):
         yield (
             "Nothing has checked these draws. estimator=auto searches as well, sums "
             "what it finds, and gives an error where the two agree."

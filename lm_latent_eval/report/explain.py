@@ -52,6 +52,7 @@ BOUNDS = {
     "mixed": _DRAWN,
     "is": _DRAWN,
     "smc": _DRAWN,
+    "dpf": _DRAWN,
     "ais": _DRAWN,
     "l2r": _DRAWN,
     "chib": _DRAWN,
@@ -185,6 +186,8 @@ def _how(config: dict[str, Any]) -> str:
         "is": f"importance sampling, {samples} samples a text from {drawn_from}",
         "beam": f"beam marginalization over at most {samples} latents a text, found by "
         f"the {ours['proposal']} proposal",
+        "dpf": f"a discrete particle filter of {samples} histories a text in all, by "
+        f"{drawn_from} (effective samples count passes, which are five)",
         "smc": f"particle filters with {samples} particles a text in all, from "
         f"{drawn_from} (effective samples count filters, at most ten)",
         "ais": f"annealed importance sampling, {samples} steps a text in all, from "

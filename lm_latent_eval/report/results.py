@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.file_names import beside, regular
 from lm_latent_eval.resuming.folder import SETTINGS_FILE
 from lm_latent_eval.scoring import records, workers
 from lm_latent_eval.scoring.answer import Answer
@@ -77,7 +78,7 @@ def _results(path: Path) -> list[Record]:
         found = []
         for task in content["configs"]:
             if task in ours:
-                [record] = records.read(path.parent / ours[task])
+                [record] = records.read(beside(path, ours[task]))
                 found.append(Record(task, {**named, **record.settings}, record.answers))
             elif (log := _sample_log(path, task)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
@@ -104,7 +105,7 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
 
 def _sample_log(results: Path, task: str) -> Path:
     stamp = results.stem.removeprefix("results_")
-    return results.with_name(f"samples_{task}_{stamp}.jsonl")
+    return beside(results, f"samples_{task}_{stamp}.jsonl")
 
 
 def _foreign(config: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _logged(path: Path) -> Iterator[Answer]:
     Raises:
         ValueError: If its answers are no log-likelihoods.
     """
-    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    lines = [json.loads(line) for line in regular(path).read_text("utf-8").splitlines()]
     for sample in (line for line in lines if line["filter"] == lines[0]["filter"]):
         arguments = [[*asked.values()] for asked in sample["arguments"].values()]
         for option, (asked, answers) in enumerate(

@@ -1,4 +1,8 @@
-"""Tables for readers, programs and papers: Markdown, CSV, and LaTeX with booktabs."""
+"""Tables for readers, programs and papers: Markdown, CSV, and LaTeX with booktabs.
+
+Words may come from files, and say what they like: each form has its way to write them
+so that they are shown, and neither obeyed nor taken for another cell.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,19 @@ _ESCAPED = str.maketrans(
 )
 
 
+_MARKDOWN = str.maketrans(
+    {
+        **{mark: f"\\{mark}" for mark in "\\`*[]|"},
+        "&": "&amp;",
+        "<": "&lt;",
+        ">": "&gt;",
+    }
+)
+"""Emphasis, links, pictures, cells and HTML; an underscore within a word is none."""
+_FORMULA = re.compile(r"\s*[=@+-](?!\s*$)(?![\d.]+$)")
+"""How words begin that spreadsheets compute; a sign alone and a number are none."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """A number with the ends of its interval; three columns of a CSV."""
@@ -52,6 +69,26 @@ def four_digits(value: float) -> str:
         ('0.1235', '12,345.7')
     """
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def one_line(text: str) -> str:
+    r"""Return words without line ends and without what terminals take for commands.
+
+    Example:
+        >>> one_line("a task\n# of two lines")
+        'a task # of two lines'
+    """
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def markdown(text: str) -> str:
+    r"""Return words as Markdown that shows them.
+
+    Example:
+        >>> print(markdown("<b>a|b</b>"))
+        &lt;b&gt;a\|b&lt;/b&gt;
+    """
+    return one_line(text).translate(_MARKDOWN)
 
 
 @dataclass(frozen=True)
@@ -126,8 +163,9 @@ def write(table: Table, stem: Path) -> None:
 def together(tables: Mapping[str, Table], kind: str) -> str:
     """Return several tables one after the other, each below its name."""
     comment = {"csv": "#", "latex": "%", "text": ""}[kind]
+    shown = markdown if kind == "text" else one_line
     named = (
-        f"{comment} {name}".lstrip() + f"\n{rendered(table, kind)}"
+        f"{comment} {shown(name)}".lstrip() + f"\n{rendered(table, kind)}"
         for name, table in tables.items()
     )
     return "\n\n".join(named)
@@ -140,7 +178,7 @@ def _markdown(table: Table) -> str:
     numeric = map(table.is_numeric, range(len(table.head)))
     rule = ["---:" if number else "---" for number in numeric]
     cells = [
-        list(table.head),
+        [*map(markdown, table.head)],
         rule,
         *([_plain(table, c) for c in r] for r in table.rows),
     ]
@@ -158,7 +196,7 @@ def _plain(table: Table, value: Cell) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, str):
-        return value.replace("|", "\\|")
+        return markdown(value)
     if isinstance(value, float) and math.isinf(value):
         return "∞" if value > 0 else "-∞"
     return table.number(value) if isinstance(value, float) else f"{value:,}"
@@ -175,11 +213,16 @@ def _csv(table: Table) -> str:
         for place in range(len(table.head))
     ]
     names = (_columns(n, each) for n, each in zip(table.head, divided, strict=True))
-    writer.writerow([name for some in names for name in some])
+    writer.writerow([_inert(name) for some in names for name in some])
     for row in table.rows:
         cells = (_parts(c, each) for c, each in zip(row, divided, strict=True))
-        writer.writerow([cell for some in cells for cell in some])
+        writer.writerow([_inert(cell) for some in cells for cell in some])
     return written.getvalue().rstrip("\n")
+
+
+def _inert(cell: Cell) -> Cell:
+    """Return a cell that no spreadsheet computes: an apostrophe makes it words."""
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 def _columns(name: str, divided: bool) -> list[str]:
@@ -202,13 +245,17 @@ def _latex(table: Table) -> str:
     lines = [
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        rf"{' & '.join(name.translate(_ESCAPED) for name in table.head)} \\",
+        rf"{' & '.join(map(_letters, table.head))} \\",
         r"\midrule",
         *(rf"{' & '.join(_set(table, cell) for cell in row)} \\" for row in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
     return "\n".join(lines)
+
+
+def _letters(text: str) -> str:
+    return one_line(text).translate(_ESCAPED)
 
 
 def _set(table: Table, value: Cell) -> str:
@@ -219,7 +266,7 @@ def _set(table: Table, value: Cell) -> str:
         )
         return f"{value} ({lower} to {upper})"
     if not isinstance(value, int | float):
-        return "" if value is None else value.translate(_ESCAPED)
+        return "" if value is None else _letters(value)
     plain = _plain(table, value)
     if power := re.fullmatch(r"(.+)e([+-]\d+)", plain):
         return rf"${power[1]} \times 10^{{{int(power[2])}}}$"
@@ -233,6 +280,8 @@ __all__ = [
     "Interval",
     "Table",
     "four_digits",
+    "markdown",
+    "one_line",
     "rendered",
     "together",
     "write",

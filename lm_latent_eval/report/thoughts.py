@@ -19,6 +19,7 @@ from lm_latent_eval.estimators import (
     log_mean_gap,
     stderr,
 )
+from lm_latent_eval.file_names import beside
 from lm_latent_eval.report.results import newest
 from lm_latent_eval.report.tabular import Cell, Interval, Table, rendered
 from lm_latent_eval.text import strict_json
@@ -57,7 +58,7 @@ def thought_files(path: Path) -> list[ThoughtFile]:
     names = ours.get("thoughts", {}).get("files", {}).values()
     if not names:
         raise ValueError(f"{results} is of no run of latent_cot: it names no thoughts")
-    return [read(results.parent / name) for name in names]
+    return [read(beside(results, name)) for name in names]
 
 
 @dataclass(frozen=True)

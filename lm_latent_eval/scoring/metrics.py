@@ -77,6 +77,28 @@ def stderr_of(rate: Rates) -> Number:
     return stderr
 
 
+def of_words(metric: Number, *, is_error: bool = False) -> Number:
+    """Refuse a rate that divides by words which were not scored.
+
+    Such a number would be too small by what they cost. In its place stands how many.
+    """
+
+    def checked(answers: Sequence[Answer]) -> float | str:
+        left_out = sum(a.left_out for a in answers)
+        if not left_out:
+            return metric(answers)
+        if is_error:
+            return UNKNOWN
+        logger.warning(
+            "no rate per word or byte: %d words are left out, which the model does not "
+            "know; token_perplexity is per known word",
+            left_out,
+        )
+        return f"refused: {left_out} words left out"
+
+    return checked
+
+
 def of_strings(metric: Number, *, is_error: bool = False) -> Number:
     """Refuse a rate per byte where words were scored and their strings were not.
 
@@ -104,7 +126,7 @@ def of_strings(metric: Number, *, is_error: bool = False) -> Number:
         )
         return f"refused: {lacking[0]}"
 
-    return checked
+    return of_words(checked, is_error=is_error)
 
 
 # -- importance-sampled perplexity, per predicted token ------------------------------
@@ -244,8 +266,8 @@ def of_probabilities(name: str, metric: Number) -> Number:
 
 
 _OF_PROBABILITIES: dict[str, Number] = {
-    "word_perplexity": value_of(word_rate),
-    "word_perplexity_stderr": stderr_of(word_rate),
+    "word_perplexity": of_words(value_of(word_rate)),
+    "word_perplexity_stderr": of_words(stderr_of(word_rate), is_error=True),
     "byte_perplexity": of_strings(value_of(byte_rate)),
     "byte_perplexity_stderr": of_strings(stderr_of(byte_rate), is_error=True),
     "bits_per_byte": of_strings(value_of(bit_rate)),

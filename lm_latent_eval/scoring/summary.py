@@ -32,6 +32,7 @@ class Summary:
         estimates = [answer.estimate for answer in self.answers]
         unspelled = sum(answer.unspelled for answer in self.answers)
         respaced = sum(answer.respaced for answer in self.answers)
+        left_out = sum(answer.left_out for answer in self.answers)
         sizes = [
             e.effective_sample_size
             for e in estimates
@@ -45,9 +46,10 @@ class Summary:
             "predicted_tokens": sum(e.num_tokens for e in estimates),
             "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in estimates)),
             "samples_per_request": [min(drawn), max(drawn)],
-            "bytes_are_scored": not (unspelled or respaced),
+            "bytes_are_scored": not (unspelled or respaced or left_out),
             "unknown_words_not_spelled": unspelled,
             "gaps_of_white_space_not_charged": respaced,
+            "unknown_words_left_out": left_out,
         }
         if sizes:
             summary["effective_sample_size_median"] = statistics.median(sizes)

@@ -8,9 +8,9 @@ import datasets
 import evaluate
 import torch
 
-from lm_latent_eval.contrastive import contrastive_levels, verdict
+from lm_latent_eval.contrastive import check_levels, contrastive_levels, verdict
 from lm_latent_eval.contrastive.copies import score_copies
-from lm_latent_eval.metric import complete, present, whole_counts
+from lm_latent_eval.metric import complete, known, present, whole_counts
 from lm_latent_eval.scoring.score_functions import score_function
 
 _DESCRIPTION = """\
@@ -108,6 +108,7 @@ class ContrastiveEntropy(evaluate.Metric):
     def compute(self, **inputs):
         """Compute contrastive entropies; of texts, after scoring them."""
         facts = {}
+        known(inputs, _scored, self._compute)
         if inputs.get("texts") is not None:
             inputs, facts = _scored(**inputs)
         if isinstance(inputs.get("distorted"), Mapping):
@@ -173,6 +174,7 @@ def _scored(
         raise ValueError(
             f"the baseline {inputs['baseline']} is no level; there is {sorted(levels)}"
         )
+    check_levels(levels)
     scored = score_copies(
         texts,
         score_function(scorer, tokenizer=tokenizer, **(settings or {})),
@@ -213,6 +215,7 @@ def _by_level(distorted, levels):
             f"distorted: every sentence needs {len(levels)} lists, one for each of the "
             f"levels {list(levels)}, of one length, the replicates"
         )
+    check_levels(levels)
     copies = torch.tensor(present(distorted, "distorted"), dtype=torch.float64)
     return {level: copies[:, index].T for index, level in enumerate(levels)}
 

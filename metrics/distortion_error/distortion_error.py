@@ -7,7 +7,7 @@ import evaluate
 import torch
 
 from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
-from lm_latent_eval.metric import complete, present
+from lm_latent_eval.metric import complete, known, present
 
 _DESCRIPTION = """\
 Where the true probability of every sequence is known (an artificial language), the
@@ -90,6 +90,7 @@ class DistortionError(evaluate.Metric):
 
     def compute(self, **inputs):
         """Compute the error curve of two columns of log-probabilities."""
+        known(inputs, self._compute, ErrorCurve.of)
         needed = ["true_log_p", "model_log_p"]
         return super().compute(**complete(inputs, needed, stored=len(self)))
 

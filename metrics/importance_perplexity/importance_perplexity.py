@@ -1,5 +1,6 @@
 """Importance-sampled perplexity of latent language models, with its diagnostics."""
 
+import logging
 import math
 import statistics
 
@@ -8,7 +9,14 @@ import evaluate
 import torch
 
 from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
-from lm_latent_eval.metric import complete, present, whole_counts
+from lm_latent_eval.metric import complete, known, present, whole_counts
+
+logger = logging.getLogger(__name__)
+
+_ERRORS = 5
+"""Of the draws, above which an estimate of more than 1 is no chance."""
+_ROUNDING = 1e-6
+"""Nats."""
 
 _DESCRIPTION = """\
 The likelihood of a latent language model is a sum over latents, and its perplexity an
@@ -31,7 +39,7 @@ _CITATION = """\
 _KWARGS_DESCRIPTION = """
 Args:
     log_weights: Log-weights of each text in nats, in the order drawn; -inf is a weight
-        of zero.
+        of zero. Weights by which a text has a probability above 1 are refused.
     num_tokens: Predicted tokens of each text.
     log_increments: In place of both, for the token level: of each text a list of
         particle filters, each the list of its log-increments in nats, one a token.
@@ -45,10 +53,11 @@ Args:
 Returns:
     instance_level_perplexity and corpus_level_perplexity (None where every product of
         weights is zero); from filters token_level_perplexity instead. Beside each its
-        error as the draws tell it (`_draws_stderr`), None if one draw is all there is.
-        It is no standard error: draws do not know what their proposal never visits, so
-        from log-weights alone there is none. A perplexity is inf above what a float can
-        hold.
+        error as the draws tell it (`_draws_stderr`), None if one draw is all there is:
+        at the instance and token level their spread and the bias of the logarithms,
+        at the corpus level the spread alone. It is no standard error: draws do not know
+        what their proposal never visits, so from log-weights alone there is none. A
+        perplexity is inf above what a float can hold.
     certified_perplexity: What the true perplexity is at most, at that confidence.
     bound: Which way the perplexities err: "stochastic upper".
     effective_sample_sizes, draws_stderrs (nats), pareto_ks: Of each text; with
@@ -92,6 +101,7 @@ class ImportancePerplexity(evaluate.Metric):
 
     def compute(self, **inputs):
         """Compute perplexities from log-weights, or from filters' increments."""
+        known(inputs, _of_filters, self._compute, CorpusEstimate.of)
         if inputs.get("log_increments") is not None:
             inputs = _of_filters(**inputs)
         needed = ["log_weights", "num_tokens"]
@@ -108,6 +118,7 @@ class ImportancePerplexity(evaluate.Metric):
             **settings,
         )
         estimates = found.estimates
+        _check_probabilities(estimates, found.confidence)
         sizes = [estimate.effective_sample_size for estimate in estimates]
         tails = [estimate.pareto_k for estimate in estimates]
         return {
@@ -127,6 +138,33 @@ class ImportancePerplexity(evaluate.Metric):
             "num_tokens": sum(num_tokens),
             "num_texts": len(estimates),
         }
+
+
+def _check_probabilities(estimates, confidence):
+    """Refuse estimates that are no probabilities, and tell what may be by chance.
+
+    An unbiased estimate of a p of at most 1 is above 1 by chance alone: by Markov's
+    inequality, above 1 / (1 - confidence) with a probability of at most 1 - confidence.
+    """
+    above = [n for n, e in enumerate(estimates) if e.log_evidence > _ROUNDING]
+    for n in above:
+        found = estimates[n]
+        far = min(_ERRORS * found.draws_stderr, -math.log1p(-confidence))
+        if found.log_evidence > far + _ROUNDING:
+            raise ValueError(
+                f"input {n}: the log-weights estimate log p = {found.log_evidence:.3g} "
+                "nats, and no text has a probability above 1: log-weights are "
+                "log p(x, z) - log q(z | x). Were the signs turned, or log p left out? "
+                "Densities of real-valued data have no perplexity"
+            )
+    if above:
+        logger.warning(
+            "%d inputs, the first of them number %d, are estimated to have a "
+            "probability above 1, within the errors of their draws: more draws would "
+            "tell",
+            len(above),
+            above[0],
+        )
 
 
 def _of_filters(log_increments, **inputs):

@@ -8,7 +8,7 @@ import datasets
 import evaluate
 
 from lm_latent_eval.estimators import InformationRate as Rate
-from lm_latent_eval.metric import complete, present, whole_counts
+from lm_latent_eval.metric import complete, known, present, whole_counts
 from lm_latent_eval.text.counts import Counts
 from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
 
@@ -120,6 +120,7 @@ class InformationRate(evaluate.Metric):
     def compute(self, **inputs):
         """Compute every rate that the counts allow."""
         facts = {}
+        known(inputs, _of_texts, self._compute, others=_READ)
         if inputs.get("texts") is not None:
             inputs, facts = _of_texts(**inputs)
         inputs = {

@@ -7,7 +7,13 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
+from benchmarks import verdicts
+from lm_latent_eval.estimators.paired import (
+    FEWEST_TEXTS,
+    PairedAccuracy,
+    PairedDifference,
+    wilson,
+)
 
 
 def compared(differences, units, draws=0.0, **more):
@@ -22,14 +28,13 @@ def test_the_errors_are_what_they_say():
     generator = torch.Generator().manual_seed(0)
     rate, noise, count, trials = -0.02, 0.4, 150, 400
     values, errors, draws, texts, covered = [], [], [], [], 0
-    for trial in range(trials):
+    for _ in range(trials):
         units = torch.randint(20, 200, (count,), generator=generator)
         true = rate * units + 0.05 * units * torch.randn(count, generator=generator)
         found = compared(
             true + noise * torch.randn(count, generator=generator),
             units,
             noise,
-            seed=trial,
         )
         values.append(found.value)
         errors.append(found.stderr)
@@ -65,8 +70,8 @@ def test_two_texts_or_questions_have_an_error():
     assert low < -1 < high
     assert compared([-1.0, -3.0], [10, 10]).texts_stderr == pytest.approx(0.1)
     a, b = torch.tensor([True, False]), torch.tensor([True, True])
-    assert PairedAccuracy.of(a, b).stderr == pytest.approx(0.5)
-    assert PairedAccuracy.of(a[:1], b[:1]).stderr == math.inf
+    assert PairedAccuracy.of(a, b).stderr == pytest.approx(math.sqrt(2 - 1 / 4) / 4)
+    assert 0 < PairedAccuracy.of(b, b).stderr < 1
 
 
 def test_runs_are_an_error_of_their_own():
@@ -99,8 +104,41 @@ def test_accuracies_are_compared_by_the_questions_that_differ():
     assert (found.only_a, found.only_b) == (8, 1)
     two_sided = 2 * sum(math.comb(9, k) for k in (0, 1)) / 2**9
     assert found.p_value == pytest.approx(two_sided)
-    gain = torch.tensor([1.0] * 8 + [-1.0] + [0.0] * 31)
-    assert found.stderr == pytest.approx((gain.std() / math.sqrt(40)).item())
+    assert found.stderr == pytest.approx(math.sqrt(10 - 49 / 42) / 42)
     assert PairedAccuracy.of(a, a).p_value == 1.0
     with pytest.raises(ValueError, match="at least one question"):
         PairedAccuracy.of(a[:0], b[:0])
+
+
+def test_eight_of_eight_is_not_certain():
+    a, b = torch.ones(8, dtype=torch.bool), torch.zeros(8, dtype=torch.bool)
+    found = PairedAccuracy.of(a, b)
+    assert found.p_value == pytest.approx(2 / 2**8)
+    assert found.stderr > 0.1
+    low, high = wilson(8, 8)
+    assert low == pytest.approx(0.6756, abs=1e-4)
+    assert high == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", verdicts.KINDS)
+@pytest.mark.parametrize("texts", [2, 9, 10, 12, 30, 100])
+def test_verdicts_are_seldom_false(kind, texts):
+    """At most 6 %, and what 2,000 trials leave open."""
+    draw, trials = verdicts.KINDS[kind], 2000
+    false = verdicts.decided(
+        trials, texts, lambda generator: verdicts.of_texts(draw(generator, texts))
+    )
+    assert false <= 0.06 + 3 * math.sqrt(0.06 * 0.94 / trials)
+    assert (false == 0) == (texts < FEWEST_TEXTS)
+
+
+@pytest.mark.parametrize("texts", [10, 100])
+def test_two_runs_a_side_seldom_make_a_false_verdict(texts):
+    trials = 2000
+    false = verdicts.decided(trials, texts, lambda g: verdicts.of_runs(g, texts))
+    assert false <= 0.06 + 3 * math.sqrt(0.06 * 0.94 / trials)
+
+
+def test_what_differs_is_found_nearly_as_often_as_by_t():
+    [*_, power] = verdicts.row(15, 1500)
+    assert power > 0.9 - 3 * 0.02

@@ -15,7 +15,9 @@ from lm_eval.utils import make_table
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import metrics
-from lm_latent_eval.harness.metrics import process_text
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.completion import process_half
+from lm_latent_eval.harness.metrics import process_known_words, process_text
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
@@ -208,10 +210,54 @@ def test_a_share_of_documents_is_unreliable():
 
 
 def test_process_text_gives_every_metric_the_document():
-    answers = process_text({"text": "a bc"}, [-3.0])
+    answers = process_text({"text": "a bc"}, [SCORED])
     assert set(answers) == set(METRICS) == set(metrics.METRICS)
     for term in answers.values():
         assert pickle.loads(pickle.dumps(term)).answer == Answer.exact(-3.0, "a bc")
+
+
+SCORED = ScoredFloat(Answer.exact(-3.0, "a bc"))
+
+
+def test_models_that_leave_no_record_have_no_rates_per_token():
+    """Nothing says how many tokens a plain number is of, nor what bound it is."""
+    answers = process_text({"text": "a bc"}, [-3.0])
+    assert set(answers) == {
+        f"{rate}{part}"
+        for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte")
+        for part in ("", "_stderr")
+    }
+    for name, term in answers.items():
+        assert [*term] == [-3.0, 2 if "word" in name else 4]
+    doc = {"text": "a bc", "part": "whole"}
+    for process in (process_known_words, process_half):
+        assert process(doc, [SCORED])
+        with pytest.raises(ValueError, match=r"do not say how many tokens.*latent_per"):
+            process(doc, [-3.0])
+
+
+def test_other_models_have_no_certificate_in_the_tasks():
+    found = lm_eval.simple_evaluate(
+        model="dummy",
+        tasks=["latent_demo"],
+        task_manager=TaskManager(include_path=str(PROJECT / "tasks")),
+        bootstrap_iters=0,
+        limit=2,
+    )
+    values = found["results"]["latent_demo"]
+    assert values["word_perplexity,none"] > 1
+    assert not [name for name in values if "token" in name or "effective" in name]
+    assert "word_perplexity" in make_table(found)
+
+
+def test_rates_per_word_and_byte_are_refused_where_words_were_left_out(caplog):
+    [first, second] = sampled()
+    items = [first, dataclasses.replace(second, left_out=2)]
+    for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
+        assert METRICS[rate](items) == "refused: 2 words left out"
+        assert METRICS[f"{rate}_stderr"](items) == "N/A"
+    assert "2 words are left out, which the model does not know" in caplog.text
+    assert METRICS["token_perplexity"](items) == METRICS["token_perplexity"](sampled())
 
 
 def test_the_sample_log_is_plain_json_with_what_a_metric_sums():

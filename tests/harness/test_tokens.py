@@ -22,6 +22,7 @@ from transformers import BertConfig, BertForMaskedLM
 import lm_latent_eval
 from lm_latent_eval import cli
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.__main__ import main
@@ -166,6 +167,25 @@ def test_canonical_is_hf(directory):
         assert greedy is whether
     asked = generation("The miller", until=["."], max_gen_toks=8)
     assert ours.generate_until(asked) == hf.generate_until(asked)
+
+
+def test_a_context_without_tokens_is_what_texts_follow(directory):
+    """``hf`` ends there in torch's RuntimeError, beside whatever else is asked."""
+    hf = HFLM(pretrained=str(directory), device="cpu")
+    ours = LatentTokens(pretrained=str(directory), device="cpu")
+    how = {"until": ["zebra"], "max_gen_toks": 5}
+    begin = hf.tokenizer.decode([hf.prefix_token_id])
+    wanted = hf.generate_until(generation(begin, "The miller", **how))
+    empty = [context for context in ("", " ") if not hf.tok_encode(context)]
+    for context in empty:
+        asked = generation(context, "The miller", **how)
+        assert ours.generate_until(asked) == wanted
+        assert asked[0].args[0] == context
+    assert empty or hf.tok_encode("") == [hf.prefix_token_id], "premise"
+    [(_, text)] = ours._scorer.generate(
+        [(Query(0, "x", "", ""), GenerationOptions.parse(how))]
+    )
+    assert text == wanted[0]
 
 
 @pytest.mark.usefixtures("stock_data")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import evaluate
 import numpy as np
@@ -182,9 +183,13 @@ def test_contrastive_refusals(metric):
             r"distorted\[1\]\[0\]\[0\] is missing",
         ),
         ({"baseline": 0.2}, "0.2 is no level"),
+        ({"distorted": {0.0: [-1.0, -2.0], 0.1: [-2.0, -4.0]}}, r"level 0.0: expected"),
+        ({"distorted": {-0.1: [-2.0, -4.0]}}, r"level -0.1: expected a number above 0"),
+        ({"distorted": [[[-2.0]] * 2] * 2, "levels": [0.3, 0.3]}, "0.3: .* each once"),
         ({"against": {"ratio": {0.1: 1.0}}}, "another model on the same text"),
         ({"against": {"ratio": {"low": 1.0}}}, "another model on the same text"),
         ({"texts": ["a"]}, "missing: scorer"),
+        ({"texts": ["a"], "scorer": len, "levels": [0.0]}, "leave out"),
         ({"texts": ["a"], "scorer": len}, "leave out distorted, log_scores"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -582,3 +587,83 @@ def test_rate_refusals(metric):
             metric.compute(**{k: v for k, v in {**ok, **changed}.items() if v})
     with pytest.raises(TypeError, match="not one string"):
         metric.compute(texts="to be")
+
+
+# options of all
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "wrong", "near"),
+    [
+        ("contrastive_entropy", SCORES, "baselin", "baseline"),
+        ("contrastive_entropy", {"texts": ["a"], "scorer": len}, "replicate", "repl"),
+        (
+            "distortion_error",
+            {"true_log_p": [-1.0], "model_log_p": [-2.0]},
+            "num_bin",
+            "num_bins",
+        ),
+        (
+            "importance_perplexity",
+            {"log_weights": [[-1.0]], "num_tokens": [1]},
+            "confidense",
+            "confidence",
+        ),
+        (
+            "information_rate",
+            {"num_words": [3]},
+            "bits_per_wrod",
+            "bits_per_word",
+        ),
+    ],
+    indirect=["metric"],
+)
+def test_a_misspelt_option_is_named(metric, given, wrong, near):
+    with pytest.raises(ValueError, match=f"input='{wrong}': .*did you mean {near}"):
+        metric.compute(**given, **{wrong: 0.5})
+    with pytest.raises(ValueError, match="input='log_w': expected one of"):
+        metric.compute(**given, log_w=1)
+
+
+@of("contrastive_entropy")
+def test_levels_are_looked_at_before_texts_are_scored(metric):
+    with pytest.raises(ValueError, match=r"level 0: expected a number above 0"):
+        metric.compute(texts=["a b"], scorer=pytest.fail, levels=[0, 0.1])
+
+
+@of("importance_perplexity")
+@pytest.mark.parametrize(
+    "weights", [[[5.0, 6.0]], [[-3.0, -4.0], [5.0]], [[0.2] * 200], [[0.01, 0.01]]]
+)
+def test_weights_that_are_no_probabilities_are_refused(metric, weights):
+    with pytest.raises(ValueError, match=rf"input {len(weights) - 1}: .*log p = .* ab"):
+        metric.compute(log_weights=weights, num_tokens=[1] * len(weights))
+
+
+@of("importance_perplexity")
+def test_a_probability_above_1_by_chance_is_told(metric, caplog):
+    """Draws of a text that is nearly certain."""
+    weights = [[math.log(w) for w in (1.3, 0.9, 1.05)], [math.log(0.2)] * 3]
+    found = metric.compute(log_weights=weights, num_tokens=[1, 2])
+    assert found["log_likelihood"] < 0
+    assert "1 inputs, the first of them number 0," in caplog.text
+    caplog.clear()
+    metric.compute(log_weights=[[0.0, 0.0]], num_tokens=[1])
+    assert not caplog.records
+
+
+@of("importance_perplexity")
+def test_the_card_says_what_the_error_is(metric):
+    """Its formula gives the number that is printed."""
+    found = metric.compute(
+        log_weights=[[-3, -3.5, -2.0], [-4.0, -4.2]], num_tokens=[4, 3]
+    )
+    errors = found["draws_stderrs"]
+    in_nats = math.hypot(*errors, sum(e**2 for e in errors) / 2) / 7
+    value = found["instance_level_perplexity"]
+    assert found["instance_level_perplexity_draws_stderr"] == pytest.approx(
+        value * in_nats, rel=1e-12
+    )
+    folder = lm_latent_eval.metric_path("importance_perplexity")
+    card = Path(folder, "README.md").read_text("utf-8")
+    assert "(Σ d² + (Σ d² / 2)²) / T" in card and "with standard error" not in card

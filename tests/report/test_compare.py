@@ -111,6 +111,29 @@ def test_known_errors_make_a_number_of_an_estimate():
     assert verdict(known(record(3.0, "estimate of a lower bound")), record(0.0)).decided
 
 
+def test_a_strict_bound_without_error_is_no_number():
+    """Every mask of short texts read: the bound is sure, and log p is not known."""
+    sure = partial(estimated, stderr=0.0)
+    for seed in range(60):  # one model, exactly and by its bound
+        exact = record(0.0, seed=seed)
+        loose = record(-3.0, "strict lower", seed=seed)
+        assert not verdict(exact, sure(loose)).decided
+        assert not verdict(sure(loose), exact).decided
+
+
+def test_few_texts_have_no_verdict():
+    found = verdict(record(9.0, texts=9), record(0.0, seed=1, texts=9))
+    assert not found.decided
+    assert "9 texts are too few for a verdict, which takes 10" in found.verdict
+
+
+def test_a_side_that_draws_nothing_has_no_number_of_samples():
+    path = {**SPELLED, "estimator": "path"}
+    sides = [record(3.0, settings=path), record(0.0, seed=1)]
+    [found] = compare({name: [[each]] for name, each in zip("AB", sides, strict=True)})
+    assert "path" in as_text([found])
+
+
 def test_errors_over_draws_are_those_of_each_model():
     """What draws have missed adds over texts as it is, as in a number."""
     known = partial(estimated, stderr=0.5)
@@ -129,7 +152,7 @@ def test_errors_over_draws_are_those_of_each_model():
 def test_a_difference_within_its_error_decides_nothing():
     found = verdict(record(0.1), record(0.0, seed=1))
     assert not found.decided
-    assert "other texts or draws could turn round" in found.verdict
+    assert "other texts or draws could turn it round" in found.verdict
 
 
 def test_draws_must_win_by_more_than_their_certificate():
@@ -295,7 +318,7 @@ def test_from_the_command_line(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("Undecided:") == 3, "one text decides nothing"
     assert f"C = {hf}" in shown
-    assert "auto with K = 9" in shown
+    assert "auto, K = 9" in shown
     assert "no end of a text is charged" in shown
     assert main(["compare", estimates, hf, "--format", "csv"]) == 0
     head, of_bytes, _ = csv.reader(capsys.readouterr().out.splitlines())

@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, capsys):
     for lines, message in (
         ([head], f"{cut} has no estimate yet"),
         ([json.dumps(lacking), *rows], f"{cut} does not say its 'vocabulary'"),
-        (['{"format": 2, "seed": 0}'], f"{cut} is not a file of estimates"),
+        (['{"format": 3, "seed": 0}'], f"{cut} is not a file of estimates"),
     ):
         cut.write_text("\n".join(lines) + "\n")
         assert main(["explain", str(cut)]) == 2

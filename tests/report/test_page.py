@@ -14,7 +14,7 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.report.page import page
+from lm_latent_eval.report.page import charts, page
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 from tests.environment import HANGS
@@ -48,6 +48,16 @@ def path(tmp_path_factory):
     labels = {"A": "first/run", "B": "second/run"}
     page.write(runs, labels, output, output.with_name("figures"))
     return output
+
+
+def test_a_chart_of_shares_has_every_value_in_its_place():
+    """Three of forty-one above 0.7 are 3/41 there."""
+    values = [0.1 + 0.01 * n for n in range(38)] + [0.8, 0.9, 1.0]
+    drawn = charts.shares({"A": values}, ["A"], "k", "share above", mark=0.7)
+    [line, _] = drawn.axes.get_lines()
+    x, y = line.get_xdata(), line.get_ydata()
+    at = max(n for n in range(len(x)) if x[n] <= 0.7)
+    assert y[at] == pytest.approx(3 / 41)
 
 
 def test_charts_are_files_for_papers(path):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
+import re
+from html import unescape
 
 import pytest
+from markdown_it import MarkdownIt
 
 from lm_latent_eval.report.tabular import Interval, Table, rendered, together, write
 
@@ -50,6 +54,56 @@ def test_papers_get_booktabs_and_mathematics():
         r"\bottomrule",
         r"\end{tabular}",
     ]
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "a | b",
+    "a\n\n# b",
+    "![a](http://b/c.png)",
+    "[a](javascript:b)",
+    "`a`\\|`b`",
+    "&lt;b&gt;",
+    "<!-- /lm-latent-eval -->",
+    "\x1b[31mred",
+    "=cmd|' /C calc'!A0",
+    "@SUM(1,1)",
+    "+1+1",
+    "-1+1",
+    " =1+1",
+    "\t=1+1",
+    "\\input{/etc/passwd}",
+    "%\n\\input{/etc/passwd}",
+    "$^2$",
+)
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_words_of_a_file_are_shown_and_not_obeyed(words):
+    table = Table([words, "b"], [[words, 1.0], ["c", 2.0]])
+    shown = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    for text in (rendered(table, "text"), together({words: table}, "text")):
+        html = MarkdownIt("commonmark").enable("table").render(text)
+        tags = {*re.findall(r"<(\w+)", html)}
+        assert tags <= {"table", "thead", "tbody", "tr", "th", "td", "p"}, html
+        cells = re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", html, re.DOTALL)
+        assert len(cells) == 6, html
+        assert " ".join(unescape(cells[0]).split()) == shown
+    rows = list(csv.reader(io.StringIO(rendered(table, "csv"))))
+    assert len(rows) == 3
+    for cell in (rows[0][0], rows[1][0]):
+        assert cell.removeprefix("'") == words
+        assert not re.match(r"\s*[=@+-]", cell)
+    for text in (rendered(table, "latex"), together({words: table}, "latex")):
+        code = re.sub(r"(?m)(?<!\\)%.*$", "", text)
+        assert "\\input" not in code and "\x1b" not in code
+        assert code.count("\n") <= 8
+
+
+def test_numbers_and_signs_stay_what_they_are():
+    table = Table(["a"], [["-0.5"], ["-"], ["+"], [-1.0], ["a-b"]])
+    assert rendered(table, "csv").split() == ["a", "-0.5", "-", "+", "-1.0", "a-b"]
 
 
 def test_rows_may_lack_columns():

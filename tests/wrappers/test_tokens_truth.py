@@ -8,6 +8,7 @@ import math
 import pytest
 
 from lm_latent_eval.scoring.interface import Query
+from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 
@@ -124,6 +125,110 @@ def test_a_continuation_is_a_ratio_of_prefixes(kind):
             borders = {listed.strings[tuple(canonical[:n])] for n in range(9)}
             inside += context not in borders
     assert inside > 3, "premise"
+
+
+CONTEXTS = {
+    "letters": ["", "a", "b", "ba", "aab", "abb", "babba", "aabbaababa" * 2],
+    "spaced": ["", "a", "ab", "a ", "ab a", "ab ab a ba" * 2],
+    "words": ["", "a", "ab", "abb", "abbab", "ab a", "ab abb a ba" * 2],
+}
+
+
+@pytest.mark.parametrize("context_tokens", [0, 1, 2, 3, 8, "all"])
+@pytest.mark.parametrize("end", ["none", "prefix", "eos"])
+@pytest.mark.parametrize("letters", KINDS)
+def test_continuations_of_a_context_have_one_condition(letters, end, context_tokens):
+    """Over strings of which none begins another they total at most one."""
+    tokenizer, alphabet = KINDS[letters]
+    tokenizer, window = tokenizer(), 36 if context_tokens == "all" else 12
+    network = tiny_causal.network(tokenizer, max_length=window, seed=2, spread=6)
+    model = SegmentedLM(network)
+    joint = changed = 0
+    for context in CONTEXTS[letters]:
+        short = tokenizer.encode(context)
+        texts = []
+        for some in itertools.product(alphabet, repeat=2):
+            whole = tokenizer.encode(context + (text := "".join(some)))
+            if b"".join(model.vocabulary.write(whole, begins=True)).decode() == (
+                context + text
+            ):
+                texts.append(text)
+                joint += whole[: len(short)] != short
+                changed += whole[:1] != short[:1]
+        options = {"end": end, "context_tokens": context_tokens}
+        # Some vocabularies cannot go on with part of a word after every token.
+        found = [p for t in texts if (p := conditional(model, t, context, options))]
+        assert len(found) > 1
+        total = math.fsum(found)
+        assert 0 < total <= 1 + 1e-9, context
+    assert joint and changed, "premise: tokens of contexts change with what follows"
+
+
+def conditional(model, text, context, options):
+    """Return p of a text after a context; 0 if nothing that is given goes on so."""
+    try:
+        [found] = log_p(model, text, contexts=[context], **options)
+    except ValueError as err:
+        assert "context_tokens" in str(err)
+        return 0.0
+    return math.exp(found)
+
+
+@pytest.mark.parametrize(
+    ("context", "context_tokens", "given", "tail"),
+    [
+        ("a", 8, "a", ""),
+        ("ba", 0, "ba", ""),
+        ("ba", 8, "ba", ""),
+        ("babba", 1, "b|ab", "ba"),
+        ("aabba", 2, "aab", "ba"),
+    ],
+)
+def test_what_is_given_is_what_listing_says(context, context_tokens, given, tail):
+    """Tokens before the last ones stay, whatever joint tokens begin with."""
+    network = tiny_causal.network(tokenizer := tiny_causal.letters())
+    tokens = tokenizer.convert_tokens_to_ids(given.split("|"))
+    assert tokenizer.encode(context)[: len(tokens)] == tokens, "premise"
+    listed = tiny_causal.Listed(network, len(tail) + 3, given=tokens)
+    options = {"context_tokens": context_tokens}
+    texts = ["".join(some) for some in itertools.product("ab", repeat=2)]
+    joint = [tokenizer.encode(context + text)[: len(tokens)] for text in texts]
+    assert tail or joint != [tokens] * 4, "premise"
+    found = log_p(
+        SegmentedLM(network), *texts, contexts=[context] * len(texts), **options
+    )
+    for text, value in zip(texts, found, strict=True):
+        expected = listed.border(tail + text) / listed.prefix(tail)
+        assert value == pytest.approx(math.log(expected), rel=1e-10), text
+
+
+def test_the_length_of_a_text_moves_no_window():
+    network = tiny_causal.network(tiny_causal.letters(), max_length=16)
+    encoding = SegmentedLM(network).scorer({"context_tokens": 2})._encoding
+    read = ContinuationCutter(encoding).read
+    context, texts = "ab" * 20, ["b", "bb", "bbb"]
+    found = [read(Query(0, "text", text, context)) for text in texts]
+    assert len({one.context for one in found}) == 1
+    assert [one.whole.given for one in found] == [(2,) * 11] * 3
+    assert len(read(Query(0, "text", "b", "ab" * 11)).whole.given) == 9, "all of it"
+    with pytest.raises(ValueError, match=r"window of 16, .* leaves a quarter"):
+        read(Query(0, "text", "b" * 5, context))
+
+
+def test_a_special_token_across_the_end_of_a_context_is_refused():
+    """Nothing that begins a context as its letters do is followed by it."""
+    tokenizer = tiny_causal.letters()
+    tokenizer.add_special_tokens({"cls_token": "ab#ab"}, replace_extra_special_tokens=0)
+    model = SegmentedLM(tiny_causal.network(tokenizer))
+    assert tokenizer.encode("bab#aba") == [1, 7, 0], "premise"
+    for context_tokens in (0, 8, "all"):
+        with pytest.raises(
+            ValueError, match=r"special tokens \(ab#ab\) across the end"
+        ):
+            log_p(model, "#aba", contexts=["bab"], context_tokens=context_tokens)
+        options = {"context_tokens": context_tokens}
+        [inside] = log_p(model, "ab#aba", contexts=["b"], **options)
+        assert inside < 0
 
 
 def test_a_context_that_the_tokenizer_shortens_is_refused():

@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
+from lm_latent_eval.estimators.paired import (
+    PairedAccuracy,
+    PairedDifference,
+    satterthwaite,
+)
 from lm_latent_eval.report.compare.sides import DELTA, Side, check_alike
 from lm_latent_eval.report.compare.writing import with_error
 from lm_latent_eval.scoring.answer import Answer
@@ -39,6 +43,11 @@ class Rates:
     def stderr(self) -> float:
         """Of the mean, over runs."""
         return self.spread / math.sqrt(self.runs) if self.spread else 0.0
+
+    @property
+    def part(self) -> tuple[float, float]:
+        """The same with its degrees of freedom."""
+        return self.stderr, self.runs - 1.0
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,7 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
     for unit in units:
         counts = torch.tensor([getattr(text, unit) for text in texts])
         rates = [_rates(nats, totals[unit]) for nats in (nats_a, nats_b)]
+        runs_stderr = math.hypot(rates[0].stderr, rates[1].stderr)
         found[unit] = (
             rates[0],
             rates[1],
@@ -151,7 +161,8 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
                 counts,
                 draws_stderr=draws,
                 too_high=too_high,
-                runs_stderr=math.hypot(rates[0].stderr, rates[1].stderr),
+                runs_stderr=runs_stderr,
+                runs_degrees=satterthwaite(runs_stderr, [rate.part for rate in rates]),
             ),
         )
     unit = next(iter(found))
@@ -178,7 +189,7 @@ def _units(a: Side, b: Side) -> tuple[str, ...]:
     vocabularies = {s.get("vocabulary") for side in (a, b) for s in side.settings}
     policies = {s.get("unk") for side in (a, b) for s in side.settings}
     if len(vocabularies) == len(policies) == 1 and vocabularies != {None}:
-        return ("words",)
+        return ("tokens",) if a.leaves_out or b.leaves_out else ("words",)
     blamed = " and ".join(side.name for side in (a, b) if not side.strings_scored)
     raise ValueError(
         f"{blamed} scored words of a vocabulary and not strings, and {a.name} and "
@@ -199,9 +210,8 @@ def _verdict(
     better, worse = (a, b) if found.value < 0 else (b, a)
     gap = f"{with_error(abs(found.value), found.stderr)} bits a {unit[:-1]}"
     says = f"{better.name} takes {gap} less than {worse.name}"
-    low, high = found.interval
-    if low <= 0 <= high or abs(found.value) <= SIGMAS * found.stderr:
-        return False, f"Undecided: {says}, which other texts or draws could turn round."
+    if found.undecided:
+        return False, f"Undecided: {says}; {found.undecided}."
     if not worse.is_known and worse.bound is not Bound.EXACT:
         return False, (
             f"Undecided: {says}, but {_kind(worse)}. {worse.name} may be the better "
@@ -209,7 +219,8 @@ def _verdict(
         )
     if not better.is_known and better.bound is Bound.NONE:
         return False, f"Undecided: {says}, but {_kind(better)}."
-    if abs(found.value) - better.slack / total <= SIGMAS * found.stderr:
+    low, high = found.interval
+    if abs(found.value) - better.slack / total <= (high - low) / 2:
         return False, (
             f"Undecided: {says}, but {_kind(better)}, and the certificate of its draws "
             "takes more than the difference."

@@ -55,8 +55,13 @@ class Side:
     def strings_scored(self) -> bool:
         """Whether every word was spelled and every gap charged."""
         answers = [answer for run in self.runs for answer in run.values()]
-        lost = any(answer.unspelled or answer.respaced for answer in answers)
+        lost = any(a.unspelled or a.respaced or a.left_out for a in answers)
         return not lost and all(s.get("strings_scored", True) for s in self.settings)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some words were not scored at all."""
+        return any(answer.left_out for run in self.runs for answer in run.values())
 
     @property
     def bound(self) -> Bound:
@@ -69,9 +74,10 @@ class Side:
     def is_known(self) -> bool:
         """Whether every text has an error: a search agrees with its draws.
 
-        That of an estimated bound is the bound's: how far it is from log p, none says.
+        That of a bound is the bound's, 0 of a strict one: how far it is from log p,
+        none says.
         """
-        return self.bound is not Bound.ESTIMATED_LOWER and all(
+        return self.bound not in (Bound.ESTIMATED_LOWER, Bound.STRICT_LOWER) and all(
             answer.estimate.stderr is not None
             for run in self.runs
             for answer in run.values()

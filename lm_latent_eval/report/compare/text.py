@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.paired import PairedDifference
+from lm_latent_eval.estimators.paired import PairedDifference, wilson
 from lm_latent_eval.report.compare.comparison import (
     ChoiceComparison,
     Comparison,
@@ -73,8 +73,9 @@ def described(side: Side) -> str:
     """Say what model a side is, in a line."""
     settings = side.settings[0]
     parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
-    if settings.get("estimator") not in (None, "exact"):
-        parts.append(f"{settings['estimator']} with K = {settings['num_samples']:,}")
+    if (estimator := settings.get("estimator")) not in (None, "exact"):
+        number = settings.get("num_samples")  # none, where nothing is drawn
+        parts.append(estimator if number is None else f"{estimator}, K = {number:,}")
     parts += [f"{len(side.runs)} runs"] * (len(side.runs) > 1)
     return ", ".join(filter(None, parts))
 
@@ -111,7 +112,7 @@ def _differences(each: TextComparison) -> dict[str, list[str]]:
         f"{a} - {b}": [with_error(d.value, d.stderr, sign="+") for d in found],
         "  over draws": [f"± {bits(d.draws_stderr):.2g}" for d in found],
         "  over texts": [f"± {bits(d.texts_stderr):.2g}" for d in found],
-        "  95 % of texts drawn again": [
+        "  at 95 %": [
             f"{bits(d.interval[0]):+.4f} to {bits(d.interval[1]):+.4f}" for d in found
         ],
     }
@@ -129,6 +130,12 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def _share(accuracy: float, number: int) -> str:
+    """Return a share of right answers with the interval that it lies in at 95 %."""
+    low, high = wilson(round(accuracy * number), number)
+    return f"{accuracy:.1%} ({low:.0%} to {high:.0%})"
+
+
 def _text_of_choices(each: ChoiceComparison) -> str:
     found = each.accuracy
     a, b = (side.name for side in each.sides)
@@ -137,7 +144,7 @@ def _text_of_choices(each: ChoiceComparison) -> str:
         *(
             [
                 side.name,
-                f"{found.accuracy[place]:.1%}",
+                _share(found.accuracy[place], found.num_questions),
                 f"{alone:,}",
                 f"{each.uncertain[place]:,}",
                 described(side),

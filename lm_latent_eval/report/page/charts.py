@@ -171,9 +171,9 @@ def shares(
     with chart() as drawn:
         for name, values in series.items():
             ordered = sorted(values)
-            above = [1 - n / len(ordered) for n in range(len(ordered))]
+            above = [1.0, *(1 - n / len(ordered) for n in range(1, len(ordered) + 1))]
             drawn.axes.step(
-                ordered,
+                [ordered[0], *ordered],
                 above,
                 where="post",
                 color=_looks(name, names)[0],

@@ -112,6 +112,7 @@ class WalkEstimator:
             log_evidence=log_p,
             stderr=None,
             draws_stderr=error,
+            draws_degrees=min(estimate.draws_degrees, context.draws_degrees),
             bound=Bound.NONE,
             log_weights=(),
         )

@@ -176,6 +176,17 @@ class SegmentationLattice:
                 ways[after] += ways[node]
         return sum(ways.values()) - ways.get(self.final, 0) * (self.final > 0)
 
+    @cached_property
+    def fewest_tokens(self) -> tuple[int, ...]:
+        """A path of the fewest tokens; of a string that is no prefix."""
+        found, node = [], self.start
+        while not self.ends(node):
+            one = self.edges[node]
+            best = min(range(len(one.nexts)), key=lambda n: self.fewest[one.nexts[n]])
+            found.append(int(one.tokens[best]))
+            node = one.nexts[best]
+        return tuple(found)
+
     def nodes(self, tokens: Sequence[int]) -> list[int]:
         """Return the node after each token of a path.
 

@@ -1,0 +1,130 @@
+"""Intervals of errors that few replicates told, over thousands of trials."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import Bound, CorpusRate, Estimate
+from lm_latent_eval.estimators.degrees import pooled_degrees, widened
+from lm_latent_eval.wrappers.mdm.bound import REPLICATES
+from lm_latent_eval.wrappers.mdm.estimating import estimated
+from lm_latent_eval.wrappers.mdm.options import MDMOptions
+
+TRIALS = 4000
+CHANCE = 3 * math.sqrt(0.95 * 0.05 / TRIALS)
+"""Three standard errors of a share of them."""
+
+
+def told(values):
+    """Estimate a mean by replicates, as ``elbo`` does."""
+    return Estimate(
+        log_evidence=values.mean().item(),
+        stderr=(error := (values.std() / math.sqrt(len(values))).item()),
+        draws_stderr=error,
+        draws_degrees=len(values) - 1,
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=len(values),
+        num_tokens=1,
+        bound=Bound.ESTIMATED_LOWER,
+        estimator="elbo",
+    )
+
+
+def coverage(corpora):
+    """Share of printed intervals that hold 0, and of those without Student's t."""
+    printed = plain = 0
+    for estimates in corpora:
+        units = torch.ones(len(estimates), dtype=torch.long)
+        rate = CorpusRate.nats(estimates, units)
+        known = CorpusRate.nats(
+            [replace(e, draws_degrees=math.inf) for e in estimates], units
+        )
+        printed += abs(rate.value) <= 1.96 * rate.monte_carlo_stderr
+        plain += abs(rate.value) <= 1.96 * known.monte_carlo_stderr
+    return printed / TRIALS, plain / TRIALS
+
+
+@pytest.mark.parametrize("spreads", [(1.0,), (1.0, 1.0), (1.0, 0.2, 0.05), (1.0,) * 20])
+@pytest.mark.parametrize("replicates", [5, 8])
+def test_intervals_of_few_replicates_hold(replicates, spreads):
+    generator = torch.Generator().manual_seed(0)
+    shape = (TRIALS, len(spreads), replicates)
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    noise *= torch.tensor(spreads, dtype=torch.float64)[:, None]
+    printed, plain = coverage([[told(text) for text in corpus] for corpus in noise])
+    # Degrees that are pooled are estimates, too: on the wide side of few texts.
+    assert 0.95 - CHANCE <= printed <= 0.95 + CHANCE + 0.015 * (len(spreads) in (2, 3))
+    if len(spreads) != 20:
+        assert plain < 0.94 - CHANCE, "premise: a normal interval is too narrow"
+
+
+LENGTH = 10
+
+
+def answered(masked):
+    """Give tokens a log p that follows from what is revealed, lopsidedly."""
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(LENGTH, LENGTH, generator=generator, dtype=torch.float64)
+    seen = 0.3 * (~masked).double() @ weight - 2
+    return SimpleNamespace(log_p=-torch.nn.functional.softplus(-seen) * masked)
+
+
+def run(asking):
+    """Answer what an estimator asks until it has its estimate."""
+    masked = next(asking)
+    while True:
+        try:
+            masked = asking.send(answered(masked))
+        except StopIteration as stop:
+            return stop.value.estimate
+
+
+@pytest.mark.parametrize("passes", [8, 16, 64])
+def test_intervals_of_elbo_hold(passes):
+    """Of one text, against the bound that all sets of masks give."""
+    every = run(estimated(LENGTH, MDMOptions(num_samples=2**LENGTH), 0))
+    assert every.bound is Bound.STRICT_LOWER and every.draws_degrees == math.inf
+    options = MDMOptions(num_samples=passes)
+    corpora = []
+    for key in range(TRIALS):
+        found = run(estimated(LENGTH, options, key))
+        assert found.draws_degrees == REPLICATES - 1
+        corpora.append(
+            [replace(found, log_evidence=found.log_evidence - every.log_evidence)]
+        )
+    printed, plain = coverage(corpora)
+    # What one pass says is skewed, too, which no t makes good.
+    assert printed >= 0.94 - CHANCE
+    assert plain < 0.93, "premise: a normal interval is too narrow"
+
+
+def test_degrees_of_a_sum():
+    assert pooled_degrees([(0.0, 3)]) == pooled_degrees([]) == math.inf
+    assert pooled_degrees([(2.0, math.inf), (0.0, 4)]) == math.inf
+    assert pooled_degrees([(1e-200, 7)] * 3) == pytest.approx(21)
+    assert pooled_degrees([(1.0, 7), (3.0, math.inf)]) == pytest.approx(100 * 7)
+    parts = [told(torch.tensor([0.0, 1, 2])), told(torch.tensor([5.0, 6, 7]))]
+    assert Estimate.product(parts).draws_degrees == pytest.approx(4)
+
+
+def test_what_is_not_known_is_not_widened():
+    assert widened(math.inf, 4) == math.inf and widened(0.0, 4) == 0.0
+    assert widened(1.0, 1e9) == pytest.approx(1)
+
+
+def test_draws_that_are_shared_have_no_more_degrees():
+    pair = [told(torch.tensor([0.0, 1, 2]))] * 2
+    units = torch.tensor([1, 1])
+    apart, together = (
+        CorpusRate.nats(pair, units, streams).draws_stderr
+        for streams in (["a", "b"], ["a", "a"])
+    )
+    one = pair[0].draws_stderr
+    assert together == pytest.approx(widened(2 * one, 2) / 2)
+    assert apart == pytest.approx(widened(math.sqrt(2) * one, 4) / 2)
