@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lm_latent_eval.scoring.model import LatentModel, load
     from lm_latent_eval.task import task_path
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "Estimate",
     "LatentModel",

@@ -10,6 +10,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+TRUTHS = {
+    "true": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+"""What stands for true and false, in lower case."""
+
 
 def integer(value: Any) -> int:
     """Read a whole number, given as a number or a string.
@@ -72,19 +82,18 @@ def at_least_0(name: str, value: Any) -> float:
 
 
 def truth(name: str, value: Any) -> bool:
-    """Read true or false.
+    """Read true or false: the one place that says which words mean which.
 
     Raises:
         ValueError: If it is neither.
 
     Example:
-        >>> truth("log_weights", "True"), truth("log_weights", 0)
+        >>> truth("log_weights", "True"), truth("log_weights", "no")
         (True, False)
     """
-    said = {"true": True, "1": True, "false": False, "0": False}
-    if (lower := str(value).lower()) not in said:
+    if (lower := str(value).lower()) not in TRUTHS:
         raise ValueError(f"{name}={value!r}: expected true or false")
-    return said[lower]
+    return TRUTHS[lower]
 
 
 def one_of(name: str, value: Any, names: Sequence[str]) -> str:

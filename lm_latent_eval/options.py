@@ -36,6 +36,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import partial
 from typing import Any, TypeVar
 
 from lm_latent_eval.arguments import integer, one_of, positive, truth
@@ -104,6 +105,28 @@ def option(
     return found
 
 
+def choice(default: T, names: Sequence[str], *, unset: str | None = None) -> T:
+    """Return the field of an option that is one of several names.
+
+    Args:
+        default: Its default.
+        names: What it can be.
+        unset: What None stands for, where that is the default.
+    """
+    read = partial(one_of, names=names)
+    return option(
+        default,
+        read if unset is None else optional(read),
+        choices=lambda: names,
+        unset=unset,
+    )
+
+
+def optional(read: Reader) -> Reader:
+    """Let a value be left out: None, and an empty string, are None."""
+    return lambda name, value: None if value in (None, "") else read(name, value)
+
+
 def table(kind: type[Any]) -> list[Option]:
     """Return the rows of a dataclass, in the order of its fields.
 
@@ -129,7 +152,9 @@ def read(kind: type[T], arguments: Mapping[str, Any]) -> T:
 
 
 def _row(each: Field[Any], said: str) -> Option:
-    types = [name for name in str(each.type).split(" | ") if name != "None"]
+    kind = each.type  # a string where annotations are not evaluated
+    named = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+    types = [name for name in named.split(" | ") if name != "None"]
     return Option(
         each.name,
         " or ".join(_KINDS.get(name, name) for name in types),
@@ -151,4 +176,4 @@ def _helps(kind: type[Any]) -> dict[str, str]:
     return found
 
 
-__all__ = ["Option", "Reader", "option", "read", "table"]
+__all__ = ["Option", "Reader", "choice", "option", "optional", "read", "table"]

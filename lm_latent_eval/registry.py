@@ -82,6 +82,7 @@ ESTIMATORS = Registry(
         "mixed": "lm_latent_eval.inference.mixed:Mixed",
         "is": "lm_latent_eval.inference.importance:ImportanceSampling",
         "beam": "lm_latent_eval.inference.beam:BeamMarginalization",
+        "dpf": "lm_latent_eval.inference.discrete:DiscreteFilter",
         "smc": "lm_latent_eval.inference.smc:ParticleFilter",
         "ais": "lm_latent_eval.inference.annealing:AnnealedImportanceSampling",
         "l2r": "lm_latent_eval.inference.left_to_right:LeftToRightEstimator",

@@ -21,7 +21,8 @@ from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.sequences import Batches, TokenSequences
 from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
-from lm_latent_eval.inference import estimator_named
+from lm_latent_eval.inference import ParticleFilter, estimator_named
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeText
@@ -77,8 +78,10 @@ def of_models(words: int = WORDS) -> Iterator[tuple[str, Run]]:
         for estimator in case.model.estimators:
             if estimator == "auto":  # one of the others
                 continue
-            method = estimator_named(estimator, case.model.estimators)(SAMPLES)
-            draw = stepwise if estimator == "smc" else proposal
+            number = PASSES if estimator == DiscreteFilter.name else SAMPLES
+            method = estimator_named(estimator, case.model.estimators)(number)
+            stops = estimator in (ParticleFilter.name, DiscreteFilter.name)
+            draw = stepwise if stops else proposal
             yield (
                 f"{name} {estimator}",
                 partial(_whole_texts, case, method, draw, words),

@@ -13,8 +13,7 @@ from lm_latent_eval.models.entitynlm.modeling import EntityNLM, EntityNLMProposa
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.proposal import KGLMProposal
 from lm_latent_eval.models.lda.modeling import LDA
-from lm_latent_eval.models.lda.proposals import Adapted as AdaptedTopics
-from lm_latent_eval.models.lda.proposals import FittedTopics
+from lm_latent_eval.models.lda.proposals import FittedTopics, LeftToRightTopics
 from lm_latent_eval.models.lrlm import proposals as lrlm
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.nklm.modeling import NKLM
@@ -65,7 +64,7 @@ def rnng(p: RNNG, q: WordByWord, whole: CRFProposal) -> None:
     proposal(whole)
 
 
-def lda(p: LDA, q: AdaptedTopics, whole: FittedTopics) -> None:
+def lda(p: LDA, q: LeftToRightTopics, whole: FittedTopics) -> None:
     model(p)
     left_to_right(p)
     proposal(q)

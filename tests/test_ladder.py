@@ -13,6 +13,7 @@ LADDER = (
     "options",
     "extras",
     "durable",
+    "file_names",
     "resuming",
     "uniforms",
     "values",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, make_dataclass
 
 import pytest
 
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.models import MODELS, WRAPPERS
-from lm_latent_eval.options import table
+from lm_latent_eval.options import read, table
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.interface import TextModel
 from lm_latent_eval.scoring.model import LatentModel, load
@@ -78,3 +78,19 @@ def test_every_model_that_is_trained_has_its_sizes_listed():
     }
     own = {name for name, kind in kinds.items() if issubclass(kind, TextModel)}
     assert MODELS.keys() - own <= option_tables.TRAINED.keys() <= kinds.keys()
+
+
+def test_a_dataclass_whose_annotations_are_types_is_read_by_them():
+    """As a package has it that does not postpone the evaluation of annotations."""
+
+    def options(**kinds: object) -> type:
+        about = "A table.\n\nAttributes:\n    number: One.\n    share: Another."
+        columns = [(name, kind, 1) for name, kind in kinds.items()]
+        made = make_dataclass("Options", columns)
+        made.__doc__ = about
+        return made
+
+    found = read(options(number=int, share=float | None), {"number": "2"})
+    assert found.number == 2
+    with pytest.raises(ValueError, match="expected a whole number, not 'two'"):
+        read(options(number=int, share=float), {"number": "two"})

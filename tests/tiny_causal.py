@@ -93,16 +93,19 @@ def model(vocab_size, *, positions=64, seed=0, spread=1.5, dtype=torch.float64):
     return network
 
 
-def network(tokenizer, **more):
+def network(tokenizer, *, max_length=None, **more):
     """Return a tiny network for a tokenizer."""
-    return Network.of(model(len(tokenizer), **more), tokenizer)
+    built = model(len(tokenizer), **more)
+    return Network.of(built, tokenizer, max_length=max_length)
 
 
 class Listed:
     """Every token sequence of at most ``longest`` tokens, and what it decodes to."""
 
-    def __init__(self, network, longest):
+    def __init__(self, network, longest, given=None):
+        """List what follows given tokens; None is what texts follow."""
         self.network, self.tokenizer = network, network.tokenizer
+        self.given = given or (network.prefix_token,)
         special = set(self.tokenizer.all_special_ids)
         tokens = [t for t in range(len(self.tokenizer)) if t not in special]
         self.sequences = [
@@ -117,7 +120,7 @@ class Listed:
     @cache  # noqa: B019
     def following(self, z):
         """Log p of every next token, of the whole of it in one pass."""
-        ids = torch.tensor([[self.network.prefix_token, *z]])
+        ids = torch.tensor([[*self.given, *z]])
         with torch.no_grad():
             return self.network.model(ids).logits[0, -1].log_softmax(-1)
 

@@ -1,8 +1,9 @@
 """Draw again what ``lm_latent_eval.demo`` ships: ``python -m worlds``."""
 
+import argparse
 import bz2
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lm_latent_eval.demo import DATA, SPLITS, Document
 from worlds.facts import facts
@@ -10,8 +11,9 @@ from worlds.graph import forward
 from worlds.world import generate
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write the files, in which nothing tells when that was."""
+    argparse.ArgumentParser(description=__doc__).parse_args(argv)
     DATA.mkdir(exist_ok=True)
     for name, content in contents().items():
         path, plain = DATA / f"{name}.bz2", content.encode()

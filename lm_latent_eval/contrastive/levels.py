@@ -1,7 +1,7 @@
 """Contrastive entropy at several levels of distortion, with its errors and ratios."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -58,6 +58,28 @@ class ContrastiveMean:
         """Return it with the error over replicates, or with one over sentences."""
         several = math.isfinite(self.replicate_stderr)
         return Rate(self.value, self.replicate_stderr if several else self.stderr)
+
+
+def check_levels(levels: Iterable[float]) -> None:
+    """Refuse levels of no distortion, and one that is given twice.
+
+    Raises:
+        ValueError: If one is not a positive finite number, or occurs again.
+
+    Example:
+        >>> check_levels([0.1, 0.0])
+        Traceback (most recent call last):
+        ...
+        ValueError: level 0.0: expected a number above 0, each once: a copy without ...
+    """
+    seen: set[float] = set()
+    for level in levels:
+        if not 0 < level < math.inf or level in seen:
+            raise ValueError(
+                f"level {level}: expected a number above 0, each once: a copy without "
+                "distortion is the text itself, and has no contrastive entropy"
+            )
+        seen.add(level)
 
 
 def mean_entropy(
@@ -200,8 +222,8 @@ def contrastive_levels(
 
     Raises:
         TypeError: If scores are not floating-point tensors.
-        ValueError: If there is no level or the baseline is not one, a score is not
-            finite, or shapes do not fit.
+        ValueError: If there is no level, one is not positive or the baseline is none, a
+            score is not finite, or shapes do not fit.
 
     Example:
         >>> import torch
@@ -216,6 +238,7 @@ def contrastive_levels(
     """
     if not distorted:
         raise ValueError("distorted is empty: give the scores of at least one level")
+    check_levels(distorted)
     baseline = min(distorted) if baseline is None else baseline
     if baseline not in distorted:
         raise ValueError(

@@ -8,6 +8,25 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring.answer import Answer
 
 
+def recorded(score: float, task: str) -> Answer:
+    """Return the answer that a log-likelihood carries.
+
+    Args:
+        score: What a model answered.
+        task: Which divides it by tokens.
+
+    Raises:
+        ValueError: If it carries none, as those of models that are not ours.
+    """
+    if not isinstance(score, ScoredFloat):
+        raise ValueError(
+            f"{task} is per token of the model, and this model's log-likelihoods do "
+            "not say how many tokens they are of: score it with a task of rates per "
+            "word and byte, such as latent_perplexity"
+        )
+    return score.answer
+
+
 class ScoredFloat(float):
     """A log-likelihood in nats with the answer that it is.
 

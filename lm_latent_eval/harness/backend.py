@@ -25,6 +25,7 @@ from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import Recorder
+from lm_latent_eval.harness.running import running_tasks, stock_rates
 from lm_latent_eval.harness.shares import Request, Score, shared
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer, noting_progress
@@ -159,6 +160,7 @@ class Backend(LM):
             self._recorder.following(self.fingerprint, UNFINISHED[kind]) as keep,
         ):
             for request, scored in shared(needed, processes, score, keep):
+                _refuse_left_out(request, scored)
                 answers[request.query.index] = scored
                 greedy = scored.answer.is_greedy
                 result = scored if greedy is None else (scored, greedy)
@@ -272,6 +274,22 @@ class Backend(LM):
         self._report()
         self._recorder.collect()
         self._processes.barrier()
+
+
+def _refuse_left_out(request: Request, scored: ScoredFloat) -> None:
+    """Refuse a text of which words are left out, to metrics that divide by all.
+
+    Raises:
+        ValueError: If lm-eval's own rates are asked for; the error names the text.
+    """
+    rates = stock_rates(running_tasks().get(request.task_name or ""))
+    if scored.answer.left_out and rates:
+        raise ValueError(
+            f"{request.query.name}: the model does not know {scored.answer.left_out} "
+            f"words of this text and leaves them out, and {', '.join(rates)} of "
+            f"{request.task_name} would divide by them all the same. Score the texts "
+            "with the task latent_topic_perplexity, per known word"
+        )
 
 
 def _identified(requests: list[Instance]) -> Iterator[tuple[int, str, Instance]]:

@@ -29,8 +29,8 @@ class Latent(Backend):
             what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
         estimator: How the sum over the latents is estimated. One of ``auto``,
-            ``mixed``, ``is``, ``beam``, ``smc``, ``ais``, ``l2r``, ``chib``, ``exact``.
-            None: the first that the model has.
+            ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``l2r``, ``chib``,
+            ``exact``. None: the first that the model has.
         num_samples: K, the samples a text or the width of a beam; with
             ``target_stderr`` the size of the pilot. Default: 100.
         proposal: What latents are drawn from, one that the checkpoint has. None: the

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import recorded
 
 
 def halves(texts: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -57,15 +57,11 @@ class Half(list[Any]):
 def process_half(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Half]:
     """Give every metric the same text; for ``process_results``.
 
-    Answers of models that are not ours are plain floats, and taken to be exact, with
-    the words between white space for tokens.
+    Raises:
+        ValueError: If the model is none of ours: nothing says how many tokens it
+            predicted.
     """
-    answer = results[0]
-    if isinstance(answer, ScoredFloat):
-        estimate = answer.estimate
-    else:
-        words = len(doc["text"].split())
-        estimate = Estimate.exact(float(answer), num_tokens=words)
+    estimate = recorded(results[0], "latent_document_completion").estimate
     return {name: Half.of(doc["part"], estimate) for name in COMPLETION_METRICS}
 
 

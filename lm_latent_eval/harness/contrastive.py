@@ -24,7 +24,7 @@ from lm_eval.api.registry import get_aggregation, register_aggregation, register
 from lm_eval.api.task import ConfigurableTask
 from transformers import AutoTokenizer
 
-from lm_latent_eval.arguments import one_of, whole
+from lm_latent_eval.arguments import one_of, truth, whole
 from lm_latent_eval.contrastive import Rate
 from lm_latent_eval.contrastive.contrasts import (
     Contrast,
@@ -156,12 +156,6 @@ def _levels(name: str, value: Any) -> tuple[float, ...]:
     return tuple(map(float, levels))
 
 
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}: expected true or false")
-    return value
-
-
 def _path(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}={value!r}: expected a path")
@@ -174,7 +168,7 @@ _READ: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "noise_seed": ("seed", partial(whole, least=0)),
     "noise_tokenizer": ("tokenizer", _path),
     "vocabulary_file": ("vocabulary_file", _path),
-    "count_ends": ("count_ends", _flag),
+    "count_ends": ("count_ends", truth),
 }
 
 # -- the task ------------------------------------------------------------------------
@@ -220,7 +214,11 @@ class ContrastiveEntropyTask(ConfigurableTask):
     def _vocabulary(self) -> tuple[Tokens | WhiteSpaceWords, list[Any], str]:
         """Return what is distorted, its substitutes, and where those are from."""
         if self.options.tokenizer is not None:
-            tokens = Tokens(AutoTokenizer.from_pretrained(self.options.tokenizer))
+            tokens = Tokens(
+                AutoTokenizer.from_pretrained(
+                    self.options.tokenizer, trust_remote_code=False
+                )
+            )
             return tokens, tokens.vocabulary, tokens.name
         words = WhiteSpaceWords()
         if self.options.vocabulary_file is not None:

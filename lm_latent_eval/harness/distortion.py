@@ -231,9 +231,9 @@ class DistributionalDistortionTask(ConfigurableTask):
                     f"{about} was scored by a model of whole texts, which took the end "
                     'token for a word: add "end": "implied" to --metadata'
                 )
-            if score.answer.unspelled:
+            if unknown := score.answer.unspelled + score.answer.left_out:
                 raise ValueError(
-                    f"{about} has {score.answer.unspelled} words that the model does "
+                    f"{about} has {unknown} words that the model does "
                     "not know: it must have learned this language"
                 )
             if score.answer.sentences > 1:

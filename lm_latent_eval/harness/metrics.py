@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, recorded
 from lm_latent_eval.resuming.settings import plain
 from lm_latent_eval.scoring import metrics
 from lm_latent_eval.scoring.answer import Answer
@@ -63,7 +63,8 @@ _VALUES: dict[str, Callable[[Answer], list[Any]]] = {
 def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Term]:
     """Give every metric of ``METRICS`` the same document; for ``process_results``.
 
-    Answers of models that are not ours are plain floats, and taken to be exact.
+    Answers of models that are not ours are plain floats: nothing says how many tokens
+    they are of, nor what bound they are. They have rates per word and byte alone.
 
     Raises:
         ValueError: If the answer is about another text: lm-eval's request cache knows
@@ -71,7 +72,7 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Ter
     """
     text, answer = doc["text"], results[0]
     if not isinstance(answer, ScoredFloat):
-        return _terms(Answer.exact(answer, text))
+        return _of_strings(_terms(Answer.exact(answer, text)), True)
     if answer.answer.text != digest(text):
         raise ValueError(
             f"the answer is not about this text ({text[:40]!r}...): the requests come "
@@ -86,9 +87,17 @@ def process_known_words(
     """Give the metrics per token alone the same document; for ``process_results``.
 
     Of a model that leaves unknown words out, rates per word and byte mean nothing.
+
+    Raises:
+        ValueError: If the model is none of ours, or the answer is about another text.
     """
-    terms = process_text(doc, results)
-    return {n: term for n, term in terms.items() if not n.startswith(_OF_STRINGS)}
+    recorded(results[0], "latent_topic_perplexity")
+    return _of_strings(process_text(doc, results), False)
+
+
+def _of_strings(terms: dict[str, Term], wanted: bool) -> dict[str, Term]:
+    """Keep the rates per word and byte, or the others."""
+    return {n: t for n, t in terms.items() if n.startswith(_OF_STRINGS) is wanted}
 
 
 def _terms(answer: Answer) -> dict[str, Term]:

@@ -5,7 +5,6 @@ Where no ``simple_evaluate`` runs, or it writes no results, nothing is recorded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from lm_eval.api.instance import Instance
 
+from lm_latent_eval.file_names import safe_name
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
@@ -112,8 +112,7 @@ class Recorder:
         stamp = datetime.now().isoformat().replace(":", "-")
         files = {}
         for task, rows in self._rows.items():
-            name = re.sub(r"[^-.\w]", "_", task)
-            files[task] = f"record_{name}_{stamp}.parquet"
+            files[task] = f"record_{safe_name(task)}_{stamp}.parquet"
             path, ordered = where.folder / files[task], sorted(rows)
             write(path, task, settings, [rows[place] for place in ordered])
         remove(where.folder.glob(f"record_{run_digest(settings)}_*{UNFINISHED}"))

@@ -36,6 +36,10 @@ ASKING = (
 """Arguments of ``simple_evaluate`` on which it depends what its tasks ask."""
 
 
+RATES = ("word_perplexity", "byte_perplexity", "bits_per_byte")
+"""Metrics per word and byte, as lm-eval names them, and we."""
+
+
 @dataclass(frozen=True)
 class Host:
     """What the running ``simple_evaluate`` knows."""
@@ -65,6 +69,19 @@ def running_tasks() -> dict[str, Any]:
     """
     tasks: dict[str, Any] = _evaluation().get("loaded", {}).get("tasks", {})
     return tasks
+
+
+def stock_rates(task: Any) -> list[str]:
+    """Return the rates of a task that lm-eval makes itself, which refuse nothing.
+
+    They divide by all words or bytes of a text, whatever the model has scored of it.
+    """
+    metrics = getattr(getattr(task, "config", None), "metric_list", None) or []
+    return [
+        metric["metric"]
+        for metric in metrics
+        if metric["metric"] in RATES and not callable(metric.get("aggregation"))
+    ]
 
 
 def _evaluation() -> dict[str, Any]:

@@ -6,7 +6,6 @@ them up, with a cache or without.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 
+from lm_latent_eval.file_names import safe_name
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
     host,
@@ -193,8 +193,7 @@ class ThoughtRecorder:
             by_task.setdefault(place[0], []).append(self._kept[place])
         files = {}
         for task, questions in by_task.items():
-            plain = re.sub(r"[^-.\w]", "_", task)
-            files[task] = f"thoughts_{plain}_{stamp}.parquet"
+            files[task] = f"thoughts_{safe_name(task)}_{stamp}.parquet"
             about = {"task": task, **settings}
             write(where.folder / files[task], about, questions, self._texts)
         remove(where.folder.glob(f"thoughts_{run_digest(settings)}_*{UNFINISHED}"))

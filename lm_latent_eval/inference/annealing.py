@@ -34,7 +34,7 @@ from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.few import MarkovChainEstimator
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, invert_cdf
+from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, draw_choice
 from lm_latent_eval.latent import (
     Latents,
     Moves,
@@ -218,7 +218,7 @@ class Sweeps(Generic[P, Q]):
         tokens = range(self.num_tokens)
         for t in reversed(tokens) if backwards else tokens:
             log_f = (1 - b) * of_q.log_p(t) + b * of_p.log_p(t)
-            choice = invert_cdf(log_f, uniforms[..., t])
+            choice = draw_choice(log_f, uniforms[..., t])
             of_p.decide(t, choice)
             of_q.decide(t, choice)
         moved = of_p.latents

@@ -1,7 +1,10 @@
 """Models whose likelihoods are exact: without latents, or with all of them summed.
 
 One latent is then all there is to sum over: the empty one, or, of a model that can sum
-its latents itself (``Summable``), all of them at once.
+its latents itself (``Summable``), all of them at once. A model may say so and be wrong.
+So it is checked: that the latent decides nothing, or that the sum is that over a list
+of latents, on prefixes of the first texts. What is not proven is the probability of one
+latent, a strict lower bound.
 """
 
 from __future__ import annotations
@@ -9,13 +12,15 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
-from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.particles import Partial, Particles, as_particles
+from lm_latent_eval.inference.trust import decides_nothing, sums_exactly
 from lm_latent_eval.latent import Summable
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -38,8 +43,16 @@ class Exact:
         batch: TokenBatch,
         keys: list[int],
     ) -> Tensor:
-        """Return log p(x), (B, 1) float64."""
-        return _BEAM.log_weights(model, _summation(model, proposal), batch, keys)
+        """Return log p(x) and the mark of ``Partial``, (B, 2) float64."""
+        begin = Particles.begin(len(keys), batch.inputs.device)
+        if not isinstance(model, Summable):
+            unproven = not decides_nothing(proposal, batch)
+            log_p = _BEAM.log_weights(model, proposal, batch, keys)
+        else:
+            unproven = not sums_exactly(model, proposal, batch)
+            log_p = _BEAM.log_weights(model, model.summation, batch, keys)
+        left_out = torch.full_like(log_p[:, 0], unproven, dtype=torch.bool)
+        return Partial(replace(begin, log_w=log_p), left_out).log_w
 
     def extend(
         self,
@@ -49,32 +62,33 @@ class Exact:
         keys: list[int],
         starts: list[int],
         after: Weighted,
-    ) -> Particles:
+    ) -> Partial:
         """Read on."""
-        proposal = _summation(model, proposal)
-        return _BEAM.extend(model, proposal, batch, keys, starts, after)
+        begun = after if isinstance(after, Partial) else None
+        particles = begun.particles if begun else as_particles(after)
+        if isinstance(model, Summable):
+            unproven = not sums_exactly(model, proposal, batch)
+            found = _BEAM.extend(model, model.summation, batch, keys, starts, particles)
+        else:
+            unproven = not decides_nothing(proposal, batch)
+            found = _BEAM.extend(model, proposal, batch, keys, starts, particles)
+        here = torch.full_like(found.log_w[:, 0], unproven, dtype=torch.bool)
+        return Partial(found, here | begun.cut if begun else here)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
-        """Return log p(x) of one text."""
-        return replace(
-            Estimate.from_beam(log_w, num_tokens=num_tokens),
-            stderr=0.0,
-            bound=Bound.EXACT,
-            estimator=self.name,
-        )
+        """Return log p(x) of one text; a bound where that is not proven."""
+        log_p, mark = log_w.split([len(log_w) - 1, 1])
+        bound = Estimate.from_beam(log_p, num_tokens=num_tokens, estimator=self.name)
+        if mark.isneginf():
+            return bound
+        return replace(bound, stderr=0.0, bound=Bound.EXACT)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
     ) -> Estimate:
-        """Return log p(continuation | prefix)."""
-        return replace(
-            _BEAM.difference(log_w, log_w_prefix, num_tokens),
-            stderr=0.0,
-            bound=Bound.EXACT,
-            estimator=self.name,
-        )
-
-
-def _summation(model: LM[P], proposal: Sampler[Q]) -> Sampler[Q]:
-    """Return what finds the one latent of a model."""
-    return model.summation if isinstance(model, Summable) else proposal
+        """Return log p(continuation | prefix); no bound where it is not proven."""
+        estimate = _BEAM.difference(log_w[:-1], log_w_prefix[:-1], num_tokens)
+        estimate = replace(estimate, estimator=self.name)
+        if log_w[-1].isneginf():
+            return estimate
+        return replace(estimate, stderr=0.0, bound=Bound.EXACT)

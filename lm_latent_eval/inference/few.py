@@ -12,11 +12,12 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.inference.smc import FEWEST, FILTERS
 from lm_latent_eval.text.batch import TokenBatch
 
-CHAINS = FILTERS
-"""As many as filters, for the same reason: their spread is the error."""
+FEWEST = 5
+"""Fewer chains, filters or passes do not tell how much they vary: there is no error."""
+CHAINS = 10
+"""The most chains: their spread is the error."""
 
 
 def chains_of(num_samples: int, name: str) -> int:
@@ -42,14 +43,26 @@ def estimate_of_few(
     Their squared deviations are divided by R - 1. The error is infinite, which is to
     say unknown, of fewer than ``FEWEST``.
     """
-    chains = len(log_w)
     estimate = Estimate.from_log_weights(
         log_w, num_tokens=num_tokens, estimator=estimator
     )
-    error = math.inf
-    if chains >= FEWEST:
-        error = estimate.draws_stderr * math.sqrt(chains / (chains - 1))
-    return replace(estimate, draws_stderr=error, num_samples=num_samples, pareto_k=None)
+    error = stderr_of_few(estimate.draws_stderr, len(log_w))
+    return replace(
+        estimate,
+        draws_stderr=error,
+        draws_degrees=max(len(log_w) - 1, 1),
+        num_samples=num_samples,
+        pareto_k=None,
+    )
+
+
+def stderr_of_few(stderr: float, number: int) -> float:
+    """Divide squared deviations by R - 1 instead of R, where R is not large.
+
+    An interval of R weights is Student's t of R - 1 degrees of freedom. Infinite, which
+    is to say unknown, of fewer than ``FEWEST``.
+    """
+    return math.inf if number < FEWEST else stderr * math.sqrt(number / (number - 1))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from lm_latent_eval.inference.few import WholeTextEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.inference.sweeps import SweepNumbers, invert_cdf, redraw
+from lm_latent_eval.inference.sweeps import SweepNumbers, draw_choice, redraw
 from lm_latent_eval.latent import Latents, Redraws
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -74,7 +74,7 @@ class LeftToRightEstimator(WholeTextEstimator):
             redraw(latents, range(t), uniforms)
             log_p = latents.log_p(t)
             parts.append(log_p.logsumexp(-1))
-            latents.decide(t, invert_cdf(log_p, uniforms[..., t]))
+            latents.decide(t, draw_choice(log_p, uniforms[..., t]))
         return torch.stack(parts, -1)
 
     def word_by_word(self, log_predicted: Tensor) -> Tensor:

@@ -99,6 +99,34 @@ class Particles:
         return encode_again(model, cast(P, self.read), piece, after)
 
 
+@dataclass(frozen=True)
+class Partial:
+    """B texts with weighted latents, and whether that may not be all of them."""
+
+    particles: Particles
+    cut: Tensor
+    """Whether latents of a text may have been left out, (B,) bool."""
+
+    @property
+    def log_w(self) -> Tensor:
+        """Log-weights, then 0 where nothing was left out, else ``-inf``."""
+        mark = self.particles.log_w.new_zeros(len(self.cut), 1)
+        mark = mark.masked_fill(self.cut[:, None], -torch.inf)
+        return torch.cat([self.particles.log_w, mark], -1)
+
+    def select(self, index: Tensor) -> Partial:
+        """Pick texts."""
+        return Partial(self.particles.select(index), self.cut[index])
+
+    def ahead(self, model: Predicts[P], inputs: Tensor) -> Partial:
+        """Read the last token of each text, (B,), as one predicts what follows it."""
+        return replace(self, particles=self.particles.ahead(model, inputs))
+
+    def next_token(self, model: Predicts[P]) -> Tensor:
+        """Predict the next token of texts that have read ``ahead``, (B, words)."""
+        return self.particles.next_token(model)
+
+
 def encode(
     model: LM[P], proposal: Proposal[TokenBatch, Q, Latents], batch: TokenBatch
 ) -> tuple[P, Q] | None:

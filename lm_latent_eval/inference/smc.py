@@ -35,6 +35,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent_uniforms
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
 from lm_latent_eval.inference.importance import weighed
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
@@ -49,8 +50,7 @@ from lm_latent_eval.latent import DrawsFrom, LeftToRight, ReadsAhead, State
 from lm_latent_eval.text.batch import TokenBatch
 
 FILTERS = 10
-FEWEST = 5
-"""Fewer filters than this do not tell how much they vary: there is no error then."""
+"""The most filters."""
 RESAMPLING_LANE = 3
 """The random number of a decision that models leave to inference."""
 
@@ -212,30 +212,17 @@ class ParticleFilter:
         filters = log_w.view(self.filters, -1)
         return filters.logsumexp(-1) - math.log(filters.shape[-1])
 
-    def _unbiased(self, stderr: float) -> float:
-        """Divide the filters' squared deviations by R - 1, where R is not large.
-
-        An interval of R filters is Student's t of R - 1 degrees of freedom.
-        """
-        filters = self.filters
-        if filters < FEWEST:
-            return math.inf
-        return stderr * math.sqrt(filters / (filters - 1))
-
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from log-weights (K,).
 
         Its log-weights and effective sample size are those of the filters. Its error is
-        infinite, which is to say unknown, of fewer than ``FEWEST`` filters.
+        infinite, which is to say unknown, of fewer than ``few.FEWEST`` filters.
         """
-        filters = Estimate.from_log_weights(
-            self.unbiased(log_w), num_tokens=num_tokens, estimator=self.name
-        )
-        return replace(
-            filters,
-            draws_stderr=self._unbiased(filters.draws_stderr),
+        return estimate_of_few(
+            self.unbiased(log_w),
             num_samples=self.num_samples,
-            pareto_k=None,
+            num_tokens=num_tokens,
+            estimator=self.name,
         )
 
     def difference(
@@ -246,7 +233,9 @@ class ParticleFilter:
         return replace(
             self.estimate(log_w, num_tokens),
             log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
-            draws_stderr=self._unbiased(log_ratio_stderr(whole, prefix).item()),
+            draws_stderr=stderr_of_few(
+                log_ratio_stderr(whole, prefix).item(), self.filters
+            ),
             bound=Bound.NONE,
             log_weights=(),
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent_uniforms, wide_zeros
+from lm_latent_eval.inference.drawing import invert_cdf
 from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.latent import Conditionals, Latents
 
@@ -36,15 +37,12 @@ class SweepNumbers:
         return torch.cat(parts, -1)[..., :num_tokens]
 
 
-def invert_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
+def draw_choice(log_p: Tensor, uniform: Tensor) -> Tensor:
     """Draw from unnormalised log-probabilities, (B, K, N) and (B, K) -> (B, K).
 
     The uniform numbers are on the host.
     """
-    cdf = log_p.softmax(-1).cumsum(-1)
-    uniform = sent_uniforms(uniform[..., None].contiguous(), cdf.device)
-    drawn = torch.searchsorted(cdf, uniform)[..., 0]
-    return drawn.clamp_max(log_p.shape[-1] - 1)
+    return invert_cdf(log_p.softmax(-1), sent_uniforms(uniform, log_p.device))
 
 
 def redraw(
@@ -52,7 +50,7 @@ def redraw(
 ) -> None:
     """Redraw the decisions of tokens in their order; ``uniforms`` are (B, K, T)."""
     for t in tokens:
-        latents.decide(t, invert_cdf(latents.log_p(t), uniforms[..., t]))
+        latents.decide(t, draw_choice(latents.log_p(t), uniforms[..., t]))
 
 
 def log_transition(

@@ -227,7 +227,8 @@ def save(
         tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
-    tuning.save_tuned(model.tuned, directory)
+    if isinstance(model, Pretrained):  # others have no proposals to tune
+        tuning.save_tuned(model.tuned, directory)
     if orthography is None:
         Orthography.remove(directory)
     else:

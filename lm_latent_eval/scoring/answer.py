@@ -25,6 +25,8 @@ class Answer:
     """Unknown words charged as a class: what was scored is more than this string."""
     respaced: int = 0
     """Gaps of unusual white space that were not charged."""
+    left_out: int = 0
+    """Unknown words that were not scored at all: rates per word leave them out, too."""
     sentences: int = 1
     """Sentences whose probabilities were multiplied."""
     is_greedy: bool | None = None
@@ -87,6 +89,7 @@ class Answer:
             estimate,
             unspelled=text.unspelled,
             respaced=text.respaced,
+            left_out=text.left_out,
             is_greedy=is_greedy,
             evaluations=estimate.num_samples + pilot,
         )
@@ -101,6 +104,7 @@ class Answer:
             estimate=Estimate.product([part.estimate for part in parts]),
             unspelled=sum(part.unspelled for part in parts),
             respaced=sum(part.respaced for part in parts),
+            left_out=sum(part.left_out for part in parts),
             sentences=len(parts),
             is_greedy=parts[0].is_greedy and all(part.is_greedy for part in parts),
             evaluations=sum(part.evaluations for part in parts),

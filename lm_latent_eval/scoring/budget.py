@@ -28,8 +28,9 @@ from lm_latent_eval.inference import (
     ParticleFilter,
     estimator_named,
 )
+from lm_latent_eval.inference.few import FEWEST
 from lm_latent_eval.inference.models import Sampler
-from lm_latent_eval.inference.smc import FEWEST, FILTERS
+from lm_latent_eval.inference.smc import FILTERS
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming

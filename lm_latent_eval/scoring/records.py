@@ -26,7 +26,7 @@ from lm_latent_eval.resuming.settings import FormatError, check_format
 from lm_latent_eval.scoring.answer import Answer
 
 METADATA = b"lm_latent_eval"
-FORMAT = 2
+FORMAT = 3
 UNFINISHED = ".partial.jsonl"
 """How the file of a run ends that goes on, or was killed."""
 
@@ -42,6 +42,7 @@ TYPES = {
     "estimator": pa.string(),
     "stderr": pa.float64(),
     "draws_stderr": pa.float64(),
+    "draws_degrees": pa.float64(),
     "unseen": pa.float64(),
     "upper": pa.float64(),
     "effective_sample_size": pa.float64(),
@@ -54,6 +55,7 @@ TYPES = {
     "stream": pa.string(),
     "unknown_words_not_spelled": pa.int64(),
     "gaps_not_charged": pa.int64(),
+    "unknown_words_left_out": pa.int64(),
     "is_greedy": pa.bool_(),
     "accuracy": pa.float64(),
     "canonical": pa.float64(),
@@ -67,6 +69,7 @@ _COLUMN = {
     "log_evidence": "log_likelihood",
     "unspelled": "unknown_words_not_spelled",
     "respaced": "gaps_not_charged",
+    "left_out": "unknown_words_left_out",
 }
 """Columns that are named otherwise than the fields of ``Answer`` and ``Estimate``."""
 _MAY_BE_EMPTY = (

@@ -56,15 +56,21 @@ def score_function(
             scorer = load(scorer)
         else:
             try:
-                tokenizer = tokenizer or AutoTokenizer.from_pretrained(scorer)
-                scorer = AutoModelForCausalLM.from_pretrained(scorer)
+                tokenizer = tokenizer or AutoTokenizer.from_pretrained(
+                    scorer, trust_remote_code=False
+                )
+                scorer = AutoModelForCausalLM.from_pretrained(
+                    scorer, trust_remote_code=False
+                )
             except StrictDataclassError as err:
                 raise ValueError(f"{scorer} holds no causal LM ({err})") from err
     if isinstance(scorer, LatentModel):
         latent = scorer
         return lambda texts: latent.log_likelihood(texts, **settings)
     if isinstance(scorer, PreTrainedModel):  # callable too, but not on strings
-        tokenizer = tokenizer or AutoTokenizer.from_pretrained(scorer.name_or_path)
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(
+            scorer.name_or_path, trust_remote_code=False
+        )
         return CausalLMScorer(scorer, tokenizer, **settings)
     if not callable(scorer):
         raise TypeError(

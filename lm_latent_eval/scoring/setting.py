@@ -15,7 +15,13 @@ from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Latents, Mass, UnfoldingLM, WholeTextsOnly
+from lm_latent_eval.latent import (
+    Latents,
+    LeftToRight,
+    Mass,
+    UnfoldingLM,
+    WholeTextsOnly,
+)
 from lm_latent_eval.memory import Room
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.models.tuning import Tuned
@@ -195,6 +201,12 @@ class Setting:
         """
         if isinstance(self.model, WholeTextsOnly):
             raise ValueError(f"no probability of {what}: {self.model.why_whole}")
+        if not isinstance(self.model, LeftToRight):
+            raise ValueError(
+                f"no probability of {what}: {type(self.model).__name__} has no "
+                "advance(encoded, latents), which says where a text has got to; ask "
+                "for whole texts"
+            )
         if self.model.mass is Mass.UNNORMALISED:
             raise ValueError(
                 f"an unnormalised model gives {what} no probability: it scores whole "

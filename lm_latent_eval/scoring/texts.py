@@ -51,6 +51,8 @@ class Text:
     """Unknown words among them that are charged as a class."""
     respaced: int
     """Gaps of unusual white space before them that are not charged."""
+    left_out: int = 0
+    """Unknown words among them that nothing is charged for: they are not scored."""
 
     @property
     def num_words(self) -> int:
@@ -174,6 +176,7 @@ class Cutter:
             sum(reading.log_spacing[border:after]),
             lost,
             sum(reading.respaced[border:after]),
+            sum(reading.left_out[border:after]),
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
+from lm_latent_eval.file_names import regular
 from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import SizeTotals, Totals
 
@@ -77,7 +78,7 @@ def read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = regular(path).read_text(encoding="utf-8").splitlines()
         rows = [_restored(json.loads(line)) for line in lines]
         for row in rows:
             row["perplexity"] = float(row["perplexity"])

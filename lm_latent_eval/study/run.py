@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 import lm_latent_eval
+from lm_latent_eval.file_names import safe_name
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.resuming.folder import going_on, read
 from lm_latent_eval.resuming.settings import Settings
@@ -125,7 +126,9 @@ class Study:
 
     def _file(self, setting: StudySetting) -> DrawsFile:
         number = 1 if setting.estimator == "beam" else setting.num_samples
-        return DrawsFile(self.output / "draws" / f"{setting.name}.f64", number)
+        return DrawsFile(
+            self.output / "draws" / f"{safe_name(setting.name)}.f64", number
+        )
 
     def _texts(self) -> Iterator[Query]:
         texts = itertools.islice(stream_texts(self.data), self.limit)

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import log_evidence
+from lm_latent_eval.estimators import Bound, log_evidence
 from lm_latent_eval.inference import (
     BeamMarginalization,
     ImportanceSampling,
@@ -21,10 +21,12 @@ from lm_latent_eval.inference import (
     importance,
     particles,
 )
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import DrawsFrom, ReadsOnce
-from lm_latent_eval.testing.case import Case, close, hold, keys
+from lm_latent_eval.testing.case import Case, close, equal, hold, keys
 from lm_latent_eval.testing.laws_of_proposals import mean_is_one
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -38,6 +40,28 @@ def filters_are_unbiased(case: Case, name: str) -> None:
         return (log_evidence(log_w) - case.log_p(text)).exp()
 
     mean_is_one(ratios, case.exact(), f"filters of {name}")
+
+
+def says_steps(case: Case, name: str) -> bool:
+    """Return whether a proposal says what its steps are."""
+    return isinstance(case.proposal(name), StepProposal)
+
+
+def thinned_searches_are_unbiased(case: Case, name: str) -> None:
+    """Discrete particle filters of three histories a pass, and exact ones of all."""
+    proposal, text = case.proposal(name), case.some_words(case.length)
+    method = DiscreteFilter(3 * PASSES)
+
+    def ratios(copies: int) -> Tensor:
+        log_w = case.log_weights(method, proposal, [text] * copies)
+        return (method.unbiased(log_w) - case.log_p(text)).exp().flatten()
+
+    mean_is_one(ratios, case.exact(), f"passes of {name}")
+    wide = DiscreteFilter(PASSES * len(case.log_joint(text)))
+    [row] = case.log_weights(wide, proposal, [text])
+    found, exact = wide.estimate(row, len(text)), case.log_p(text).item()
+    hold(found.bound is Bound.EXACT, f"{name}: all latents fit, and some are cut")
+    equal(found.log_evidence, exact, case.exact(), f"{name}: log p of all latents")
 
 
 def pieces_are_scored_as_the_whole(case: Case, name: str) -> None:

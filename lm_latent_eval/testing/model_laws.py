@@ -26,6 +26,8 @@ from lm_latent_eval.testing.laws_of_left_to_right import (
     pieces_are_scored_as_the_whole,
     reading_once_is_reading_again,
     reads_once,
+    says_steps,
+    thinned_searches_are_unbiased,
 )
 from lm_latent_eval.testing.laws_of_proposals import (
     beams_are_bounds_and_become_exact,
@@ -69,6 +71,8 @@ def laws(case: Case) -> list[Law]:
         owed += [law for law in OF_READING_ONCE if once]
         late = stepwise and draws_from(case, name)
         owed += [law for law in OF_DRAWING_FROM if late]
+        by_steps = stepwise and says_steps(case, name)
+        owed += [thinned_searches_are_unbiased] if by_steps else []
         found += [
             Law(partial(law, case, name), f"{law.__name__}-{name}") for law in owed
         ]

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from lm_latent_eval.file_names import regular
+
 _MARK = "\ufeff"
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -46,9 +48,9 @@ def read_text(path: Path) -> str:
     """Read a whole file.
 
     Raises:
-        ValueError: If it is not UTF-8.
+        ValueError: If it is not UTF-8, or no file.
     """
-    with _opened(path) as file:
+    with _opened(regular(path)) as file:
         return file.read()
 
 

@@ -40,12 +40,15 @@ class Reading:
     """What each word costs on top of p(unknown) if it is unknown, nats, T."""
     log_spacing: list[float]
     """What the white space before each word and after the last costs, nats, T + 1."""
-    unspelled: Sequence[int]
-    """How many unknown words each word stands for that are charged as a class or left
-    out, T: the string is not scored."""
+    unspelled: Sequence[bool]
+    """Which words are unknown ones that are charged as a class, T: the string is not
+    scored."""
     respaced: list[bool]
     """Which gaps of white space are neither charged nor what one would write between
     those words, T + 1: what the words cannot restore."""
+    left_out: Sequence[int] = ()
+    """How many unknown words stand before each word and after the last that nothing is
+    charged for, T + 1; empty: none anywhere."""
 
     @classmethod
     def of_all(cls, ids: list[int], ends: list[int]) -> Self:

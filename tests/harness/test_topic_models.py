@@ -12,6 +12,9 @@ import pytest
 import lm_latent_eval
 from lm_latent_eval.harness.completion import halves
 from lm_latent_eval.models.lda.topic_tables import TopicTables
+from lm_latent_eval.scoring.interface import scorer_of
+from lm_latent_eval.scoring.records import row_of
+from lm_latent_eval.scoring.texts import Query
 from tests.stock_tasks import tasks
 
 TEXTS = ["fox hound zebra moon", "sky sky fox", "moon"]
@@ -49,7 +52,32 @@ def test_perplexity_is_of_known_words(topics, tmp_path):
     total = sum(found.log_evidence for found in log_p(topics, TEXTS))
     expected = math.exp(-total / 7)  # zebra is no word of theirs
     assert abs(results["token_perplexity,none"] - expected) < 1e-9
-    assert results["bits_per_byte,none"] == "refused: 1 words not spelled"
+    for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
+        assert results[f"{rate},none"] == "refused: 1 words left out"
+
+
+@pytest.mark.usefixtures("stock_data")
+def test_a_stock_task_is_refused_where_words_are_left_out(topics):
+    """Its metrics divide by all words of a text, and can refuse nothing."""
+    with pytest.raises(
+        ValueError, match=r"wikitext/\d: .* leaves them out, and word_p"
+    ):
+        lm_eval.simple_evaluate(
+            model="latent_lda",
+            model_args={"pretrained": str(topics), "estimator": "beam"},
+            tasks=["wikitext"],
+            task_manager=tasks(),
+            bootstrap_iters=0,
+        )
+
+
+def test_texts_of_unknown_words_alone_have_left_them_out(topics):
+    opened = lm_latent_eval.load(topics).opened
+    scorer = scorer_of(opened, {"estimator": "beam"}, quiet=True)
+    queries = [Query(n, str(n), text) for n, text in enumerate([*TEXTS, "x y"])]
+    found = {answer.index: answer for answer in scorer.score_texts(queries)}
+    assert [found[n].left_out for n in range(4)] == [1, 0, 0, 2]
+    assert row_of(found[3])["unknown_words_left_out"] == 2
 
 
 def test_the_topic_models_task_has_no_other_rate(topics, tmp_path):

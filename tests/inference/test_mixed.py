@@ -163,7 +163,8 @@ def test_mixed_predicts_as_all_latents_do(name):
     predicted = some.ahead(model, last).next_token(model)
     assert predicted.logsumexp(-1).item() <= 1e-6
     log_w = some.log_w
-    outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:6]
+    found = 3 + some.found.log_w.shape[1]
+    outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:found]
     parts = [
         replace(particles, log_w=weights).ahead(model, last).next_token(model).exp()
         * weights.logsumexp(-1).exp()

@@ -5,19 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lm_latent_eval.inference import ties
 from lm_latent_eval.inference.particles import fingerprint
-from lm_latent_eval.models import ties
 from lm_latent_eval.models.entitynlm import unfolding as chains
 from lm_latent_eval.models.kglm import choices as steps
 from lm_latent_eval.models.kglm import unfolding as walks
-from lm_latent_eval.models.rnng import left_to_right as trees
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS
 
 NOISE = 1e-6
 """Nats, as much as float32 leaves in another batch."""
-RANKED = {"entitynlm": (ties,), "kglm": (walks, steps), "rnng": (trees,)}
+RANKED = {"entitynlm": (ties,), "kglm": (ties, steps), "rnng": (ties,)}
 
 
 def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
@@ -27,22 +26,22 @@ def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
 
 def disturb(monkeypatch, seed: int) -> None:
     """Let each search add noise to what it ranks by."""
-    ranked_steps, choices, log_options = (
-        walks.ranked_steps,
-        WordByWord._weighed,
+    listed_steps, choices, log_options = (
+        walks.listed_steps,
+        WordByWord.scored,
         chains.log_options,
     )
 
     def of_walks(*args):
-        found = ranked_steps(*args)
-        return found._replace(score=noise(found.score, seed))
+        found = listed_steps(*args)
+        return found._replace(log_p=noise(found.log_p, seed))
 
     def of_trees(*args):
         log_q, rank = choices(*args)
         return log_q, noise(rank, seed)
 
-    monkeypatch.setattr(walks, "ranked_steps", of_walks)
-    monkeypatch.setattr(WordByWord, "_weighed", of_trees)
+    monkeypatch.setattr(walks, "listed_steps", of_walks)
+    monkeypatch.setattr(WordByWord, "scored", of_trees)
     monkeypatch.setattr(
         chains, "log_options", lambda *args: noise(log_options(*args), seed)
     )

@@ -193,6 +193,8 @@ CHANGES = {
     "stream": [3, None],
     "unknown_words_not_spelled": ["0", 0.5],
     "gaps_not_charged": [None],
+    "unknown_words_left_out": ["0", None],
+    "draws_degrees": ["none", None, -1.0],
     "sentences": [[1]],
     "evaluations": ["20", None],
     "text": [3, None],

@@ -145,7 +145,11 @@ def test_greedy_generation_takes_the_most_probable_word(model, truth):
     [
         ({"num_samples": 0}, ValueError, "num_samples=0: expected a whole number"),
         ({"estimator": "bean"}, ValueError, "did you mean beam"),
-        ({"estimator": "exact"}, ValueError, "expected one of auto, mixed, is, beam"),
+        (
+            {"estimator": "exact"},
+            ValueError,
+            "expected one of auto, mixed, dpf, is, beam",
+        ),
         ({"proposal": "peaking"}, ValueError, "this checkpoint has"),
         ({"unk": "spelled"}, ValueError, "train spelling"),
         ({"contexts": ["a"]}, ValueError, "3 texts, but 1 contexts"),

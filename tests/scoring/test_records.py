@@ -123,7 +123,7 @@ def test_records_of_another_version_are_named(tmp_path, monkeypatch):
         with records.journal(killed, {"seed": 3}) as add:
             add("a", answer())
     for path in (finished, killed):
-        with pytest.raises(ValueError, match=r"format 1, .* this one reads format 2"):
+        with pytest.raises(ValueError, match=r"format 2, .* this one reads format 3"):
             records.read(path)
     killed.write_text('{"seed": 3}\n')
     with pytest.raises(ValueError, match="names no format"):

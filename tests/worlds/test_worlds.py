@@ -322,10 +322,18 @@ def test_the_package_ships_what_is_drawn(world):
 def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
     shipped = {path.name: path for path in demo.DATA.iterdir()}
     monkeypatch.setattr("worlds.__main__.DATA", tmp_path)
-    draw_again()
+    draw_again([])
     assert f"{tmp_path / 'test.jsonl.bz2'}: " in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == shipped.keys()
     for name, path in shipped.items():
         # bzip2 has one way to pack, and writes down no time.
         assert (tmp_path / name).read_bytes() == path.read_bytes()
     assert {f"{name}.bz2" for name in contents()} == shipped.keys()
+
+
+def test_help_draws_nothing(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("worlds.__main__.DATA", tmp_path)
+    with pytest.raises(SystemExit):
+        draw_again(["--help"])
+    assert not list(tmp_path.iterdir())
+    assert "usage" in capsys.readouterr().out

@@ -30,7 +30,7 @@ def tiny() -> testing.Case:
         every_walk,
         words=(1, 4, 5),
         proposals=model.proposal_names,
-        reads_on=("posterior",),
+        reads_on=("adapted",),
     )
 
 

@@ -106,7 +106,9 @@ class CausalLanguage:
                 what begin and end are.
         """
         try:
-            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, trust_remote_code=False
+            )
         except (OSError, StrictDataclassError) as err:
             raise ValueError(f"{path} is not a causal language model ({err})") from err
         check_causal(model, str(path))

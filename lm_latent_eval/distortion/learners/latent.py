@@ -35,6 +35,7 @@ BOUNDS = {
     "mixed": Bound.STOCHASTIC_LOWER,
     "is": Bound.STOCHASTIC_LOWER,
     "smc": Bound.STOCHASTIC_LOWER,
+    "dpf": Bound.STOCHASTIC_LOWER,
     "ais": Bound.STOCHASTIC_LOWER,
     "beam": Bound.STRICT_LOWER,
     "exact": Bound.EXACT,

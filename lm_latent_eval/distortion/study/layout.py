@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm_latent_eval.distortion.study.plan import DistortionPlan
+from lm_latent_eval.file_names import safe_name
 
 BASE, FINETUNED = "base", "finetuned"
 """Languages: trained from random weights, or from a model that had read other text."""
@@ -168,4 +169,4 @@ class Layout:
 
     def latent_scores(self, *what: str | int) -> Path:
         """Its columns: ``exact``, or by a proposal and a number of samples."""
-        return self.latent("scores") / "-".join(map(str, what))
+        return self.latent("scores") / safe_name("-".join(map(str, what)))

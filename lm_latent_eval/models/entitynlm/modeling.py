@@ -21,13 +21,15 @@ Source: Ji et al. (2017), sections 3 and 4; the code of Logan et al. (2020).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros
-from lm_latent_eval.latent import Beam, Draws, Mass, Uniforms
+from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference.steps import Found, Sampled
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import Mass, Uniforms
 from lm_latent_eval.models.entitynlm.chain import Chains, Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.following import Following
@@ -35,7 +37,7 @@ from lm_latent_eval.models.entitynlm.memory import EntityState
 from lm_latent_eval.models.entitynlm.moves import moved
 from lm_latent_eval.models.entitynlm.prediction import weighted_contexts
 from lm_latent_eval.models.entitynlm.trunk import Trunk
-from lm_latent_eval.models.entitynlm.unfolding import beam_chains, sample_chains
+from lm_latent_eval.models.entitynlm.unfolding import ChainSteps, Standing
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import (
@@ -95,7 +97,7 @@ class EntityNLM(Pretrained):
     config_class = EntityNLMConfig
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "is", "beam", "smc", "ais")
+    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
     config: EntityNLMConfig
 
@@ -247,7 +249,7 @@ def _beginning(trunk: Trunk, carry: Carry, batch: TokenBatch) -> EntityState:
 
 
 @dataclass(frozen=True)
-class EntityNLMProposal:
+class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     r"""q(z | x): chains over the scores of a trunk of its own, or of p.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
@@ -273,6 +275,7 @@ class EntityNLMProposal:
     temperature: float
     strengths: Strengths
     """``scores``, and of the adapted one ``look_ahead``, the power of psi."""
+    on_host: ClassVar[bool] = True
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the text and score every step of a chain."""
@@ -319,26 +322,28 @@ class EntityNLMProposal:
         )
         return Encoded(batch, hidden, steps, state, read)
 
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Chains]:
-        """Draw K chains a text, continuing the K histories if there are any."""
-        histories = encoded.state.num_chains
-        if histories not in (1, num_samples):
-            raise ValueError(
-                f"{histories} histories cannot continue in {num_samples} chains"
-            )
-        origin = torch.arange(num_samples).clamp_max(histories - 1)
-        origin = origin.expand(len(encoded.hidden), -1)
-        return self.sample_from(encoded, uniforms, origin)[0]
+    def drawn_steps(self, encoded: Encoded) -> ChainSteps:
+        """Return the steps that are drawn."""
+        return ChainSteps(encoded.steps, encoded.state, encoded.batch.length)
 
-    def sample_from(
-        self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
-    ) -> tuple[Draws[Chains], Tensor]:
-        """Draw K chains a text, which continue those histories, (B, K)."""
-        steps, state, length = encoded.steps, encoded.state, encoded.batch.length
-        chains, log_q, origin = sample_chains(steps, state, length, uniforms, origin)
-        return Draws(chains, log_q), origin
+    def searched_steps(self, encoded: Encoded) -> ChainSteps:
+        """Return the steps that searches go by.
+
+        The adapted proposal ranks by what stands for log p so far, whatever its
+        strengths and its temperature.
+        """
+        steps = encoded.search or encoded.steps
+        return ChainSteps(steps, encoded.state, encoded.batch.length)
+
+    def histories(self, encoded: Encoded) -> int:
+        """Return how many chains of a text a piece follows."""
+        return encoded.state.num_chains
+
+    def latents(
+        self, encoded: Encoded, found: Sampled[Standing] | Found[Standing]
+    ) -> Chains:
+        """Return chains."""
+        return Chains(*found.columns)
 
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
@@ -352,19 +357,6 @@ class EntityNLMProposal:
         _, length = encoded.batch.on_host
         chains, log_ratio = moved(Chains(*fetched(*chains)), length, longest, uniforms)
         return chains, sent(log_ratio, encoded.hidden.device)
-
-    def beam(
-        self, encoded: Encoded, width: int, score: Tensor | None = None
-    ) -> Beam[Chains]:
-        """Find up to ``width`` distinct chains of high q, continuing those so far.
-
-        The adapted proposal ranks by what stands for log p so far, whatever its
-        strengths and its temperature.
-        """
-        if score is None:
-            score = wide_zeros(encoded.state.entity.shape, encoded.hidden.device)
-        steps, length = encoded.search or encoded.steps, encoded.batch.length
-        return Beam(*beam_chains(steps, encoded.state, score, length, width))
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
         """Return the state after the encoded piece."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.inference.sweeps import invert_cdf
+from lm_latent_eval.inference.sweeps import draw_choice
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains
 
@@ -56,7 +56,7 @@ def moved(
     log_more = widened(log_more).log_softmax(-1)
     some = what[..., 0] < 0.5
     drawn = (what[..., 1] * (count + 1)).long() + 1
-    more = invert_cdf(log_more.expand(*count.shape, -1), what[..., 2])
+    more = draw_choice(log_more.expand(*count.shape, -1), what[..., 2])
     more = more.masked_fill(~some, 0)
     here = (places >= t) & (places <= t + more[..., None])
     inside = places < length[:, None, None]

@@ -1,18 +1,21 @@
-"""Chains from their first token to their last: sampling and searching them."""
+"""Chains from their first token to their last, as the engine of steps takes them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, sent_uniforms, widened
+from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.drawing import invert_cdf
+from lm_latent_eval.inference.steps import Choices, Dense, Drawn, Taken
 from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
+from lm_latent_eval.models.entitynlm.chain import NOBODY, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
-from lm_latent_eval.models.ties import best_of
 
 
 @dataclass(frozen=True)
@@ -73,38 +76,104 @@ class Unfolding:
         return replace(self, memory=self.memory.widened(most + 1))
 
 
-def sample_chains(
-    steps: Steps,
-    state: EntityState,
-    length: Tensor,
-    uniforms: Uniforms,
-    origin: Tensor,
-) -> tuple[Chains, Tensor, Tensor]:
-    """Draw chains from left to right, which continue those of the state, (B, K).
+@dataclass(frozen=True)
+class Standing:
+    """Where K chains of each of B texts stand."""
 
-    Every decision is drawn: whether there is a mention by the first random number of
-    its token, of whom by the second, how long by the third. A device is waited for once
-    a token: then it is known which chains begin a mention. Of the last token all draw
-    one, wanted or not, and then the chains are waited for, with ``origin``.
+    walk: Unfolding
+    """(B K) rows."""
+    num_chains: int
+    """K."""
+    mentioned: tuple[Tensor, int] | None
+    """Which rows mention somebody, on the host, and the largest entity; None: that has
+    not been asked for yet."""
 
-    Returns:
-        The chains, log q, (B, K) float64, and ``origin`` on the host.
-    """
-    (batch, num_samples), device = origin.shape, length.device
-    walk = Unfolding.after(state, state.num_chains)
-    first = torch.arange(batch, device=device) * steps.num_tokens
-    end = length.repeat_interleave(num_samples)
-    found = length.new_zeros(2, len(end), steps.num_tokens)
-    log_q = wide_zeros((len(end),), device)
-    mentioned, most = mentions(state.entity.flatten())
-    walk = walk.roomy(most)
-    chosen = torch.arange(batch, device=device)[:, None] * state.num_chains
-    chosen = (chosen + sent(origin, device)).flatten()
-    for t in range(steps.num_tokens):
-        place, u = first + t, sent_uniforms(uniforms(t).flatten(0, 1), device)
-        walk.settle(steps, sent(mentioned, device), place)
-        walk = walk if t else walk[chosen]
-        memory, going_on = walk.memory, end > t
+
+@dataclass(frozen=True)
+class ChainSteps:
+    """The steps of chains over a piece, where the model is."""
+
+    steps: Steps
+    state: EntityState
+    """Before the piece."""
+    length: Tensor
+    """Tokens of each text, (B,)."""
+    _settled: list[Unfolding] = field(default_factory=list)
+    """The chains that were asked for their choices last, their slots moved."""
+    num_columns: ClassVar[int] = 2
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.steps.num_tokens
+
+    def begin(self, num_histories: int | None) -> Standing:
+        """Return the chains before the piece: K, or those there are."""
+        chains = num_histories or self.state.num_chains
+        entity = self.state.entity.expand(-1, chains).flatten()
+        walk = Unfolding.after(self.state, chains)
+        return Standing(walk, chains, mentions(entity))
+
+    def num_histories(self, state: Standing) -> int:
+        """Return K."""
+        return state.num_chains
+
+    def _places(self, t: int) -> Tensor:
+        """Return the places of token t, (B,)."""
+        every = torch.arange(len(self.length), device=self.length.device)
+        return every * self.steps.num_tokens + t
+
+    def _moved(self, state: Standing, place: Tensor) -> Unfolding:
+        """Move the slots of whom the last tokens mention."""
+        mentioned, most = state.mentioned or mentions(state.walk.entity)
+        walk = state.walk.roomy(most)
+        walk.settle(self.steps, sent(mentioned, place.device), place)
+        return walk
+
+    def choices(self, state: Standing, t: int, score: Tensor, cut: Cut | None) -> Dense:
+        """List what may follow, ranked as ``log_options`` says."""
+        place = self._places(t)
+        walk = self._moved(state, place)
+        self._settled[:] = [walk]
+        option = log_options(self.steps, walk, place)
+        return Dense(option.view(*score.shape, -1))
+
+    def take(
+        self,
+        state: Standing,
+        t: int,
+        choices: Choices,
+        origin: Tensor,
+        choice: Tensor,
+        uniforms: Callable[[], Tensor],
+    ) -> Taken[Standing]:
+        """Go on with some choices of some chains."""
+        [walk] = self._settled
+        first = torch.arange(len(origin), device=origin.device)[:, None]
+        walk = walk[(first * state.num_chains + origin).flatten()]
+        _choose(walk, choice.flatten(), self.steps.length.shape[-1])
+        columns = (x.view(origin.shape).clone() for x in (walk.entity, walk.remaining))
+        return Taken(Standing(walk, origin.shape[1], None), tuple(columns))
+
+    def draw(
+        self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn[Standing]:
+        """Draw the decisions of token t.
+
+        Whether there is a mention is drawn by the first random number of the token, of
+        whom by the second, how long by the third. A device is waited for once a token:
+        then it is known which chains begin a mention. Of the last token all draw one,
+        wanted or not.
+        """
+        steps, device, place = self.steps, self.length.device, self._places(t)
+        walk, numbers = self._moved(state, place), uniforms(t)
+        num_samples, u = numbers.shape[1], sent_uniforms(numbers.flatten(0, 1), device)
+        if origin is not None:
+            first = torch.arange(len(numbers), device=device)[:, None]
+            chosen = first * state.num_chains + sent(origin, device)
+            walk = walk[chosen.flatten()]
+        memory, end = walk.memory, self.length.repeat_interleave(num_samples)
+        going_on = end > t
         # Inside a mention there is nothing to decide.
         inside = going_on & (walk.remaining > 0)
         walk.entity.masked_fill_(~inside, NOBODY)
@@ -117,12 +186,13 @@ def sample_chains(
             log_mention = log_mention.log_softmax(-1)
         mention = invert_cdf(log_mention.exp(), u[:, 0])
         free = going_on & ~inside
-        log_q += _chosen(log_mention, mention).masked_fill(~free, 0.0)
+        log_q = _chosen(log_mention, mention).masked_fill(~free, 0.0)
         begins, row = free & (mention > 0), torch.arange(len(end))
+        mentioned = None
         if t + 1 < steps.num_tokens:
             begun, going, count = fetched(begins.long(), inside.long(), walk.count)
-            mentioned, row = (x.nonzero()[:, 0] for x in (begun + going, begun))
-            most = int((begun + count).max())
+            rows, row = (x.nonzero()[:, 0] for x in (begun + going, begun))
+            mentioned = rows, int((begun + count).max())
         row = sent(row, device)
         begins, place, count = begins[row], place[row // num_samples], walk.count[row]
         if tilted is None:
@@ -139,75 +209,17 @@ def sample_chains(
         walk.entity[row] = torch.where(begins, entity, walk.entity[row])
         walk.remaining[row] = torch.where(begins, remaining, walk.remaining[row])
         walk.context[row] = torch.where(begins[:, None], vector, walk.context[row])
-        found[0, :, t], found[1, :, t] = walk.entity, walk.remaining
-        walk = walk.roomy(most)
-    found = found.view(2, batch, num_samples, steps.num_tokens)
-    found, origin = fetched(found, origin)
-    return Chains(found[0], found[1]), log_q.view(batch, num_samples), origin
+        columns = (
+            x.view(-1, num_samples).clone() for x in (walk.entity, walk.remaining)
+        )
+        after = Standing(walk, num_samples, mentioned)
+        return Drawn(after, tuple(columns), log_q.view(-1, num_samples), origin)
 
 
 def mentions(entity: Tensor) -> tuple[Tensor, int]:
     """Return which rows mention somebody, on the host, and the largest entity."""
     (entity,) = fetched(entity)
     return (entity != NOBODY).nonzero()[:, 0], int(entity.max()) if len(entity) else 0
-
-
-def beam_chains(
-    steps: Steps, state: EntityState, score: Tensor, length: Tensor, width: int
-) -> tuple[Chains, Tensor, Tensor]:
-    """Keep the ``width`` most promising distinct beginnings after every token.
-
-    They are ranked by log q, or, where there is a tilt, by all that went into it: by
-    log p of chain and words so far, as far as psi knows the words.
-
-    Args:
-        steps: Of the text.
-        state: Where the K chains so far stand.
-        score: Their ranks so far, nats, (B, K) float64; ``-inf``: there is none.
-        length: Tokens of each text, (B,).
-        width: Chains to keep.
-
-    Returns:
-        Chains (B, width, T), on the host, their scores (B, width) with ``-inf`` where
-        there is none, and which of the K chains so far each of them continues,
-        (B, width). Exact if no text has more than ``width`` chains.
-    """
-    batch, num_tokens, device = len(length), steps.num_tokens, length.device
-    texts = torch.arange(batch, device=device)[:, None]
-    every = torch.arange(width, device=device)
-    size = max(width, state.num_chains)
-    start = torch.arange(size).clamp_max(state.num_chains - 1).repeat(batch, 1)
-    walk, start = Unfolding.after(state.resample(start), size), sent(start, device)
-    score = F.pad(score, (0, size - state.num_chains), value=-torch.inf)
-    stay = best_of(score, width).sort().values  # of a text without a token
-    came_from = start.new_zeros(num_tokens, batch, width)
-    found = start.new_zeros(2, num_tokens, batch, width)
-    for t in range(num_tokens):
-        going_on, place = (length > t)[:, None], texts[:, 0] * num_tokens + t
-        mentioned, most = mentions(walk.entity)
-        walk = walk.roomy(most)
-        walk.settle(steps, sent(mentioned, device), place)
-        option = widened(log_options(steps, walk, place))
-        total = (option + score.reshape(-1, 1)).view(batch, -1)
-        best = best_of(total, width)
-        chosen, which = best // option.shape[1], best % option.shape[1]
-        came_from[t] = torch.where(going_on, chosen, stay)
-        walk = walk[(texts * score.shape[1] + came_from[t]).flatten()]
-        _choose(walk, which.flatten(), steps.length.shape[-1])
-        found[0, t] = walk.entity.view(batch, width)
-        found[1, t] = walk.remaining.view(batch, width)
-        score = torch.where(going_on, total.gather(1, best), score.gather(1, stay))
-        stay = every.expand(batch, width)
-    # Walk back along the links.
-    origin = every.repeat(batch, 1) if num_tokens else stay
-    score = score.gather(1, origin)
-    result = start.new_zeros(2, batch, width, num_tokens)
-    for t in reversed(range(num_tokens)):
-        result[..., t] = found[:, t, texts, origin]
-        origin = came_from[t, texts, origin]
-    result = result.masked_fill((_places(num_tokens, length))[:, None], 0)
-    (result,) = fetched(result)
-    return Chains(result[0], result[1]), score, start.gather(1, origin)
 
 
 def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
@@ -254,32 +266,5 @@ def _choose(walk: Unfolding, which: Tensor, num_lengths: int) -> None:
     walk.context.copy_(vector)
 
 
-def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
-    """Draw from the distribution of each row by inverting its cdf.
-
-    Args:
-        prob: Probabilities, (R, N); each row has some that are positive.
-        u: A number in (0, 1) each, (R,).
-
-    Returns:
-        Columns of positive probability, (R,).
-
-    Example:
-        >>> prob = torch.tensor([[0.25, 0.75, 0.0], [0.25, 0.75, 0.0]])
-        >>> invert_cdf(prob, torch.tensor([0.2, 0.999], dtype=torch.float64))
-        tensor([0, 1])
-    """
-    mass = widened(prob).cumsum(-1)
-    # Below the total despite rounding, so that no column after the last is drawn.
-    below = torch.nextafter(mass[:, -1], mass.new_zeros(()))
-    target = torch.minimum(u * mass[:, -1], below)
-    return torch.searchsorted(mass, target[:, None], right=True)[:, 0]
-
-
 def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
     return widened(log_prob.gather(1, column[:, None])[:, 0])
-
-
-def _places(num_tokens: int, length: Tensor) -> Tensor:
-    """Which places lie beyond the end of their text, (B, T)."""
-    return torch.arange(num_tokens, device=length.device) >= length[:, None]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.models.kglm.ragged import expand_ranges
+from lm_latent_eval.inference.ragged import expand_ranges
 
 
 class Terms(NamedTuple):

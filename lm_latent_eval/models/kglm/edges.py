@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
-from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Tilt
-from lm_latent_eval.models.kglm.ragged import (
+from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
     in_groups,
     invert_cdf,
     segment_logsumexp,
 )
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.scores import AT_ONCE
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.kglm.columns import Rows, everything, search
 from lm_latent_eval.models.kglm.graph_file import (
     COLUMNS,
@@ -42,7 +43,6 @@ from lm_latent_eval.models.kglm.graph_file import (
     whole,
     write,
 )
-from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.kglm.triples import REFLEXIVE, columns_of
 
 __all__ = ["FILE_NAME", "NO_ENTITY", "REFLEXIVE", "GraphError", "KnowledgeGraph"]

@@ -36,10 +36,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.inference.ragged import ranked_within
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
 from lm_latent_eval.models.kglm.parents import ExpectedParents, parents_of
-from lm_latent_eval.models.kglm.ragged import ranked_within
 from lm_latent_eval.models.kglm.steps import Mention
 from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.text.batch import TokenBatch

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import sent
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.proposals import Strengths
 
 

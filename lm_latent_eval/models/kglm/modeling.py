@@ -27,7 +27,7 @@ class KGLM(KGLMJoint):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "is", "beam", "smc", "ais")
+    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.inference.ragged import invert_cdf, segment_logsumexp
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Tilt
-from lm_latent_eval.models.kglm.ragged import invert_cdf, segment_logsumexp
 from lm_latent_eval.models.kglm.scores import EntityScores
 
 

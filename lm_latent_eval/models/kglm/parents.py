@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.models.kglm.graph import NO_ENTITY
-from lm_latent_eval.models.kglm.ragged import (
+from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
     segment_logsumexp,
 )
+from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.walk import NextStep
 
 MOST_EDGES = 1 << 20

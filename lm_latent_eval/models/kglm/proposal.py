@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, widened
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.devices import widened
+from lm_latent_eval.inference.steps import Found, Sampled
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
 from lm_latent_eval.models.kglm.look_ahead import look_ahead
@@ -17,16 +18,18 @@ from lm_latent_eval.models.kglm.moves import moved
 from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.models.kglm.trunk import Trunk
 from lm_latent_eval.models.kglm.unfolding import (
-    beam_walks,
+    WalkSteps,
+    log_nodes,
     log_prob_walks,
-    sample_walks,
+    resampled,
 )
+from lm_latent_eval.models.kglm.walk import NextStep
 from lm_latent_eval.models.proposals import Strengths, factors
 from lm_latent_eval.text.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class KGLMProposal:
+class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
     """q(z | x): walks over the scores of a trunk, over possible choices only.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
@@ -90,33 +93,40 @@ class KGLMProposal:
             search=walk if self.looks_ahead else None,
         )
 
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Walks]:
-        """Draw K walks a text, continuing the K histories if there are any."""
-        batch, samples, cutoff = encoded.history.shape
-        if samples not in (1, num_samples):
-            raise ValueError(
-                f"{samples} histories cannot continue in {num_samples} walks"
-            )
-        history = encoded.history.expand(batch, num_samples, cutoff)
-        stay = torch.arange(num_samples).expand(batch, -1)
-        return self.sample_from(replace(encoded, history=history), uniforms, stay)[0]
+    def drawn_steps(self, encoded: Encoded) -> WalkSteps:
+        """Return the steps that are drawn."""
+        return self._steps(encoded, encoded.walk)
+
+    def searched_steps(self, encoded: Encoded) -> WalkSteps:
+        """Return the steps that searches go by.
+
+        One that looks ahead ranks by log p so far and what it expects of the rest,
+        whatever its strengths and its temperature.
+        """
+        return self._steps(encoded, encoded.search or encoded.walk)
+
+    def _steps(self, encoded: Encoded, walk: NextStep) -> WalkSteps:
+        targets, length = encoded.batch.on_host
+        return WalkSteps(walk, encoded.history, length, targets.shape[1])
+
+    def histories(self, encoded: Encoded) -> int:
+        """Return how many walks of a text a piece follows."""
+        return encoded.history.shape[1]
+
+    def latents(
+        self, encoded: Encoded, found: Sampled[Tensor] | Found[Tensor]
+    ) -> Walks:
+        """Return walks."""
+        return Walks(*found.columns)
 
     def sample_from(
         self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
     ) -> tuple[Draws[Walks], Tensor]:
         """Draw K walks a text, which continue those histories, (B, K)."""
-        targets, length = encoded.batch.on_host
-        walks, log_q, origin = sample_walks(
-            encoded.walk,
-            encoded.history,
-            length,
-            uniforms,
-            targets.shape[1],
-            origin,
-        )
-        return Draws(walks, log_q), origin
+        draws, origin = super().sample_from(encoded, uniforms, origin)
+        history = resampled(encoded.history, origin)
+        log_node = log_nodes(encoded.walk, history, draws.latents)
+        return replace(draws, log_q=draws.log_q + log_node), origin
 
     def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
@@ -130,22 +140,6 @@ class KGLMProposal:
         """Draw one decision of each walk anew."""
         _, length = encoded.batch.on_host
         return moved(encoded.walk, *encoded.on_host(walks), length, uniforms)
-
-    def beam(
-        self, encoded: Encoded, width: int, score: Tensor | None = None
-    ) -> Beam[Walks]:
-        """Find up to ``width`` distinct walks of high q, continuing those so far.
-
-        One that looks ahead ranks by log p so far and what it expects of the rest,
-        whatever its strengths and its temperature.
-        """
-        if score is None:
-            score = torch.zeros(encoded.history.shape[:2], dtype=torch.float64)
-        score, (targets, length) = fetched(score)[0].double(), encoded.batch.on_host
-        walk, num_tokens = encoded.search or encoded.walk, targets.shape[1]
-        return Beam(
-            *beam_walks(walk, encoded.history, score, length, num_tokens, width)
-        )
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""

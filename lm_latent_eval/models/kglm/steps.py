@@ -60,14 +60,14 @@ class Rows:
         return self.window[:, -1]
 
 
-class RankedSteps(NamedTuple):
-    """Ranked choices of several rows, flat, on the host."""
+class ListedSteps(NamedTuple):
+    """Choices of several rows, flat, on the host."""
 
     row: Tensor
     mention: Tensor
     node: Tensor
-    score: Tensor
-    """What the walk that chooses it is ranked by, nats."""
+    log_p: Tensor
+    """What they add to the rank of a walk, nats."""
 
 
 class Parents(NamedTuple):

@@ -1,4 +1,4 @@
-"""Walks from their first step to their last: scoring, sampling and searching them.
+"""Walks from their first step to their last, as the engine of steps takes them.
 
 Walks and what is behind them are on the host, log-probabilities where the scores are.
 """
@@ -6,18 +6,20 @@ Walks and what is behind them are on the host, log-probabilities where the score
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
-from lm_latent_eval.models.kglm.choices import ranked_steps
-from lm_latent_eval.models.kglm.ragged import ranked_within
+from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.steps import Choices, Drawn, Ragged, Taken
+from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.models.kglm.choices import REST, drawn_of_the_rest, listed_steps
 from lm_latent_eval.models.kglm.scores import AT_ONCE
 from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
 from lm_latent_eval.models.kglm.walk import NextStep
-from lm_latent_eval.models.ties import best_of, ranks
 
 
 def windows(history: Tensor, node: Tensor) -> Tensor:
@@ -72,135 +74,150 @@ def _scored(
     return result.view(some.shape)
 
 
-def sample_walks(
-    walk: NextStep,
-    history: Tensor,
-    length: Tensor,
-    uniforms: Callable[[int], Tensor],
-    num_tokens: int,
-    origin: Tensor,
-) -> tuple[Walks, Tensor, Tensor]:
-    """Draw walks from left to right.
+def log_nodes(walk: NextStep, history: Tensor, walks: Walks) -> Tensor:
+    """Return log p of the nodes that walks name, (B, K) float64 nats.
 
-    The nodes of all tokens are scored once they are drawn: walks agree on most.
-
-    Args:
-        walk: The distribution to draw from.
-        history: Nodes before the piece of K walks a text, (B, K, cutoff).
-        length: Tokens of each text, on the host, (B,).
-        uniforms: As ``Proposal.sample`` has them.
-        num_tokens: T.
-        origin: Which of the K each walk continues, on the host or not, (B, K).
-
-    Returns:
-        Walks on the host, log q, (B, K) float64, and ``origin`` on the host.
+    Of all tokens at once: walks agree on most. Their types are drawn one by one.
     """
-    device = walk.scores.mention.device
-    batch, samples, width = history.shape
-    path = torch.cat([history, history.new_zeros(batch, samples, num_tokens)], -1)
-    mention = torch.zeros_like(path[..., width:])
-    log_q = wide_zeros(history.shape[:2], device)
-    for t in range(num_tokens):
-        (text,) = (length > t).nonzero(as_tuple=True)
-        rows = Rows(
-            (text * num_tokens + t).repeat_interleave(samples),
-            path[text, :, t : t + width].flatten(0, 1),
-        )
-        u, before = uniforms(t)[text].flatten(0, 1), None
-        if t == 0:
+    named = (walks.mention == Mention.NEW) | (walks.mention == Mention.DERIVED)
+    log_node = _scored(walk, walk.log_node, history, walks, named)
+    return widened(log_node).sum(-1)
+
+
+@dataclass(frozen=True)
+class WalkSteps:
+    """The steps of walks over a piece: a state is the window behind each, (B, K, W).
+
+    Walks are on the host.
+    """
+
+    walk: NextStep
+    """The distribution of the next step, at B T positions."""
+    history: Tensor
+    """Nodes of the tokens before the piece, (B, 1 or K, W)."""
+    length: Tensor
+    """Tokens of each text, (B,)."""
+    num_steps: int
+    """T."""
+    _best: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """The most probable NEW entities from a step on, for some steps."""
+    num_columns: ClassVar[int] = 2
+
+    def begin(self, num_histories: int | None) -> Tensor:
+        """Return the windows before the piece: of K walks, or of those there are."""
+        if num_histories is None:
+            return self.history
+        return self.history.expand(-1, num_histories, -1)
+
+    def num_histories(self, state: Tensor) -> int:
+        """Return K."""
+        return state.shape[1]
+
+    def draw(
+        self, state: Tensor, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn[Tensor]:
+        """Draw the steps of token t: log q is that of the types, without the nodes."""
+        (text,) = (self.length > t).nonzero(as_tuple=True)
+        u = uniforms(t)
+        samples = u.shape[1]
+        if state.shape[1] == 1:  # all continue the one there is
+            state, origin = state.expand(-1, samples, -1), None
+        position = (text * self.num_steps + t).repeat_interleave(samples)
+        rows = Rows(position, state[text].flatten(0, 1))
+        u_rows, before, others = u[text].flatten(0, 1), None, []
+        if origin is not None:
             first = torch.arange(len(text), device=origin.device)[:, None] * samples
             before = (first + origin[sent(text, origin.device)]).flatten()
-        drawn, (origin,) = walk.draw(rows, u, before).fetched_with(origin)
-        if t == 0:
-            path = path.gather(1, origin[..., None].expand_as(path))
-        previous = path[text, :, width + t - 1].flatten()
-        node = walk.drawn_node(drawn, previous, u)
-        mention[text, :, t] = drawn.mention.view(-1, samples)
-        path[text, :, width + t] = node.view(-1, samples)
-        log_q[sent(text, device)] += widened(drawn.log_type).view(-1, samples)
-    if num_tokens == 0:
-        (origin,) = fetched(origin)
-        path = path.gather(1, origin[..., None].expand_as(path))
-    history = path[..., :width]
-    walks = Walks(mention, path[..., width:])
-    named = (mention == Mention.NEW) | (mention == Mention.DERIVED)
-    log_node = _scored(walk, walk.log_node, history, walks, named)
-    return walks, log_q + widened(log_node).sum(-1), origin
+            others = [origin]
+        drawn, others = self.walk.draw(rows, u_rows, before).fetched_with(*others)
+        if origin is not None:
+            (origin,) = others
+            state = resampled(state, origin)
+        node = self.walk.drawn_node(drawn, state[text, :, -1].flatten(), u_rows)
+        columns = u.new_zeros(2, *u.shape[:2], dtype=torch.long)
+        columns[0, text] = drawn.mention.view(-1, samples)
+        columns[1, text] = node.view(-1, samples)
+        log_q = widened(drawn.log_type.new_zeros(u.shape[:2]))
+        there = sent(text, log_q.device)
+        log_q[there] = widened(drawn.log_type).view(-1, samples)
+        return Drawn(self._moved(state, columns[1]), tuple(columns), log_q, origin)
 
+    def choices(self, state: Tensor, t: int, score: Tensor, cut: Cut | None) -> Ragged:
+        """List steps of token t that may be among the best, or stand for the rest.
 
-def beam_walks(
-    walk: NextStep,
-    history: Tensor,
-    score: Tensor,
-    length: Tensor,
-    num_tokens: int,
-    width: int,
-) -> tuple[Walks, Tensor, Tensor]:
-    """Keep the ``width`` most promising distinct beginnings after every token.
+        Raises:
+            ValueError: If every step is asked for by itself: there may be a million.
+        """
+        if cut is None:
+            raise ValueError("the steps of a walk are too many to list all of them")
+        going_on = (score > -torch.inf) & (self.length > t)[:, None]
+        text, place = going_on.nonzero(as_tuple=True)
+        listed = listed_steps(
+            self.walk,
+            Rows(text * self.num_steps + t, state[text, place]),
+            text,
+            text * cut.groups + place // (state.shape[1] // cut.groups),
+            score[text, place],
+            cut,
+            self._new(t, cut.width),
+        )
+        history = (text * state.shape[1] + place)[listed.row]
+        columns = listed.mention, listed.node
+        rest = listed.node <= REST if cut.exhaustive else None
+        shape = score.shape[0], score.shape[1]
+        return Ragged(shape, history, columns, listed.log_p, many=rest)
 
-    ``choices.ranked_steps`` says what they are ranked by.
+    def take(
+        self,
+        state: Tensor,
+        t: int,
+        choices: Choices,
+        origin: Tensor,
+        choice: Tensor,
+        uniforms: Callable[[], Tensor],
+    ) -> Taken[Tensor]:
+        """Go on with some steps of some walks; draw those that stand for the rest."""
+        assert isinstance(choices, Ragged)
+        mention, node = choices.decided(choice)
+        log_f, (text, place) = None, (node <= REST).nonzero(as_tuple=True)
+        if len(text):
+            log_best, entity = self._new(t, 0)
+            drawn, log_q = drawn_of_the_rest(
+                self.walk,
+                text * self.num_steps + t,
+                REST - node[text, place],
+                (log_best[text], entity[text]),
+                uniforms()[text, place],
+            )
+            log_f = widened(torch.zeros(node.shape))
+            node[text, place], log_f[text, place] = drawn, -log_q
+        return Taken(
+            self._moved(resampled(state, origin), node), (mention, node), log_f
+        )
 
-    Args:
-        walk: The distribution to search under.
-        history: Nodes before the piece of every walk so far, (B, K, cutoff).
-        score: Of the walks so far, nats, on the host, (B, K) float64; ``-inf``: there
-            is none.
-        length: Tokens of each text, (B,).
-        num_tokens: T.
-        width: Walks to keep.
+    def _new(self, t: int, width: int) -> tuple[Tensor, Tensor]:
+        """Return the most probable NEW entities of token t: log p and entity, (B, n).
 
-    Returns:
-        Walks (B, width, T), on the host, and, where the scores of ``walk`` are, theirs
-        (B, width), ``-inf`` where there is none, and which of the K walks so far each
-        of them continues, (B, width). Exact if no text has more than ``width`` walks.
-    """
-    batch, samples, _ = history.shape
-    device = walk.scores.mention.device
-    position = torch.arange(batch * num_tokens).view(batch, num_tokens).T
-    size = batch * min(width, walk.graph.num_entities)
-    at_once = max(1, AT_ONCE // max(1, size))
-    places, every = torch.arange(batch)[:, None], torch.arange(width)
-    more = max(width - samples, 0)
-    window = F.pad(history, (0, 0, 0, more))
-    score = F.pad(score, (0, more), value=-torch.inf)
-    stay = best_of(score, width).sort().values  # of a text without a token
-    # For thousands of walks of many long texts: no wider than what they hold.
-    came_from = torch.zeros(num_tokens, batch, width, dtype=torch.int32)
-    mention, node = came_from.to(torch.uint8), came_from.clone()
-    for t in range(num_tokens):
-        if t % at_once == 0:
-            here = position[t : t + at_once]
-            table = fetched(*walk.new.top(here.flatten(), width))
+        They are fetched of several tokens at once, which a device is waited for.
+        """
+        if t not in self._best:
+            batch, num_entities = len(self.length), self.walk.graph.num_entities
+            size = max(1, batch * min(width, num_entities))
+            ends = min(self.num_steps, t + max(1, AT_ONCE // size))
+            text = torch.arange(batch) * self.num_steps
+            here = torch.arange(t, ends)[:, None] + text
+            table = fetched(*self.walk.new.top(here.flatten(), width))
             log_best, entity = (part.unflatten(0, here.shape) for part in table)
-        going_on = length > t
-        text, place = ((score > -torch.inf) & going_on[:, None]).nonzero(as_tuple=True)
-        rows = Rows(text * num_tokens + t, window[text, place])
-        best = log_best[t % at_once], entity[t % at_once]
-        option = ranked_steps(walk, rows, text, score[text, place], width, best)
-        owner = text[option.row]
-        order, rank = ranked_within(owner, ranks(option.score))
-        order, rank = order[rank < width], rank[rank < width]
-        owner, chosen = owner[order], place[option.row[order]]
+            self._best.clear()
+            self._best.update(enumerate(zip(log_best, entity, strict=True), t))
+        return self._best[t]
 
-        before = stay.expand(batch, width).clone()
-        before[owner, rank] = chosen
-        said = torch.zeros_like(before)
-        said[owner, rank] = option.node[order]
-        came_from[t], node[t] = before, said
-        mention[t, owner, rank] = option.mention[order].to(mention)
-        window = window[places, before]
-        moved = torch.cat([window[..., 1:], said[..., None]], -1)
-        window = torch.where(going_on[:, None, None], moved, window)
-        score = score.gather(1, before).masked_fill(going_on[:, None], -torch.inf)
-        score[owner, rank] = option.score[order]
-        stay = every
-    # Walk back along the links.
-    origin = every.repeat(batch, 1) if num_tokens else stay
-    score = score.gather(1, origin)
-    found = origin.new_zeros(2, batch, width, num_tokens)
-    for t in reversed(range(num_tokens)):
-        found[0, ..., t] = mention[t, places, origin]
-        found[1, ..., t] = node[t, places, origin]
-        origin = came_from[t].gather(1, origin).long()
-    origin = origin.clamp_max(samples - 1)
-    return Walks(*found), sent(score, device), sent(origin, device)
+    @staticmethod
+    def _moved(state: Tensor, node: Tensor) -> Tensor:
+        """Put nodes behind the next token, (B, K, W), (B, K) -> (B, K, W)."""
+        return torch.cat([state[..., 1:], node[..., None]], -1)
+
+
+def resampled(state: Tensor, origin: Tensor) -> Tensor:
+    """Return the windows of some walks, (B, K, W), (B, K') -> (B, K', W)."""
+    return state.gather(1, origin[..., None].expand(-1, -1, state.shape[2]))

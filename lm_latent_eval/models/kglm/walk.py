@@ -46,15 +46,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, sent_uniforms
-from lm_latent_eval.models.kglm.edges import ParentEdges
-from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Tilt
-from lm_latent_eval.models.kglm.new_entities import NewEntities
-from lm_latent_eval.models.kglm.ragged import (
+from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     invert_cdf,
     segment_logsumexp,
 )
+from lm_latent_eval.models.kglm.edges import ParentEdges
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.scores import StepScores
 from lm_latent_eval.models.kglm.steps import Mention, Parents, Rows
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
-from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
 
 UNKNOWN = 1
 NUMBERS = 1 << 22

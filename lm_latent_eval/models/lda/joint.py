@@ -7,7 +7,7 @@ r"""LDA: a topic model, whose latents are the topics of a text's words.
 
 The proportions of a text, of a Dirichlet distribution, are integrated out; phi and
 alpha are those of the checkpoint. Symbols: log phi -> ``log_topics``; alpha ->
-``alpha``; c_n, the words of topic n -> ``TopicState.counts``; A is the sum of alpha.
+``alpha``; c_n, the words of topic n so far -> ``counts``; A is the sum of alpha.
 A text of T words has no end, so p is a distribution over texts of one length. The order
 of words moves no probability.
 Departures: none; collapsed topics are those of Griffiths and Steyvers (2004).
@@ -27,20 +27,18 @@ from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.lda.configuration import LDAConfig
 from lm_latent_eval.models.lda.topics import (
-    Encoded,
     TopicConditionals,
-    TopicState,
     count,
     gathered,
     log_urn,
 )
 from lm_latent_eval.models.lda.words import KnownWords
-from lm_latent_eval.models.pretrained import Pretrained
+from lm_latent_eval.models.stepwise import EncodedSteps, Step, StepLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
 
 
-class LDAJoint(Pretrained):
+class LDAJoint(StepLM):
     """p(x, z) of a topic model."""
 
     why_whole = (
@@ -80,42 +78,58 @@ class LDAJoint(Pretrained):
         scores = widened(self.log_topics).index_fill(1, never, -torch.inf)
         return scores.log_softmax(-1)
 
-    def encode(self, batch: TokenBatch, after: TopicState | None = None) -> Encoded:
-        """Look up what each topic says of each word."""
+    def read(self, batch: TokenBatch) -> Tensor:
+        """Return log phi of each word under each topic, (B, T, N) float64."""
         known = batch.targets.masked_fill(
             batch.targets >= self.config.vocab_size, UNKNOWN
         )
         log_words = self.log_phi().T[known]
         cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        log_words = log_words + cost[..., None]
-        if after is None:
-            empty = log_words.new_zeros(len(known), 1, self.config.num_topics)
-            after = TopicState(empty)
-        return Encoded(batch, log_words, after)
+        return log_words + cost[..., None]
 
-    def log_joint(self, encoded: Encoded, topics: Tensor) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64."""
-        inside = encoded.batch.inside
+    def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return how often each topic was drawn before all text, (B, 1, N)."""
+        return (
+            batch.unknown_log_prob.new_zeros(
+                len(batch.length), 1, self.config.num_topics
+            ),
+        )
+
+    def step(self, read: Tensor, state: tuple[Tensor, ...], t: int) -> Step:
+        """Score the topics of word t as an urn does, given those before."""
+        (counts,) = state
+        return Step(self.log_share(counts), read[:, None, t])
+
+    def take(
+        self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
+    ) -> tuple[Tensor, ...]:
+        """Count the topics of word t."""
+        (counts,) = state
+        one = counts.new_ones(()).expand(*choice.shape, 1)
+        return (counts.scatter_add(2, choice[..., None], one),)
+
+    def log_share(self, counts: Tensor) -> Tensor:
+        """Return log p(z_t) of each topic after so many of each, (B, K, N)."""
+        urn = counts + self.alpha
+        return urn.log() - urn.sum(-1, keepdim=True).log()
+
+    def log_joint(self, encoded: EncodedSteps, topics: Tensor) -> Tensor:
+        """Return log p(x, z_k) in nats, (B, K) float64, by the urn's closed form."""
+        inside, (before,) = encoded.batch.inside, encoded.before.parts
         drawn = count(topics, inside, self.config.num_topics)
-        log_p = log_urn(encoded.state.counts, drawn, self.alpha)
-        return log_p + gathered(encoded.log_words, topics, inside)
+        log_p = log_urn(before, drawn, self.alpha)
+        return log_p + gathered(encoded.read, topics, inside)
 
-    def advance(self, encoded: Encoded, topics: Tensor) -> TopicState:
-        """Return the topics after the encoded piece."""
-        drawn = count(topics, encoded.batch.inside, self.config.num_topics)
-        return TopicState(encoded.state.counts + drawn)
-
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
-        """Predict the first token of an encoded piece, (B, num_words) nats."""
-        share = (encoded.state.counts + self.alpha).log().log_softmax(-1)
-        mixed = (log_w.log_softmax(-1)[..., None] + share).logsumexp(1)
-        log_p = (mixed[..., None] + self.log_phi()).logsumexp(1)
+    def log_words(self, read: Tensor, state: tuple[Tensor, ...]) -> Tensor:
+        """Return log p of every next word, (B, K, num_words)."""
+        (counts,) = state
+        log_p = (self.log_share(counts)[..., None] + self.log_phi()).logsumexp(-2)
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(log_p, (0, rest), value=-torch.inf)
 
     def conditionals(
-        self, encoded: Encoded, latents: Tensor | int
+        self, encoded: EncodedSteps, latents: Tensor | int
     ) -> TopicConditionals:
         """Redraw topics, each given all others: the steps of a Gibbs sampler."""
         inside = encoded.batch.inside
-        return TopicConditionals.begin(encoded.log_words, inside, self.alpha, latents)
+        return TopicConditionals.begin(encoded.read, inside, self.alpha, latents)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from lm_latent_eval.models.lda.configuration import LDAConfig
 from lm_latent_eval.models.lda.joint import LDAJoint
 from lm_latent_eval.models.lda.proposals import (
-    Adapted,
     FittedTopics,
     LeftToRightTopics,
-    Prior,
+    PriorTopics,
 )
 from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
-
-PROPOSALS: dict[str, Callable[[LDAJoint, float], FittedTopics | LeftToRightTopics]] = {
-    "document": FittedTopics,
-    "adapted": Adapted,
-    "prior": Prior,
-}
-"""Name -> what builds it for a model at a temperature; the default first."""
+from lm_latent_eval.models.stepwise import ADAPTED, PRIOR
 
 
 class LDA(LDAJoint):
@@ -32,9 +23,9 @@ class LDA(LDAJoint):
     config_class = LDAConfig
     base_model_prefix = "lda"
     main_input_name = "inputs"
-    estimators = ("ais", "l2r", "chib", "auto", "mixed", "is", "beam", "smc")
+    estimators = ("ais", "l2r", "chib", "auto", "mixed", "dpf", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
-    proposal_names = tuple(PROPOSALS)
+    proposal_names = ("document", ADAPTED, PRIOR)
     """What ``proposal`` can return."""
 
     def __init__(self, config: LDAConfig) -> None:
@@ -61,4 +52,7 @@ class LDA(LDAJoint):
         """
         check_temperature(temperature)
         name = chosen(name, self.proposal_names)
-        return PROPOSALS[name](self, temperature)
+        if name == "document":
+            return FittedTopics(self, temperature)
+        kind = PriorTopics if name == PRIOR else LeftToRightTopics
+        return kind(self, name, temperature)

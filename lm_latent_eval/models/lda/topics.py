@@ -16,37 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.text.batch import TokenBatch
-
-
-@dataclass(frozen=True)
-class TopicState:
-    """How often each topic was drawn so far, for B texts with K histories each."""
-
-    counts: Tensor
-    """c, (B, K, N) float64."""
-
-    def select(self, index: Tensor) -> TopicState:
-        """Pick texts."""
-        return TopicState(self.counts[sent(index, self.counts.device)])
-
-    def resample(self, index: Tensor) -> TopicState:
-        """Pick histories of each text."""
-        index = sent(index, self.counts.device)[..., None]
-        index = index.expand(-1, -1, self.counts.shape[-1])
-        return TopicState(self.counts.gather(1, index))
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Pieces of text as topics see them."""
-
-    batch: TokenBatch
-    log_words: Tensor
-    """log phi of each word under each topic, nats, (B, T, N) float64."""
-    state: TopicState
-    """The topics so far, of 1 or K histories."""
+from lm_latent_eval.devices import widened
 
 
 def count(topics: Tensor, inside: Tensor, num_topics: int) -> Tensor:

@@ -57,12 +57,10 @@ class KnownWords:
                 ends.append(end)
                 left_out.append(0)
         self._name(missing)
-        after = left_out.pop()
-        if ids:  # what stands after the last known word is counted with it
-            left_out[-1] += after
         zeros = [0.0] * len(ids)
         gaps = len(ids) + 1
-        return Reading(ids, ends, zeros, [0.0] * gaps, left_out, [True] * gaps)
+        known = [False] * len(ids)
+        return Reading(ids, ends, zeros, [0.0] * gaps, known, [True] * gaps, left_out)
 
     def _name(self, missing: Sequence[str]) -> None:
         new = [word for word in dict.fromkeys(missing) if word not in self.named]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.kglm.ragged import expand_ranges
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.text.batch import TokenBatch
 

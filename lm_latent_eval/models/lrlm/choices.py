@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
+from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 
 TABLE = 1 << 24
 """Scores (places x things) held at a time."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.models.kglm.ragged import ranked_within
+from lm_latent_eval.inference.ragged import ranked_within
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, log_sum, sunk
 from lm_latent_eval.models.lrlm.state import WORD, Readings, RelationState, after_last
 from lm_latent_eval.models.lrlm.topics import PAD, Topics

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.models.kglm.ragged import expand_ranges
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
 from lm_latent_eval.models.lrlm.topics import Topics
 

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.latent import Mass
-from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
 from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
 from lm_latent_eval.models.lrlm.choices import log_choice

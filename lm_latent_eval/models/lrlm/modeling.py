@@ -19,7 +19,7 @@ class LRLM(LRLMJoint):
     config_class = LRLMConfig
     base_model_prefix = "lrlm"
     main_input_name = "inputs"
-    estimators = ("exact", "auto", "mixed", "is", "beam", "smc")
+    estimators = ("exact", "auto", "mixed", "dpf", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
     proposal_names = ("posterior", "adapted")
     """What ``proposal`` can return, the default first."""

@@ -9,6 +9,8 @@ from functools import cached_property
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference.steps import Found, Sampled
+from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.lrlm.encoding import (
     Encoded,
@@ -19,10 +21,10 @@ from lm_latent_eval.models.lrlm.encoding import (
 from lm_latent_eval.models.lrlm.joint import LRLMJoint
 from lm_latent_eval.models.lrlm.lattice import Lattice
 from lm_latent_eval.models.lrlm.reading import (
+    ReadingSteps,
     Route,
-    beam_readings,
+    Standing,
     log_prob_readings,
-    sample_readings,
 )
 from lm_latent_eval.models.lrlm.state import Everything, Readings, RelationState
 from lm_latent_eval.models.no_latents import Unmoved
@@ -71,6 +73,11 @@ class Planned:
     way: Callable[[Lattice], Route]
     temperature: float
 
+    @property
+    def batch(self) -> TokenBatch:
+        """Its tokens."""
+        return self.encoded.batch
+
     @cached_property
     def route(self) -> Route:
         """The way through what everything costs, on the host."""
@@ -78,7 +85,36 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Adapted:
+class RouteProposal(StepProposal[Planned, Readings, Standing]):
+    """q(z | x) of readings that follow a route through the lattice."""
+
+    def drawn_steps(self, encoded: Planned) -> ReadingSteps:
+        """Return the steps, which are drawn and searched alike."""
+        piece = encoded.encoded
+        agrees = goes_on(piece).all(-1)
+        return ReadingSteps(encoded.route, piece.topics, piece.state, agrees)
+
+    searched_steps = drawn_steps
+
+    def histories(self, encoded: Planned) -> int:
+        """Return how many readings of a text a piece follows."""
+        return encoded.encoded.state.topic.shape[1]
+
+    def latents(
+        self, encoded: Planned, found: Sampled[Standing] | Found[Standing]
+    ) -> Readings:
+        """Return readings."""
+        return Readings(*found.columns)
+
+    def log_prob(self, encoded: Planned, readings: Readings) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        readings, piece = Readings(*fetched(*readings)), encoded.encoded
+        log_q = log_prob_readings(encoded.route, piece.state, readings)
+        return sent(log_q, piece.value.device)
+
+
+@dataclass(frozen=True)
+class Adapted(RouteProposal):
     """q(z | x) from left to right: p's costs, and what follows as if it were words."""
 
     model: LRLMJoint
@@ -98,52 +134,17 @@ class Adapted:
         encoded = replace(encoded, batch=batch, state=after or encoded.state)
         return replace(planned, encoded=encoded)
 
-    def sample(
-        self, planned: Planned, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Readings]:
-        """Draw K readings a text, continuing the K histories if there are any."""
-        encoded = planned.encoded
-        drawn = sample_readings(
-            planned.route, encoded.topics, encoded.state, uniforms, num_samples
-        )
-        return replace(drawn, log_q=sent(drawn.log_q, encoded.value.device))
-
     def sample_from(
-        self, planned: Planned, uniforms: Uniforms, origin: Tensor
+        self, encoded: Planned, uniforms: Uniforms, origin: Tensor
     ) -> tuple[Draws[Readings], Tensor]:
         """Draw K readings a text, which continue those histories, (B, K).
 
-        They are drawn on the host, which asks for what all of them cost.
+        They are drawn on the host, which asks for what all of them cost in one wait.
         """
-        costs, state = planned.encoded.costs, planned.encoded.state
+        costs = encoded.encoded.costs
         word, score, origin = fetched(costs.word, costs.score, origin)
-        encoded = replace(
-            planned.encoded,
-            costs=replace(costs, word=word, score=score),
-            state=state.resample(origin),
-        )
-        planned = replace(planned, encoded=encoded)
-        return self.sample(planned, uniforms, origin.shape[1]), origin
-
-    def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
-        readings, encoded = Readings(*fetched(*readings)), planned.encoded
-        log_q = log_prob_readings(planned.route, encoded.state, readings)
-        return sent(log_q, encoded.value.device)
-
-    def beam(
-        self, planned: Planned, width: int, score: Tensor | None = None
-    ) -> Beam[Readings]:
-        """Find up to ``width`` distinct readings of high p, by what p charges them."""
-        encoded = planned.encoded
-        agrees, device = goes_on(encoded).all(-1), encoded.value.device
-        if score is not None:
-            score = fetched(score)[0].double()
-        found = beam_readings(
-            planned.route, encoded.topics, agrees, encoded.state, width, score
-        )
-        score, origin = (sent(x, device) for x in (found.score, found.origin))
-        return Beam(found.latents, score, origin)
+        here = replace(encoded.encoded, costs=replace(costs, word=word, score=score))
+        return super().sample_from(replace(encoded, encoded=here), uniforms, origin)
 
     def advance(self, planned: Planned, readings: Readings) -> RelationState:
         """Return the state after the encoded piece."""
@@ -151,7 +152,7 @@ class Adapted:
 
 
 @dataclass(frozen=True)
-class Posterior:
+class Posterior(RouteProposal):
     """q(z | x) = p(z | x), by backward sums: every importance weight is p(x)."""
 
     left_to_right: Adapted
@@ -161,19 +162,3 @@ class Posterior:
         """Read whole texts as the model does."""
         encoded = self.left_to_right.model.encode(batch)
         return Planned(encoded, Route.exact, self.left_to_right.temperature)
-
-    def sample(
-        self, planned: Planned, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Readings]:
-        """Draw K readings a text."""
-        return self.left_to_right.sample(planned, uniforms, num_samples)
-
-    def log_prob(self, planned: Planned, readings: Readings) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
-        return self.left_to_right.log_prob(planned, readings)
-
-    def beam(
-        self, planned: Planned, width: int, score: Tensor | None = None
-    ) -> Beam[Readings]:
-        """Find up to ``width`` distinct readings of high p(z | x)."""
-        return self.left_to_right.beam(planned, width, score)

@@ -11,15 +11,19 @@ then readings come from p(z | x) exactly; or the mass of all that follows as wor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import wide_zeros
-from lm_latent_eval.latent import Beam, Draws, Uniforms
-from lm_latent_eval.models.kglm.ragged import expand_ranges, invert_cdf, ranked_within
+from lm_latent_eval.devices import fetched, wide_zeros, widened
+from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
+from lm_latent_eval.inference.steps import Choices, Columns, Drawn, Ragged, Taken
+from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
 from lm_latent_eval.models.lrlm.state import WORD, Readings, RelationState
 from lm_latent_eval.models.lrlm.topics import Topics
@@ -107,38 +111,151 @@ class Route:
             )
 
 
-def sample_readings(
-    route: Route,
-    topics: Topics,
-    state: RelationState,
-    uniforms: Uniforms,
-    num_samples: int,
-) -> Draws[Readings]:
-    """Draw K readings a text, which continue those of the state."""
-    lattice = route.lattice
-    topic, naming, offset = state.expanded(num_samples)
-    left = topics.length(naming.clamp_min(0)) - offset
-    left = left.masked_fill(naming < 0, 0)
-    text = torch.arange(lattice.num_texts, device=topic.device)[:, None]
-    text = text.expand_as(topic)
-    source = naming + 1
-    log_q = wide_zeros(topic.shape, topic.device)
-    path = []
-    for t, options in enumerate(route.options()):
-        choosing = (left == 0) & (lattice.length[:, None] > t)
+@dataclass(frozen=True)
+class Standing:
+    """Where K readings of each of B texts stand, on the host, (B, K) each."""
+
+    topic: Tensor
+    """0 where it is not known yet."""
+    source: Tensor
+    """Of the last word."""
+    offset: Tensor
+    """Which word of its name comes next."""
+    left: Tensor
+    """Words that are left of it."""
+
+    def resampled(self, origin: Tensor) -> Standing:
+        """Pick readings of each text, (B, K')."""
+        columns = (self.topic, self.source, self.offset, self.left)
+        return Standing(*(column.gather(1, origin) for column in columns))
+
+
+@dataclass(frozen=True)
+class ReadingSteps:
+    """The steps of readings of a piece, from border to border, on the host."""
+
+    route: Route
+    topics: Topics
+    state: RelationState
+    """Before the piece."""
+    agrees: Tensor
+    """Whether the open name of each reading so far goes on as the text does, (B, K)."""
+    num_columns: ClassVar[int] = 2
+
+    @property
+    def length(self) -> Tensor:
+        """Words of each text, (B,)."""
+        return self.route.lattice.length
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.route.lattice.word.shape[1]
+
+    @cached_property
+    def _borders(self) -> list[BorderChoices]:
+        """What can be chosen at every border."""
+        return list(self.route.options())
+
+    def begin(self, num_histories: int | None) -> Standing:
+        """Return the readings before the piece: K, or those there are."""
+        histories = num_histories or self.state.topic.shape[1]
+        topic, naming, offset = self.state.expanded(histories)
+        left = self.topics.length(naming.clamp_min(0)) - offset
+        return Standing(topic, naming + 1, offset, left.masked_fill(naming < 0, 0))
+
+    def num_histories(self, state: Standing) -> int:
+        """Return K."""
+        return state.topic.shape[1]
+
+    def draw(
+        self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn[Standing]:
+        """Draw what is next of those that are not inside a name."""
+        if origin is not None:
+            (origin,) = fetched(origin)
+            state = state.resampled(origin)
+        lattice, options = self.route.lattice, self._borders[t]
+        choosing = (state.left == 0) & (self.length[:, None] > t)
         log_p, prob = _normalised(options, lattice.num_rows)
-        row = lattice.row(text, topic)[choosing]
+        row = self._rows(state.topic)[choosing]
         u = uniforms(t)[..., 0][choosing]
         drawn = invert_cdf(prob, options.row, lattice.num_rows, row, u)
-        log_q[choosing] += log_p[drawn]
-        source = source.masked_scatter(choosing, options.source[drawn])
-        left = left.masked_scatter(choosing, options.length[drawn])
-        topic = topic.masked_scatter(choosing, options.topic[drawn])
-        offset = offset.masked_fill(choosing, 0)
-        path.append(Readings(source, offset))
-        offset = offset + (source != WORD).long()
-        left = (left - 1).clamp_min(0)
-    return Draws(_stacked(path, topic), log_q)
+        log_q = widened(torch.zeros(choosing.shape))
+        log_q[choosing] = log_p[drawn]
+        chosen = torch.zeros_like(state.topic).masked_scatter(choosing, drawn)
+        after, columns = self._after(state, options, choosing, chosen)
+        return Drawn(after, columns, log_q, origin)
+
+    def choices(
+        self, state: Standing, t: int, score: Tensor, cut: Cut | None
+    ) -> Ragged:
+        """List the words and names that may come next, or the name that goes on.
+
+        They are ranked by what p charges them so far times what stands for the rest.
+        """
+        lattice, options = self.route.lattice, self._borders[t]
+        if t == 0:  # what is open must go on as the text does
+            score = score.masked_fill(~self._agreeing(score), -torch.inf)
+        text, place = (score > -torch.inf).nonzero(as_tuple=True)
+        left, topic = state.left[text, place], state.topic[text, place]
+        choosing = (left == 0) & (self.length[text] > t)
+        row = lattice.row(text, topic)
+        start = torch.cat([options.ends.new_zeros(1), options.ends[:-1]])
+        option, parent = expand_ranges(
+            start[row].masked_fill(~choosing, 0),
+            options.ends[row].masked_fill(~choosing, 1),
+        )
+        chosen = choosing[parent]
+        log_p = sunk(options.cost[option]).masked_fill(~chosen, 0.0)
+        lefts = torch.where(chosen, options.length[option], left[parent])
+        topics = torch.where(chosen, options.topic[option], topic[parent])
+        end = torch.minimum(t + lefts.clamp_min(1), self.length[text[parent]])
+        ahead = self.route.after[end, lattice.row(text[parent], topics)]
+        history = (text * score.shape[1] + place)[parent]
+        columns = (option.masked_fill(~chosen, -1),)
+        shape = score.shape[0], score.shape[1]
+        return Ragged(shape, history, columns, log_p, ahead=ahead)
+
+    def _agreeing(self, score: Tensor) -> Tensor:
+        """Which readings go on as the text does, (B, K): there may be more of one."""
+        return self.agrees.expand(-1, score.shape[1])
+
+    def take(
+        self,
+        state: Standing,
+        t: int,
+        choices: Choices,
+        origin: Tensor,
+        choice: Tensor,
+        uniforms: Callable[[], Tensor],
+    ) -> Taken[Standing]:
+        """Go on with some choices of some readings."""
+        assert isinstance(choices, Ragged)
+        (option,) = choices.decided(choice)
+        before, options = state.resampled(origin), self._borders[t]
+        after, columns = self._after(before, options, option >= 0, option.clamp_min(0))
+        return Taken(after, columns)
+
+    def _rows(self, topic: Tensor) -> Tensor:
+        """Return the rows of the lattice that texts are in, (B, K)."""
+        text = torch.arange(len(topic))[:, None].expand_as(topic)
+        return self.route.lattice.row(text, topic)
+
+    def _after(
+        self, state: Standing, options: BorderChoices, choosing: Tensor, option: Tensor
+    ) -> tuple[Standing, Columns]:
+        """Return where readings stand after a word, and where it comes from."""
+
+        def known(of_option: Tensor, of_state: Tensor) -> Tensor:
+            return torch.where(choosing, of_option[option], of_state)
+
+        source = known(options.source, state.source)
+        offset = state.offset.masked_fill(choosing, 0)
+        left = (known(options.length, state.left) - 1).clamp_min(0)
+        topic = known(options.topic, state.topic)
+        coming = offset + (source != WORD).long()
+        return Standing(topic, source, coming, left), (source, offset)
 
 
 def log_prob_readings(route: Route, state: RelationState, readings: Readings) -> Tensor:
@@ -167,83 +284,6 @@ def log_prob_readings(route: Route, state: RelationState, readings: Readings) ->
     return log_q
 
 
-def beam_readings(
-    route: Route,
-    topics: Topics,
-    agrees: Tensor,
-    state: RelationState,
-    width: int,
-    score: Tensor | None = None,
-) -> Beam[Readings]:
-    """Find up to ``width`` distinct readings of high p, continuing those so far.
-
-    They are ranked by what p charges them so far times what stands for the rest.
-
-    Args:
-        route: The lattice, and what stands for the rest.
-        topics: The namings.
-        agrees: Whether the open name of each reading so far goes on as the text does,
-            (B, K').
-        state: Where they stand.
-        width: How many to keep.
-        score: Log of what p charged them, (B, K'); None: nothing so far.
-    """
-    lattice = route.lattice
-    topic, naming, offset = state.expanded(state.topic.shape[1])
-    cost = wide_zeros(topic.shape, topic.device) if score is None else score
-    cost = cost.masked_fill(~agrees, -torch.inf)
-    left = topics.length(naming.clamp_min(0)) - offset
-    left = left.masked_fill(naming < 0, 0)
-    source, origin = naming + 1, torch.arange(topic.shape[1], device=topic.device)
-    origin = origin.expand_as(topic)
-    path: list[Readings] = []
-    for t, options in enumerate(route.options()):
-        every = (cost > -torch.inf).nonzero()
-        text, place = every[:, 0], every[:, 1]
-        old = _Column(text, place)
-        choosing = (old(left) == 0) & (lattice.length[text] > t)
-        row = lattice.row(text, old(topic))
-        start = torch.cat([options.ends.new_zeros(1), options.ends[:-1]])
-        new, parent = expand_ranges(
-            start[row].masked_fill(~choosing, 0),
-            options.ends[row].masked_fill(~choosing, 1),
-        )
-        chosen = choosing[parent]
-
-        def grown(of_option: Tensor, of_old: Tensor) -> Tensor:
-            return torch.where(chosen, of_option, of_old)  # noqa: B023
-
-        costs = old(cost)[parent]
-        costs = costs + options.cost[new].masked_fill(~chosen, 0.0)
-        lefts = grown(options.length[new], old(left)[parent])
-        tops = grown(options.topic[new], old(topic)[parent])
-        end = torch.minimum(t + lefts.clamp_min(1), lattice.length[text[parent]])
-        follows = route.after[end, lattice.row(text[parent], tops)]
-        possible = sunk(costs).isfinite()
-        order, rank = ranked_within(
-            text[parent], (costs + follows).masked_fill(~possible, -torch.inf)
-        )
-        kept = order[(rank < width) & possible[order]]
-        rank = rank[(rank < width) & possible[order]]
-        into, size = text[parent][kept], (lattice.num_texts, _widest(rank))
-        from_ = parent[kept]
-
-        def put(values: Tensor, nothing: float = 0) -> Tensor:
-            table = values.new_full(size, nothing)  # noqa: B023
-            return table.index_put((into, rank), values)  # noqa: B023
-
-        cost = put(costs[kept], -torch.inf)
-        before = put(place[from_])
-        sources = put(grown(options.source[new], old(source)[parent])[kept])
-        offsets = put(grown(torch.zeros_like(new), old(offset)[parent])[kept])
-        topic, origin = put(tops[kept]), origin.gather(1, before)
-        path = [Readings(*(c.gather(1, before) for c in p)) for p in path]
-        path.append(Readings(sources, offsets))
-        source, offset = sources, offsets + (sources != WORD).long()
-        left = (put(lefts[kept]) - 1).clamp_min(0)
-    return Beam(_stacked(path, topic), cost, origin)
-
-
 def _normalised(options: BorderChoices, num_rows: int) -> tuple[Tensor, Tensor]:
     """Return log-probabilities of options, and probabilities, (N,) each."""
     value = options.value
@@ -254,27 +294,3 @@ def _normalised(options: BorderChoices, num_rows: int) -> tuple[Tensor, Tensor]:
     total = prob.new_zeros(num_rows).index_add(0, options.row, prob)
     log_p = value - peak[options.row] - total.log()[options.row]
     return log_p, log_p.exp()
-
-
-@dataclass(frozen=True)
-class _Column:
-    """Picks what is used of a table (B, K)."""
-
-    text: Tensor
-    place: Tensor
-
-    def __call__(self, table: Tensor) -> Tensor:
-        """Return the values, (number used,)."""
-        return table[self.text, self.place]
-
-
-def _widest(rank: Tensor) -> int:
-    return int(rank.max()) + 1 if len(rank) else 1
-
-
-def _stacked(path: list[Readings], like: Tensor) -> Readings:
-    if not path:
-        nothing = like.new_zeros(*like.shape, 0)
-        return Readings(nothing, nothing)
-    source, offset = zip(*path, strict=True)
-    return Readings(torch.stack(source, -1), torch.stack(offset, -1))

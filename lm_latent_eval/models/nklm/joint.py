@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.latent import Mass
-from lm_latent_eval.models.kglm.ragged import expand_ranges
 from lm_latent_eval.models.nklm.layers import TABLE, NKLMLayers
 from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
 from lm_latent_eval.models.nklm.tables import Tables

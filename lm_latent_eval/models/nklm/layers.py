@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.models.kglm.ragged import expand_ranges, segment_logsumexp
+from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
 from lm_latent_eval.models.lrlm.choices import log_choice
 from lm_latent_eval.models.lrlm.facts import Facts

@@ -19,7 +19,7 @@ class NKLM(NKLMJoint):
     config_class = NKLMConfig
     base_model_prefix = "nklm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "is", "beam", "smc")
+    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
     proposal_names = ("adapted", "peeking")
     """What ``proposal`` can return, the default first."""

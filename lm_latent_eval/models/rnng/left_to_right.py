@@ -22,7 +22,9 @@ it chooses by itself and so knows which stacks come next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,22 +32,127 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.steps import (
+    Choices,
+    Dense,
+    Drawn,
+    Found,
+    Sampled,
+    Taken,
+)
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.proposals import Factor, Strengths
-from lm_latent_eval.models.rnng.choices import Choices, Listed
+from lm_latent_eval.models.rnng.choices import Choices as EveryReduce
+from lm_latent_eval.models.rnng.choices import Listed
 from lm_latent_eval.models.rnng.growth import sent_all, shifts
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.rotation import rotated
 from lm_latent_eval.models.rnng.sentences import num_words
 from lm_latent_eval.models.rnng.stacks import Integers, Stacks, StackState
 from lm_latent_eval.models.rnng.trees import Trees
-from lm_latent_eval.models.ties import ranks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
 
 
 @dataclass(frozen=True)
-class WordByWord:
+class Standing:
+    """Where K histories of each of B texts stand: on a table of stacks."""
+
+    stacks: Stacks
+    row: Integers
+    """(B, K)."""
+
+
+@dataclass(frozen=True)
+class StackSteps:
+    """The steps of a piece: how many REDUCEs there are before each word."""
+
+    proposal: WordByWord
+    encoded: Encoded
+    _asked: list[tuple[Stacks, Listed]] = field(default_factory=list)
+    """What was listed last: ``take`` goes on from it."""
+    num_columns: ClassVar[int] = 1
+
+    @property
+    def length(self) -> Tensor:
+        """Words of each text, on the host, (B,)."""
+        return self.encoded.batch.on_host[1]
+
+    @property
+    def num_steps(self) -> int:
+        """Words of the longest text."""
+        return self.encoded.longest
+
+    def begin(self, num_histories: int | None) -> Standing:
+        """Return the stacks before the piece: of K histories, or of those there are."""
+        samples = num_histories or self.encoded.state.row.shape[1]
+        return Standing(*_begun(self.encoded, samples))
+
+    def num_histories(self, state: Standing) -> int:
+        """Return K."""
+        histories: int = state.row.shape[1]
+        return histories
+
+    def draw(
+        self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn[Standing]:
+        """Draw the REDUCEs before word t.
+
+        What can come next is listed for all histories, and asked for with ``origin``.
+        """
+        text, word = self.encoded.token(t)
+        stacks, listed = self.proposal.listed(state.stacks, state.row[text], word)
+        row, others = state.row, [] if origin is None else [origin]
+        log_p, spoken, *others = fetched(listed.log_p, listed.spoken, *others)
+        if origin is not None:
+            (origin,) = others
+            row = np.take_along_axis(row, origin.numpy(), 1)
+            listed = listed.resampled(origin.numpy()[text])
+        log_prob = self.proposal.scored(listed, log_p, spoken)[0][listed.pair]
+        u, mass = uniforms(t), log_prob.exp().cumsum(-1)
+        drawn = (mass < u[text][..., :1] * mass[..., -1:]).sum(-1)
+        column, log_q = torch.zeros(u.shape[:2]).long(), torch.zeros(u.shape[:2])
+        column[text], log_q = drawn, log_q.double()
+        log_q[text] = log_prob.gather(2, drawn[..., None])[..., 0]
+        row = np.array(row)
+        row[text] = listed.after(drawn)
+        state = Standing(*self.proposal.shifted(stacks, row, text, word))
+        return Drawn(state, (column,), log_q, origin)
+
+    def choices(self, state: Standing, t: int, score: Tensor, cut: Cut | None) -> Dense:
+        """List every number of REDUCEs, ranked as ``WordByWord`` says."""
+        text, word = self.encoded.token(t)
+        stacks, listed = self.proposal.listed(state.stacks, state.row[text], word)
+        self._asked[:] = [(stacks, listed)]
+        log_p, spoken = fetched(listed.log_p, listed.spoken)
+        rank = self.proposal.scored(listed, log_p, spoken)[1][listed.pair]
+        every = rank.new_full((*score.shape, rank.shape[-1]), -torch.inf)
+        every[text] = rank
+        return Dense(every)
+
+    def take(
+        self,
+        state: Standing,
+        t: int,
+        choices: Choices,
+        origin: Tensor,
+        choice: Tensor,
+        uniforms: Callable[[], Tensor],
+    ) -> Taken[Standing]:
+        """Reduce, and put word t on the stacks."""
+        text, word = self.encoded.token(t)
+        [(stacks, listed)] = self._asked
+        row = np.take_along_axis(state.row, origin.numpy(), 1)
+        stack = np.take_along_axis(listed.pair, origin.numpy()[text], 1)
+        row[text] = listed.row[stack, choice.numpy()[text]]
+        shifted = Standing(*self.proposal.shifted(stacks, row, text, word))
+        return Taken(shifted, (choice,))
+
+
+@dataclass(frozen=True)
+class WordByWord(StepProposal[Encoded, Trees, Standing]):
     """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
 
     model: RNNGJoint
@@ -72,48 +179,35 @@ class WordByWord:
         """Note from which histories a search has gone on."""
         return self.model.encode_again(encoded, batch, after)
 
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Trees]:
-        """Draw K prefixes a text, continuing the K histories if there are any."""
-        batch, samples = encoded.state.row.shape
-        if samples not in (1, num_samples):
-            raise ValueError(
-                f"{samples} histories cannot continue in {num_samples} trees"
-            )
-        origin = torch.arange(num_samples).clamp_max(samples - 1).expand(batch, -1)
-        return self.sample_from(encoded, uniforms, origin)[0]
+    def drawn_steps(self, encoded: Encoded) -> StackSteps:
+        """Return the steps, which are drawn and searched alike.
 
-    def sample_from(
-        self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
-    ) -> tuple[Draws[Trees], Tensor]:
-        """Draw K prefixes a text, which continue those histories, (B, K).
-
-        What can come next is listed for all histories, and asked for with ``origin``.
+        ``adapted`` ranks by log p of the prefix and its words, whatever its strengths
+        and its temperature, but for what the original charges after an end.
         """
-        stacks, row = _begun(encoded, encoded.state.row.shape[1])
-        before = torch.zeros(*origin.shape, encoded.words.shape[1]).long()
-        log_q = torch.zeros(origin.shape, dtype=torch.float64)
-        for t in range(encoded.longest):
-            text, word = encoded.token(t)
-            stacks, listed = self._listed(stacks, row[text], word)
-            *computed, origin = fetched(listed.log_p, listed.spoken, origin)
-            if not t:
-                row = np.take_along_axis(row, origin.numpy(), 1)
-                listed = listed.resampled(origin.numpy()[text])
-            log_prob, _ = self._weighed(listed, *computed)
-            log_prob = log_prob[listed.pair]
-            mass = log_prob.exp().cumsum(-1)
-            drawn = (mass < uniforms(t)[text][..., :1] * mass[..., -1:]).sum(-1)
-            before[text, :, t] = drawn
-            log_q[text] += log_prob.gather(2, drawn[..., None])[..., 0]
-            row[text] = listed.after(drawn)
-            stacks, row = self._shifted(stacks, row, text, word)
-        if not encoded.longest:  # nothing was asked for
-            (origin,) = fetched(origin)
-            row = np.take_along_axis(row, origin.numpy(), 1)
-        trees = self._trees(encoded, before, stacks, row)
-        return Draws(trees, self._sent(log_q)), origin
+        return StackSteps(self, encoded)
+
+    searched_steps = drawn_steps
+
+    def histories(self, encoded: Encoded) -> int:
+        """Return how many histories of a text a piece follows."""
+        histories: int = encoded.state.row.shape[1]
+        return histories
+
+    def latents(
+        self, encoded: Encoded, found: Sampled[Standing] | Found[Standing]
+    ) -> Trees:
+        """Return trees, and remember the stacks that they lead to."""
+        (before,) = found.columns
+        padding = encoded.batch.targets.shape[1] - before.shape[2]
+        before = F.pad(before, (0, padding))
+        trees = Trees(before, torch.zeros_like(before[..., :1].sum(-1)))
+        stacks, row = found.state.stacks, found.state.row
+        if not encoded.longest:  # nothing was decided
+            row = np.take_along_axis(row, found.origin.numpy(), 1)
+        stacks, row = stacks.compact(np.where(encoded.ended.numpy()[:, None], 0, row))
+        encoded.remember(trees, stacks, row)
+        return trees
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
@@ -122,58 +216,21 @@ class WordByWord:
         steps = []
         for t in range(encoded.longest):
             text, word = encoded.token(t)
-            stacks, listed = self._listed(stacks, row[text], word)
+            stacks, listed = self.listed(stacks, row[text], word)
             reduces = before[text, :, t]
             within = reduces < listed.possible.shape[1]
             reduces = reduces.where(within, 0)
             row[text] = listed.after(reduces)
-            stacks, row = self._shifted(stacks, row, text, word)
+            stacks, row = self.shifted(stacks, row, text, word)
             steps.append((text, listed, reduces, within))
         log_q = torch.zeros(after.shape, dtype=torch.float64)
         listings = [listed for _, listed, *_ in steps]
         computed = iter(fetched(*(x for y in listings for x in (y.log_p, y.spoken))))
         for text, listed, reduces, within in steps:
-            log_prob, _ = self._weighed(listed, next(computed), next(computed))
+            log_prob, _ = self.scored(listed, next(computed), next(computed))
             chosen = log_prob[listed.pair].gather(2, reduces[..., None])[..., 0]
             log_q[text] += chosen.masked_fill(~within, -torch.inf)
         return self._sent(log_q.masked_fill(after > 0, -torch.inf))
-
-    def beam(
-        self, encoded: Encoded, width: int, score: Tensor | None = None
-    ) -> Beam[Trees]:
-        """Keep the ``width`` most probable distinct prefixes after every word.
-
-        ``adapted`` ranks by log p of the prefix and its words, whatever its strengths
-        and its temperature, but for what the original charges after an end.
-        """
-        batch, samples = encoded.state.row.shape
-        if score is None:
-            score = torch.zeros(batch, samples, dtype=torch.float64)
-        score = fetched(score)[0].double()
-        origin = _best(score, width)
-        unused = (0, width - origin.shape[1])
-        score = F.pad(score.gather(1, origin), unused, value=-torch.inf)
-        origin = F.pad(origin, unused, value=samples - 1)
-        stacks, row = _begun(encoded, samples)
-        row = np.take_along_axis(row, origin.numpy(), 1)
-        before = torch.zeros(batch, width, encoded.words.shape[1]).long()
-        for t in range(encoded.longest):
-            text, word = encoded.token(t)
-            stacks, listed = self._listed(stacks, row[text], word)
-            _, rank = self._weighed(listed, *fetched(listed.log_p, listed.spoken))
-            total = (score[text, :, None] + rank[listed.pair]).flatten(1)
-            index = _best(total, width)
-            parent, reduces = index // rank.shape[1], index % rank.shape[1]
-            score[text] = total.gather(1, index)
-            origin[text] = origin[text].gather(1, parent)
-            history = before[text].gather(1, parent[..., None].expand_as(before[text]))
-            history[..., t] = reduces
-            before[text] = history
-            stack = np.take_along_axis(listed.pair, parent.numpy(), 1)
-            row[text] = listed.row[stack, reduces.numpy()]
-            stacks, row = self._shifted(stacks, row, text, word)
-        trees = self._trees(encoded, before, stacks, row)
-        return Beam(trees, self._sent(score), self._sent(origin))
 
     def moved(
         self, encoded: Encoded, trees: Trees, uniforms: Uniforms
@@ -190,7 +247,7 @@ class WordByWord:
         """Return the stacks after the encoded piece."""
         return self.model.advance(encoded, trees)
 
-    def _listed(
+    def listed(
         self, stacks: Stacks, row: Integers, word: Integers
     ) -> tuple[Stacks, Listed]:
         """List the choices of B texts with K histories, (B, K), before a word of each.
@@ -200,7 +257,7 @@ class WordByWord:
         """
         model, config = self.model.generative, self.model.config
         place, which = _distinct(row)
-        choices = Choices.of(model, stacks, place)
+        choices = EveryReduce.of(model, stacks, place)
         stacks = choices.stacks
         # Each (stack, next word) once.
         pair, of_pair = _distinct(which * config.vocab_size + word[:, None])
@@ -225,7 +282,7 @@ class WordByWord:
             spoken,
         )
 
-    def _weighed(
+    def scored(
         self, listed: Listed, log_p: Tensor, spoken: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return log q(z_t) and what z_t adds to a rank, (P, M) float64.
@@ -249,7 +306,7 @@ class WordByWord:
         log_q = (score / self.temperature).log_softmax(-1)
         return log_q, rank if self.name == "adapted" else log_q
 
-    def _shifted(
+    def shifted(
         self, stacks: Stacks, row: Integers, text: Integers, word: Integers
     ) -> tuple[Stacks, Integers]:
         """Keep the stacks of histories, and put a word on those of some texts."""
@@ -259,15 +316,6 @@ class WordByWord:
         growth = shifts(stacks, pair // size, pair % size)
         row[text] = len(stacks) + which
         return self.model.generative.grown(stacks, growth), row
-
-    def _trees(
-        self, encoded: Encoded, before: Tensor, stacks: Stacks, row: Integers
-    ) -> Trees:
-        """Return what was found, and remember the stacks that it leads to."""
-        trees = Trees(before, torch.zeros_like(before[..., 0]))
-        stacks, row = stacks.compact(np.where(encoded.ended.numpy()[:, None], 0, row))
-        encoded.remember(trees, stacks, row)
-        return trees
 
     def _sent(self, found: Tensor) -> Tensor:
         return sent(found, self.model.device)
@@ -283,15 +331,6 @@ def _distinct(numbers: Integers) -> tuple[Integers, Integers]:
     """Return the numbers that there are, and which each of them is."""
     found, which = np.unique(numbers, return_inverse=True)
     return found, which.reshape(numbers.shape)
-
-
-def _best(score: Tensor, width: int) -> Tensor:
-    """Return the places of the best scores of each row, at most ``width`` of them.
-
-    The sort is stable: ties go to the better prefix, then to fewer REDUCEs.
-    """
-    order = ranks(score).argsort(dim=-1, descending=True, stable=True)
-    return order[:, :width]
 
 
 def _times(log_p: Tensor, factor: Factor) -> Tensor:

@@ -28,7 +28,7 @@ class RNNG(RNNGJoint):
     config_class = RNNGConfig
     base_model_prefix = "rnng"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "is", "beam", "smc", "ais")
+    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:

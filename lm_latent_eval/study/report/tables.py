@@ -10,6 +10,7 @@ from lm_latent_eval.report.tabular import (
     Cell,
     Interval,
     Table,
+    markdown,
     rendered,
     together,
     write,
@@ -59,7 +60,7 @@ def as_markdown(columns: Sequence[StudyColumn]) -> str:
     replicates = sorted({int(column.settings["replicate"]) for column in columns})
     studies = {id(column.rows): column for column in columns}
     sections = [
-        "\n".join(f"- {_what(column)}" for column in studies.values()),
+        "\n".join(f"- {markdown(_what(column))}" for column in studies.values()),
         f"Token perplexity from {_numbers(samples)} samples a text (stochastic "
         "upper bounds), as the paper's table 1:",
         found[PERPLEXITIES],
@@ -74,7 +75,7 @@ def as_markdown(columns: Sequence[StudyColumn]) -> str:
         else "",
         found.get(BEAMS, ""),
         "The paper's claims on these numbers:",
-        "\n".join(f"- {claim}" for claim in claims(columns)),
+        "\n".join(f"- {markdown(claim)}" for claim in claims(columns)),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 

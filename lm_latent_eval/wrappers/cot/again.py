@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lm_latent_eval.file_names import regular
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.cot.options import NAMES
@@ -19,7 +20,9 @@ def read_answers(path: Path) -> dict[int, list[str]]:
         ValueError: If a line is something else.
     """
     found = {}
-    for place, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+    for place, line in enumerate(
+        regular(path).read_text("utf-8").splitlines(), start=1
+    ):
         try:
             row = json.loads(line)
             document, answers = row["document"], row["answers"]

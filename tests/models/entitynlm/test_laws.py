@@ -226,7 +226,12 @@ def test_a_batch_is_scored_as_its_texts(model, which, method):
         alone = method.log_weights(
             model, q, tiny.batch([text], -2.0), [keys(len(RAGGED))[b]]
         )
-        torch.testing.assert_close(together[b], alone[0], **EXACTLY)
+        # Of a short text alone a beam is no wider than what there is to find.
+        found, rest = together[b].split(
+            [alone.shape[1], len(together[b]) - alone.shape[1]]
+        )
+        torch.testing.assert_close(found, alone[0], **EXACTLY)
+        assert rest.isneginf().all()
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3])
@@ -310,7 +315,7 @@ def test_samples_continue_as_many_histories(model):
     q, batch = model.proposal("peeking"), tiny.batch([[4, 5, 4]])
     begin = q.encode(batch)
     state = q.advance(begin, q.sample(begin, Streams([1], 3), 3).latents)
-    with pytest.raises(ValueError, match="3 histories cannot continue in 5 chains"):
+    with pytest.raises(ValueError, match="3 histories cannot continue in 5 latents"):
         q.sample(q.encode(batch, state), Streams([1], 5), 5)
 
 

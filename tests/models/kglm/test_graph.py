@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import (
     FILE_NAME,
@@ -25,7 +26,6 @@ from lm_latent_eval.models.kglm.graph_file import (
     WINDOWS,
     sampled,
 )
-from lm_latent_eval.models.kglm.ragged import expand_ranges
 from tests import large_graph
 from tests.tiny_models import damage
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lm_latent_eval.models.kglm.ragged import (
+from lm_latent_eval.inference.ragged import (
     expand_ranges,
     in_groups,
     invert_cdf,

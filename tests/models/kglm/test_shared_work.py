@@ -73,11 +73,11 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):
     encoded, numbers = proposal.encode(batch), []
 
     def watching(*arguments):
-        result = choices.ranked_steps(*arguments)
+        result = choices.listed_steps(*arguments)
         numbers.append(len(result.row))
         return result
 
-    monkeypatch.setattr(unfolding, "ranked_steps", watching)
+    monkeypatch.setattr(unfolding, "listed_steps", watching)
     beam, few = proposal.beam(encoded, WIDTH), sum(numbers)
     numbers.clear()
 

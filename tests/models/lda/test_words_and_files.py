@@ -71,7 +71,8 @@ def test_unknown_words_are_left_out_and_named_once(topics, caplog):
         encoder("a fox")
     ids = {word: 4 + n for n, word in enumerate(WORDS)}
     assert reading.ids == [ids["fox"], ids["hound"]]
-    assert reading.unspelled == [1, 4]
+    assert reading.left_out == [1, 2, 2]
+    assert encoder("; stars").left_out == [2]
     assert reading.ends == [5, 14]
     [message] = caplog.messages
     assert "'A', ',', 'a', ';', 'stars'" in message
@@ -179,7 +180,8 @@ def test_training_finds_topics_and_is_repeatable(tmp_path):
         model.add_doc(text.split())
     model.train(20, workers=1)
     model.save(str(tmp_path / "theirs.bin"))
-    ours = convert(tmp_path / "theirs.bin", tmp_path / "topics", library="tomotopy")
+    file = tmp_path / "theirs.bin"
+    ours = convert(file, tmp_path / "topics", library="tomotopy", trust=True)
     theirs = [model.get_topic_word_dist(k) for k in range(2)]
     np.testing.assert_allclose(ours.log_phi()[:, 4:].exp(), theirs, rtol=1e-5)
 

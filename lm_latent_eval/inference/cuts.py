@@ -1,0 +1,181 @@
+r"""Cuts of a search: which of many choices go on, and what each survivor then weighs.
+
+A beam keeps the W best. A discrete particle filter keeps W as well, but lets every
+choice survive with a probability and weighs the survivors for it, so that sums over
+them stay unbiased. With ranks r_1 .. r_M, positive numbers that stand for what a choice
+and all that follows it will turn out to be worth, it finds the threshold c with
+
+.. math:: \sum_i \min(r_i / c, 1) = W
+
+keeps every choice of r_i >= c, and W minus their number of the others, each with
+probability r_i / c and then as if its rank were c: the total of the ranks is kept. The
+others are drawn systematically, by one random number, in the order in which they are
+listed.
+
+Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
+particle filters", section 3.2: optimal resampling.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.devices import sent_uniforms, widened
+from lm_latent_eval.inference.ties import best_of
+from lm_latent_eval.latent import Uniforms
+
+CUT_LANE, CHOICE_LANE = 0, 1
+"""Which of a step's random numbers cuts, and which draws within a class of choices."""
+
+
+class Cut(Protocol):
+    """What decides which choices go on."""
+
+    @property
+    def groups(self) -> int:
+        """R: into how many groups the histories of a text fall, which are cut apart."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """W: the most that go on of a group."""
+        ...
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether choices must be listed that cannot be among the best."""
+        ...
+
+    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """Choose what goes on; everything, where that is possible.
+
+        Args:
+            rank: Of the choices of B R groups at step t, nats, (B R, M) float64;
+                ``-inf``: there is none.
+            t: The step, counted from the beginning of the piece.
+
+        Returns:
+            Columns of ``rank``, (B R, W') with W' = min(W, M), and the logarithm of
+            what a survivor's weight is multiplied by, the same shape. Where fewer are
+            possible, the columns that are left over have a rank of ``-inf``.
+        """
+        ...
+
+    def uniforms_of(self, t: int, number: int) -> Tensor:
+        """Return numbers of (0, 1) for what survived of each group, (B, R number).
+
+        They draw a member where a class of choices survived.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Best:
+    """The W best of each text: a beam."""
+
+    groups: ClassVar[int] = 1
+    exhaustive: ClassVar[bool] = False
+    width: int
+
+    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """Choose the best; nothing is random, and no weight changes."""
+        index = best_of(rank, min(self.width, rank.shape[1]))
+        return index, rank.new_zeros(index.shape)
+
+    def uniforms_of(self, t: int, number: int) -> Tensor:
+        """Refuse: a beam is given no classes of choices, and draws nothing.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("a beam draws nothing: list its choices one by one")
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """W of each of R groups: the best for sure, the others drawn."""
+
+    exhaustive: ClassVar[bool] = True
+    groups: int
+    width: int
+    uniforms: Uniforms
+    """Step -> (B, R W, 4): those of a text and group are its first W of R."""
+
+    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """Choose by threshold and systematic sampling."""
+        number = min(self.width, rank.shape[1])
+        u = self._numbers(t)[..., 0, CUT_LANE].flatten()
+        return thinned(rank, number, sent_uniforms(u, rank.device))
+
+    def uniforms_of(self, t: int, number: int) -> Tensor:
+        """Return the numbers that draw within classes of choices, (B, R number)."""
+        numbers: Tensor = self._numbers(t)[..., :number, CHOICE_LANE].flatten(1)
+        return numbers
+
+    def _numbers(self, t: int) -> Tensor:
+        """Return (B, R, W, 4) numbers of (0, 1)."""
+        numbers: Tensor = self.uniforms(t).unflatten(1, (self.groups, self.width))
+        return numbers
+
+
+def thinned(rank: Tensor, number: int, u: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Keep some choices of each row so that sums weighed by them stay as they were.
+
+    .. math:: \mathrm{E}\Bigl[\sum_{i \text{ kept}} f_i \, g_i\Bigr] = \sum_i g_i
+
+    for any numbers g, f_i being one over the probability that i is kept.
+
+    Args:
+        rank: Nats, (R, M) float64; ``-inf``: no choice.
+        number: W, how many to keep, at most M.
+        u: A number of (0, 1) each, (R,).
+
+    Returns:
+        Columns and log f, (R, W) each. Of a row with fewer than W choices all are kept,
+        and the other columns have a rank of ``-inf``.
+
+    Example:
+        >>> rank = torch.tensor([[0.5, 0.2, 0.2, 0.1]]).double().log()
+        >>> column, log_f = thinned(rank, 2, torch.tensor([0.7]).double())
+        >>> column, log_f.exp()
+        (tensor([[0, 2]]), tensor([[1.0000, 2.5000]], dtype=torch.float64))
+    """
+    possible = rank > -torch.inf
+    top = rank.amax(1, keepdim=True).masked_fill(~possible.any(1, keepdim=True), 0.0)
+    # A choice that is possible has a chance, which rounding must not make zero.
+    least = math.log(torch.finfo(rank.dtype).tiny)
+    mass = (rank - top).clamp_min(least).exp().masked_fill(~possible, 0.0)
+    ordered, order = mass.sort(dim=1, descending=True, stable=True)
+    # What is left, and how many places for it, after the k best are sure to stay.
+    rest = ordered.flip(1).cumsum(1).flip(1)[:, :number]
+    places = number - torch.arange(number, device=rank.device)
+    settled = ordered[:, :number] * places <= rest
+    settled[:, -1] = True
+    sure = settled.long().argmax(1, keepdim=True)
+    few = possible.sum(1, keepdim=True) <= number
+    threshold = rest.gather(1, sure) / (number - sure)
+    sure = torch.where(few, number, sure)
+    place = torch.empty_like(order).scatter_(1, order, _columns(order))
+    drawn = (place >= sure) & possible
+    chance = (mass / threshold).masked_fill(~drawn, 0.0).cumsum(1)
+    # Points at distances of one: each chance is below one, so none is met twice.
+    left = (number - sure).clamp_min(0)
+    total = widened(left)
+    chance = chance / chance[:, -1:].clamp_min(torch.finfo(chance.dtype).tiny) * total
+    point = _columns(order)[:, :number] - sure + u[:, None]
+    met = torch.searchsorted(chance, point.contiguous(), right=True)
+    met = met.clamp_max(rank.shape[1] - 1)
+    is_sure = _columns(order)[:, :number] < sure
+    column = torch.where(is_sure, order[:, :number], met)
+    log_f = threshold.log() - mass.gather(1, column).log()
+    return column, log_f.masked_fill(is_sure, 0.0)
+
+
+def _columns(like: Tensor) -> Tensor:
+    """Return the number of each column, as large as a table."""
+    return torch.arange(like.shape[1], device=like.device).expand_as(like)

@@ -1,0 +1,591 @@
+r"""The engine of latents that unfold from left to right: one loop for every model.
+
+A model says what a step is: what z_t can be after each history, what each choice is
+worth, and where it leads. From that alone come draws with their log q, searches,
+thinned searches (discrete particle filters) and the log q of given latents:
+
+.. math:: q(z \mid x) = \prod_t q(z_t \mid z_{<t}, x)
+
+B texts have K histories each. What a step lists is ``Dense``, where all histories
+have the same number of choices, or ``Ragged``. The loop computes where the lists are:
+on the host, or on the device with nothing to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
+from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.drawing import invert_cdf
+from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
+from lm_latent_eval.inference.ragged import segment_logsumexp
+from lm_latent_eval.inference.ties import best_of
+from lm_latent_eval.latent import Uniforms
+
+StateT = TypeVar("StateT")
+BegunT = TypeVar("BegunT", covariant=True)
+
+Columns: TypeAlias = tuple[Tensor, ...]
+"""What was decided at a step, (B, K) integers each, or at T of them, (B, K, T)."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """What z_t can be where every history has the same N choices."""
+
+    log_p: Tensor
+    """What a choice adds to the rank of its history, nats, (B, K, N): log p(z_t, x_t)
+    or log q(z_t)."""
+    score: Tensor | None = None
+    """Log q(z_t) up to a constant a history, (B, K, N) nats; None: ``log_p``."""
+    ahead: Tensor | None = None
+    """A guess of the log p of the text after x_t, (B, K, N) nats up to a constant a
+    text; None: nothing is known of it."""
+
+    def lists_all(self) -> Tensor:
+        """Return of which texts every choice is listed by itself: all, (B,) bool."""
+        return torch.ones_like(self.log_p[:, 0, 0], dtype=torch.bool)
+
+    def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return the score of every choice, and its rank, (B groups, M) float64.
+
+        Args:
+            score: Of the histories so far, (B, K) nats.
+            groups: Into how many the K histories fall.
+        """
+        rows = len(score) * groups
+        total = (score[..., None] + widened(self.log_p)).reshape(rows, -1)
+        if self.ahead is None:
+            return total, total
+        return total, total + widened(self.ahead).reshape(rows, -1)
+
+    def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return histories and choices of columns of the table, (B, K') each."""
+        number, histories = self.log_p.shape[2], self.log_p.shape[1] // groups
+        history = (column // number).unflatten(0, (-1, groups))
+        first = torch.arange(groups, device=column.device)[:, None] * histories
+        choice = (column % number).unflatten(0, (-1, groups))
+        return (history + first).flatten(1), choice.flatten(1)
+
+    def draw(
+        self, u: Tensor, origin: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw a choice of each history by inverting its distribution function.
+
+        Args:
+            u: Numbers of (0, 1), on the host, (B, K').
+            origin: Which history is drawn from, on the host or not, (B, K').
+            temperature: Divides the scores.
+
+        Returns:
+            Choices and log q, (B, K') each, and ``origin``.
+        """
+        given, log_q = origin, self.log_q(temperature)
+        origin = sent(origin, self.log_p.device)
+        log_q = log_q.gather(1, origin[..., None].expand(-1, -1, log_q.shape[2]))
+        choice = invert_cdf(log_q.exp(), sent_uniforms(u, log_q.device))
+        return choice, self.at(log_q, choice), given
+
+    def log_q(self, temperature: float) -> Tensor:
+        """Return log q(z_t) of every choice, (B, K, N) float64.
+
+        Where no choice has a score the first is sure: p is then zero whatever is drawn.
+        """
+        score = widened(self.log_p if self.score is None else self.score)
+        dead = score.amax(-1, keepdim=True).isneginf()
+        first = torch.arange(score.shape[-1], device=score.device) > 0
+        score = torch.where(dead, wide_zeros((), score.device), score)
+        score = score.masked_fill(dead & first, -torch.inf)
+        return (score / temperature).log_softmax(-1)
+
+    def find(self, columns: Columns) -> tuple[Tensor, Tensor]:
+        """Return which choices were decided, and if there are such, (B, K) each."""
+        (choice,) = columns
+        there = (choice >= 0) & (choice < self.log_p.shape[2])
+        return choice.masked_fill(~there, 0), there
+
+    def at(self, values: Tensor, choice: Tensor) -> Tensor:
+        """Return a value a choice, (B, K, N), of some choices, (B, K)."""
+        values = values.expand(*choice.shape, values.shape[-1])
+        return values.gather(2, choice[..., None])[..., 0]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """What z_t can be where histories have different choices: a row a choice.
+
+    Histories count from 0 to B K - 1 through all texts.
+    """
+
+    shape: tuple[int, int]
+    """B and K."""
+    history: Tensor
+    """Whose choice it is, (N,), non-decreasing."""
+    columns: Columns
+    """What tells the choices of a history apart, (N,) integers each."""
+    log_p: Tensor
+    """As ``Dense`` has it, (N,)."""
+    score: Tensor | None = None
+    """As ``Dense`` has it, (N,)."""
+    ahead: Tensor | None = None
+    """As ``Dense`` has it, (N,)."""
+    many: Tensor | None = None
+    """Which stand for many choices, of which one is drawn if they go on, (N,) bool;
+    None: none does."""
+
+    def lists_all(self) -> Tensor:
+        """Return of which texts every choice is listed by itself, (B,) bool."""
+        sure = torch.ones(self.shape[0], dtype=torch.bool, device=self.history.device)
+        if self.many is not None:
+            sure[self.history[self.many] // self.shape[1]] = False
+        return sure
+
+    def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return the score of every choice, and its rank, (B groups, M) float64.
+
+        Args:
+            score: Of the histories so far, (B, K) nats.
+            groups: Into how many the K histories fall.
+        """
+        start = self._starts(groups)
+        group = self.history // (self.shape[1] // groups)
+        place = torch.arange(len(group), device=group.device) - start[group]
+        # As many columns as histories, so that a text that has ended keeps all of them.
+        most = max(self.shape[1] // groups, int(start.diff().max()))
+        size = len(start) - 1, most
+        total = widened(self.log_p) + score.flatten()[self.history]
+
+        def put(values: Tensor) -> Tensor:
+            nothing = values.new_full(size, -torch.inf)
+            return nothing.index_put((group, place), values)
+
+        ranked = total if self.ahead is None else total + widened(self.ahead)
+        return put(total), put(ranked)
+
+    def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return histories and choices of columns of the table, (B, K') each."""
+        last = max(len(self.history) - 1, 0)
+        row = (self._starts(groups)[:-1, None] + column).clamp_max(last)
+        row = row.unflatten(0, (self.shape[0], groups)).flatten(1)
+        first = torch.arange(self.shape[0], device=row.device)[:, None] * self.shape[1]
+        # Columns past the end of a group are left over, and belong to nobody.
+        history = self.history[row] - first if len(self.history) else row * 0
+        return history.clamp(0, self.shape[1] - 1), row
+
+    def _starts(self, groups: int) -> Tensor:
+        """Return where choices of each group begin, and the end, (B groups + 1,)."""
+        ends = torch.arange(self.shape[0] * groups + 1, device=self.history.device)
+        return torch.searchsorted(self.history, ends * (self.shape[1] // groups))
+
+    def draw(
+        self, u: Tensor, origin: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw a choice of each history by inverting its distribution function.
+
+        Args:
+            u: Numbers of (0, 1), on the host, (B, K').
+            origin: Which history is drawn from, on the host or not, (B, K').
+            temperature: Divides the scores.
+
+        Returns:
+            Choices and log q, (B, K') each, and ``origin``, all on the host, for which
+            is waited once. A history without choices has the choice 0.
+        """
+        log_q, origin = fetched(self.log_q(temperature), origin)
+        batch, histories = self.shape
+        which = (torch.arange(batch)[:, None] * histories + origin).flatten()
+        some = self._has_choices[which]
+        drawn = torch.zeros_like(which)
+        drawn[some] = invert_ragged_cdf(
+            log_q.exp(), self.history, batch * histories, which[some], u.flatten()[some]
+        )
+        log_drawn = log_q.new_zeros(len(which))
+        log_drawn[some] = log_q[drawn[some]]
+        return drawn.view_as(origin), log_drawn.view_as(origin), origin
+
+    @cached_property
+    def _has_choices(self) -> Tensor:
+        """Which histories have any, (B K,) bool."""
+        counts = self.history.bincount(minlength=self.shape[0] * self.shape[1])
+        return counts > 0
+
+    def log_q(self, temperature: float) -> Tensor:
+        """Return log q(z_t) of every choice, (N,) float64.
+
+        Where no choice has a score the first is sure: p is then zero whatever is drawn.
+        """
+        score = widened(self.log_p if self.score is None else self.score) / temperature
+        log_z = segment_logsumexp(score, self.history, self.shape[0] * self.shape[1])
+        history = sent(self.history, score.device)
+        dead = log_z.isneginf()[history]
+        first = F.pad(history.diff() != 0, (1, 0), value=True)[: len(history)]
+        log_q = score - log_z.masked_fill(log_z.isneginf(), 0.0)[history]
+        return log_q.masked_fill(dead, -torch.inf).masked_fill(dead & first, 0.0)
+
+    def find(self, columns: Columns) -> tuple[Tensor, Tensor]:
+        """Return which choices were decided, and if there are such, (B, K) each."""
+        same = torch.ones_like(self.history, dtype=torch.bool)
+        for ours, theirs in zip(self.columns, columns, strict=True):
+            same &= ours == theirs.flatten()[self.history]
+        (row,) = same.nonzero(as_tuple=True)
+        choice = columns[0].new_full(self.shape, -1).flatten()
+        choice[self.history[row]] = row
+        choice = choice.view(self.shape)
+        return choice.clamp_min(0), choice >= 0
+
+    def at(self, values: Tensor, choice: Tensor) -> Tensor:
+        """Return a value a choice, (N,), of some choices, (B, K)."""
+        if not len(values):
+            return values.new_zeros(choice.shape)
+        return values[sent(choice, values.device)]
+
+    def decided(self, choice: Tensor) -> Columns:
+        """Return what choices (B, K) stand for; 0 where there are none at all."""
+        return tuple(self.at(column, choice) for column in self.columns)
+
+
+Choices: TypeAlias = Dense | Ragged
+
+
+class Drawn(NamedTuple, Generic[StateT]):
+    """What was drawn at a step."""
+
+    state: StateT
+    """After the draws."""
+    columns: Columns
+    log_q: Tensor
+    """Nats, (B, K); what it is past the end of a text is not looked at."""
+    origin: Tensor | None
+    """Which history each continues, on the host or where the draws are, (B, K)."""
+
+
+class Taken(NamedTuple, Generic[StateT]):
+    """Where choices lead."""
+
+    state: StateT
+    columns: Columns
+    log_f: Tensor | None = None
+    """Of choices that stood for a class, of which one member was drawn: minus the log
+    of its probability there, nats, (B, K). None: there is no such choice."""
+
+
+class Unfolds(Protocol[BegunT]):
+    """What steps have in common, drawn or listed: texts, and where they begin."""
+
+    @property
+    def length(self) -> Tensor:
+        """Steps of each text, where choices are, (B,)."""
+        ...
+
+    @property
+    def num_steps(self) -> int:
+        """T: of the longest text."""
+        ...
+
+    @property
+    def num_columns(self) -> int:
+        """How many integers a decision is."""
+        ...
+
+    def begin(self, num_histories: int | None) -> BegunT:
+        """Return where the histories before the piece stand: K, or those there are."""
+        ...
+
+
+class Steps(Unfolds[StateT], Protocol[StateT]):
+    """The steps of one distribution over the latents of an encoded piece of text."""
+
+    def num_histories(self, state: StateT) -> int:
+        """Return K."""
+        ...
+
+    def choices(self, state: StateT, t: int, score: Tensor, cut: Cut | None) -> Choices:
+        """List what z_t can be.
+
+        Args:
+            state: Of B texts with K histories.
+            t: The step. Of a text that has ended anything may be listed, or nothing.
+            score: Of the histories, nats, (B, K); ``-inf``: there is none.
+            cut: What will choose. If it is not ``exhaustive``, choices may be left out
+                that cannot be among the ``width`` best of a text; if it is, one choice
+                may stand for many. None: every choice by itself.
+        """
+        ...
+
+    def take(
+        self,
+        state: StateT,
+        t: int,
+        choices: Choices,
+        origin: Tensor,
+        choice: Tensor,
+        uniforms: Callable[[], Tensor],
+    ) -> Taken[StateT]:
+        """Go on with some choices of some histories.
+
+        Args:
+            state: What ``choices`` was asked of.
+            t: The step. What becomes of texts that have ended is not looked at.
+            choices: What it answered.
+            origin: Histories, (B, K').
+            choice: A choice of each, as ``choices`` numbers them, (B, K').
+            uniforms: Gives numbers of (0, 1), (B, K'), for choices that stand for
+                many.
+        """
+        ...
+
+
+class DrawSteps(Unfolds[StateT], Protocol[StateT]):
+    """Steps that are drawn, by a listing of every choice or in a quicker way."""
+
+    def draw(
+        self, state: StateT, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn[StateT]:
+        """Draw z_t of histories that continue those of a state.
+
+        Args:
+            state: Of B texts with K histories.
+            t: The step.
+            uniforms: Random numbers on the host, step -> (B, K', 4).
+            origin: Histories, on the host or not, (B, K'); None: each goes on itself.
+        """
+        ...
+
+
+def draw_listed(
+    steps: Steps[StateT],
+    state: StateT,
+    t: int,
+    u: Tensor,
+    origin: Tensor | None,
+    temperature: float,
+) -> Drawn[StateT]:
+    """Draw z_t from a listing of every choice; ``u`` is (B, K'), on the host."""
+    score = wide_zeros((len(u), steps.num_histories(state)), steps.length.device)
+    if origin is None:
+        origin = torch.arange(u.shape[1]).expand_as(u)
+    choices = steps.choices(state, t, score, None)
+    choice, log_q, origin = choices.draw(u, origin, temperature)
+    there = sent(origin, choice.device)
+    taken = steps.take(state, t, choices, there, choice, _no_classes)
+    return Drawn(taken.state, taken.columns, log_q, origin)
+
+
+class Sampled(NamedTuple, Generic[StateT]):
+    """What was drawn: K latents of each of B texts."""
+
+    columns: Columns
+    """What was decided at T steps, (B, K, T) each, 0 past the end of a text."""
+    log_q: Tensor
+    """Nats, (B, K) float64, where the draws have it."""
+    origin: Tensor
+    """Which history before the piece each continues, on the host or not, (B, K)."""
+    state: StateT
+    """After the last step, if there was any."""
+
+
+def sample(
+    steps: DrawSteps[StateT], uniforms: Uniforms, origin: Tensor
+) -> Sampled[StateT]:
+    """Draw latents of B texts, K each.
+
+    Args:
+        steps: Of q.
+        uniforms: Random numbers on the host, step -> (B, K, 4).
+        origin: Which history before the piece each continues, on the host or not,
+            (B, K).
+    """
+    state, path, begun = steps.begin(None), [], origin
+    log_q = wide_zeros(origin.shape, steps.length.device)
+    for t in range(steps.num_steps):
+        drawn = steps.draw(state, t, uniforms, None if t else origin)
+        outside = (steps.length <= t)[:, None]
+        log_step = widened(drawn.log_q)
+        log_step = log_step.masked_fill(sent(outside, log_step.device), 0.0)
+        log_q = log_q + log_step if t else log_step
+        path.append([column.masked_fill(outside, 0) for column in drawn.columns])
+        state = drawn.state
+        begun = begun if drawn.origin is None or t else drawn.origin
+    columns = _stacked(path, steps.num_columns, origin)
+    return Sampled(columns, log_q, begun, state)
+
+
+class Found(NamedTuple, Generic[StateT]):
+    """What a search has found: K latents of each of B texts."""
+
+    columns: Columns
+    """As ``Sampled`` has them."""
+    score: Tensor
+    """What they were ranked by, but for what was ahead, (B, K) float64 nats; ``-inf``
+    marks an unused place. Weights of a thinned search are in it."""
+    origin: Tensor
+    """Which history before the piece each continues, (B, K)."""
+    state: StateT
+    """After the last step, if there was any."""
+    log_f: Tensor
+    """Log of one over the probability to survive, (B, K) float64; 0 of a beam."""
+    cut: Tensor
+    """Whether any choice of a text was left out, (B,) bool; of a beam, as if it was."""
+
+
+def search(
+    steps: Steps[StateT], cut: Cut, score: Tensor | None = None
+) -> Found[StateT]:
+    """Search for latents, cutting after every step.
+
+    Args:
+        steps: Of what is searched.
+        cut: Which of the choices go on.
+        score: Of the histories before the piece, nats, (B, K); None: there are none, or
+            they are all worth the same.
+    """
+    state = steps.begin(None)
+    device, batch, groups = steps.length.device, len(steps.length), cut.groups
+    if score is None and groups > 1:
+        state = steps.begin(groups)
+    histories = steps.num_histories(state)
+    if score is None:
+        score = wide_zeros((batch, histories), device)
+    score = widened(sent(score, device))
+    weigh, log_f = cut.exhaustive, torch.zeros_like(score)
+    links: list[Tensor] = []
+    path: list[Columns] = []
+    stay = _best_histories(score, cut)
+    left_out = (score > -torch.inf).sum(1) > groups * cut.width
+    for t in range(steps.num_steps):
+        choices = steps.choices(state, t, score, cut)
+        total, rank = choices.table(score, groups)
+        column, log_kept = cut.keep(rank, t)
+        origin, choice = choices.found(column, groups)
+        number, size = column.shape[1], (batch, groups)
+        added = total.gather(1, column)
+        # Texts that have ended keep what they have.
+        going_on, (kept, used) = (steps.length > t)[:, None], _padded(stay, cut, number)
+        origin = torch.where(going_on, origin, kept)
+        uniforms = partial(cut.uniforms_of, t, number)
+        taken = steps.take(state, t, choices, origin, choice, uniforms)
+        if weigh:
+            added = added + log_kept
+            log_step = log_kept.unflatten(0, size).flatten(1)
+            if taken.log_f is not None:
+                log_step = log_step + taken.log_f
+            log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
+            too_many = (rank > -torch.inf).sum(1) > cut.width
+            some_left = too_many.view(batch, -1).any(1) | ~choices.lists_all()
+            left_out = left_out | (some_left & (steps.length > t))
+        before = score.gather(1, kept).masked_fill(~used, -torch.inf)
+        score = torch.where(going_on, added.unflatten(0, size).flatten(1), before)
+        state = taken.state
+        links.append(origin)
+        path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
+        stay = _every(score)
+    if not weigh:  # what a beam leaves out is not asked
+        log_f, left_out = torch.zeros_like(score), torch.ones_like(left_out)
+    if not links:
+        nothing = _stacked(path, steps.num_columns, stay)
+        score, log_f = score.gather(1, stay), log_f.gather(1, stay)
+        return Found(nothing, score, stay, state, log_f, left_out)
+    # Follow the links back.
+    origin, found = _every(score), []
+    for link, decided in zip(reversed(links), reversed(path), strict=True):
+        found.append([column.gather(1, origin) for column in decided])
+        origin = link.gather(1, origin)
+    columns = _stacked(found[::-1], steps.num_columns, origin)
+    return Found(columns, score, origin, state, log_f, left_out)
+
+
+def _every(score: Tensor) -> Tensor:
+    """Return the number of each history, (B, K)."""
+    return torch.arange(score.shape[1], device=score.device).expand_as(score)
+
+
+def _best_histories(score: Tensor, cut: Cut) -> Tensor:
+    """Return the histories that a text without a token keeps, in order, (B, R S)."""
+    size = score.shape[1] // cut.groups
+    if size <= cut.width:
+        return _every(score)
+    best = best_of(score.unflatten(1, (cut.groups, size)).flatten(0, 1), cut.width)
+    first = torch.arange(cut.groups, device=score.device)[:, None] * size
+    kept: Tensor = best.sort(1).values.unflatten(0, (len(score), cut.groups)) + first
+    return kept.flatten(1)
+
+
+def _padded(stay: Tensor, cut: Cut, number: int) -> tuple[Tensor, Tensor]:
+    """Give each group so many places: what stays there, and if anything does."""
+    stay = stay.unflatten(1, (cut.groups, -1))
+    size = stay.shape[2]
+    used = torch.arange(number, device=stay.device) < size
+    stay = F.pad(stay, (0, max(number - size, 0)))[..., :number]
+    return stay.flatten(1), used.expand_as(stay).flatten(1)
+
+
+def _stacked(path: Sequence[Sequence[Tensor]], number: int, like: Tensor) -> Columns:
+    """Put the decisions of T steps side by side: columns of (B, K, T)."""
+    if not path:
+        return (like.new_zeros(*like.shape, 0),) * number
+    return tuple(torch.stack(columns, -1) for columns in zip(*path, strict=True))
+
+
+def _no_classes() -> Tensor:
+    """Refuse to draw where every choice was to be listed.
+
+    Raises:
+        ValueError: Always.
+    """
+    raise ValueError("a choice stands for several, though each was asked for by itself")
+
+
+class Followed(NamedTuple, Generic[StateT]):
+    """One step of given latents."""
+
+    choices: Choices
+    choice: Tensor
+    """Which of them was decided, (B, K)."""
+    there: Tensor
+    """Where it is among them, (B, K) bool."""
+    inside: Tensor
+    """Where the text has this step, (B, 1) bool."""
+    state: StateT
+    """After the step."""
+
+
+def follow(steps: Steps[StateT], columns: Columns) -> Iterator[Followed[StateT]]:
+    """Go along given latents, step by step.
+
+    Args:
+        steps: Of a distribution that lists every choice.
+        columns: What was decided at T steps, (B, K, T) each, where choices are.
+    """
+    state = steps.begin(columns[0].shape[1])
+    score = wide_zeros(columns[0].shape[:2], steps.length.device)
+    stay = _every(score)
+    for t in range(steps.num_steps):
+        choices = steps.choices(state, t, score, None)
+        choice, there = choices.find(tuple(column[..., t] for column in columns))
+        state = steps.take(state, t, choices, stay, choice, _no_classes).state
+        inside = (steps.length > t)[:, None]
+        yield Followed(choices, choice, there, inside, state)
+
+
+def log_prob(steps: Steps[StateT], columns: Columns, temperature: float) -> Tensor:
+    """Return log q of given latents, nats, (B, K) float64, where choices are.
+
+    Args:
+        steps: Of q, which list every choice.
+        columns: What was decided at T steps, (B, K, T) each, where choices are.
+        temperature: Divides the scores.
+    """
+    total = wide_zeros(columns[0].shape[:2], steps.length.device)
+    for choices, choice, there, inside, _ in follow(steps, columns):
+        log_q = choices.at(choices.log_q(temperature), choice)
+        log_q = log_q.masked_fill(~there, -torch.inf)
+        total = total + log_q.masked_fill(~inside, 0.0)
+    return total

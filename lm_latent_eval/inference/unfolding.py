@@ -1,0 +1,125 @@
+"""Proposals whose latents unfold step by step: draws and searches from the engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference import steps
+from lm_latent_eval.inference.cuts import Best, Cut
+from lm_latent_eval.inference.steps import DrawSteps, Found, Sampled, Steps
+from lm_latent_eval.latent import Beam, Draws, LatentsT, Uniforms
+from lm_latent_eval.text.batch import TokenBatch
+
+
+class Piece(Protocol):
+    """An encoded piece of text."""
+
+    @property
+    def batch(self) -> TokenBatch:
+        """Its tokens."""
+        ...
+
+
+EncodedT = TypeVar("EncodedT", bound=Piece)
+StateT = TypeVar("StateT")
+
+
+@dataclass(frozen=True)
+class Thinning(Generic[LatentsT]):
+    """Latents that a thinned search has kept, K of each of B texts, all distinct."""
+
+    beam: Beam[LatentsT]
+    log_f: Tensor
+    """Log of one over the probability that each survived, (B, K) float64 nats."""
+    cut: Tensor
+    """Whether anything was left out of a text, (B,) bool."""
+
+
+class StepProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
+    """q(z | x) that says what its steps are; see ``inference.steps``."""
+
+    on_host: ClassVar[bool] = False
+    """Whether its latents are wanted on the host, wherever they were decided."""
+
+    @abstractmethod
+    def drawn_steps(self, encoded: EncodedT) -> DrawSteps[StateT]:
+        """Return the steps that are drawn."""
+
+    @abstractmethod
+    def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
+        """Return the steps that searches go by."""
+
+    @abstractmethod
+    def histories(self, encoded: EncodedT) -> int:
+        """Return how many histories of a text a piece follows; 1 at the beginning."""
+
+    @abstractmethod
+    def latents(
+        self, encoded: EncodedT, found: Sampled[StateT] | Found[StateT]
+    ) -> LatentsT:
+        """Return what was drawn or found as latents."""
+
+    def sample(
+        self, encoded: EncodedT, uniforms: Uniforms, num_samples: int
+    ) -> Draws[LatentsT]:
+        """Draw K latents a text, continuing the K histories if there are any.
+
+        Raises:
+            ValueError: If there is another number of histories, and more than one.
+        """
+        histories = self.histories(encoded)
+        if histories not in (1, num_samples):
+            raise ValueError(
+                f"{histories} histories cannot continue in {num_samples} latents"
+            )
+        drawn = self.drawn_steps(encoded)
+        origin = torch.arange(num_samples).clamp_max(histories - 1)
+        return self.sample_from(
+            encoded, uniforms, origin.expand(len(drawn.length), -1)
+        )[0]
+
+    def sample_from(
+        self, encoded: EncodedT, uniforms: Uniforms, origin: Tensor
+    ) -> tuple[Draws[LatentsT], Tensor]:
+        """Draw K latents a text, which continue those histories, (B, K)."""
+        drawn = self.drawn_steps(encoded)
+        sampled = steps.sample(drawn, uniforms, origin)
+        columns = sampled.columns if self.on_host else ()
+        origin, *here = fetched(sampled.origin, *columns)
+        sampled = sampled._replace(origin=origin)
+        if self.on_host:
+            sampled = sampled._replace(columns=tuple(here))
+        log_q = sent(sampled.log_q, encoded.batch.targets.device)
+        return Draws(self.latents(encoded, sampled), log_q), origin
+
+    def beam(
+        self, encoded: EncodedT, width: int, score: Tensor | None = None
+    ) -> Beam[LatentsT]:
+        """Find up to ``width`` distinct latents, continuing those so far."""
+        return self.search(encoded, Best(width), score).beam
+
+    def search(
+        self, encoded: EncodedT, cut: Cut, score: Tensor | None = None
+    ) -> Thinning[LatentsT]:
+        """Find distinct latents, continuing those so far, as a cut decides.
+
+        Args:
+            encoded: A piece.
+            cut: What goes on after every step.
+            score: Of the latents so far, (B, K) nats; None: there are none.
+        """
+        found = steps.search(self.searched_steps(encoded), cut, score)
+        if self.on_host:
+            found = found._replace(columns=fetched(*found.columns))
+        score, origin, log_f, was_cut = (
+            sent(x, encoded.batch.targets.device)
+            for x in (found.score, found.origin, found.log_f, found.cut)
+        )
+        beam = Beam(self.latents(encoded, found), score, origin)
+        return Thinning(beam, log_f, was_cut)

@@ -1,0 +1,301 @@
+r"""Models that say what one step is, and nothing else: ``StepLM``.
+
+.. math:: p(x, z) = \prod_t p(z_t \mid z_{<t}, x_{<t}) \, p(x_t \mid z_{\le t}, x_{<t})
+
+where z_t is one of N choices. From a step come log p of given latents, two proposals,
+searches, filters, prefixes, contexts, pieces of long texts, predictions and generation:
+
+* ``adapted``: q(z_t) in proportion to p(z_t) p(x_t | z_t), times what the model expects
+  of the text ahead, if it says so;
+* ``prior``: q(z_t) = p(z_t).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.devices import sent, wide_zeros, widened
+from lm_latent_eval.inference import steps
+from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.steps import (
+    Choices,
+    Dense,
+    Drawn,
+    Found,
+    Sampled,
+    Taken,
+)
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import Mass, Uniforms
+from lm_latent_eval.models.pretrained import Pretrained
+from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
+from lm_latent_eval.text.batch import TokenBatch
+
+ADAPTED, PRIOR = "adapted", "prior"
+
+
+class Step(NamedTuple):
+    """What z_t can be after each of K histories of B texts, N choices each; nats."""
+
+    log_prior: Tensor
+    """log p(z_t | the past), (B, K, N)."""
+    log_word: Tensor
+    """log p(x_t | z_t, the past), (B, K, N)."""
+    log_ahead: Tensor | None = None
+    """What log p of the text after x_t is expected to be, (B, K, N), finite, up to a
+    constant a text: no number depends on it but errors. None: nothing is expected."""
+
+
+class Histories(NamedTuple):
+    """Where K histories of B texts stand: tensors with leading axes (B, K)."""
+
+    parts: tuple[Tensor, ...]
+
+    def select(self, index: Tensor) -> Histories:
+        """Pick texts, by their numbers on the host."""
+        return Histories(tuple(part[sent(index, part.device)] for part in self.parts))
+
+    def resample(self, index: Tensor) -> Histories:
+        """Pick histories of each text, (B, K')."""
+        return Histories(tuple(_picked(part, index) for part in self.parts))
+
+
+class EncodedSteps(NamedTuple):
+    """A piece of B texts, what no latent changes of it, and the histories before it."""
+
+    batch: TokenBatch
+    read: Any
+    """What the model has made of the piece."""
+    before: Histories
+
+
+class SaysSteps(Protocol):
+    """What scores the choices of a step, and follows them."""
+
+    def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> Step:
+        """Score the choices of token t of a piece, after K histories of each text."""
+        ...
+
+    def take(
+        self, read: Any, state: tuple[Tensor, ...], choice: Tensor, t: int
+    ) -> tuple[Tensor, ...]:
+        """Return what histories know after their choices of token t, (B, K)."""
+        ...
+
+
+class StepLM(Pretrained):
+    """A latent LM that says what one step is.
+
+    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken``; ``proposal`` gives a q.
+    A latent is a tensor (B, K, T) of choices, 0 past the end of a text.
+    """
+
+    estimators: ClassVar[Sequence[str]] = ("auto", "mixed", "dpf", "is", "beam", "smc")
+    """What estimates its likelihoods, the default first."""
+    proposal_names: ClassVar[Sequence[str]] = (ADAPTED, PRIOR)
+    """What ``proposal`` can return, the default first."""
+    mass: ClassVar[Mass] = Mass.ONE
+    """What its probabilities of all texts total."""
+
+    # -- what a model says ------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, batch: TokenBatch) -> Any:
+        """Compute what no latent changes, once a piece of B texts."""
+
+    @abstractmethod
+    def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return what a history knows before the first token: tensors (B, 1, ...)."""
+
+    @abstractmethod
+    def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> Step:
+        """Score the choices of token t of a piece, after K histories of each text."""
+
+    @abstractmethod
+    def take(
+        self, read: Any, state: tuple[Tensor, ...], choice: Tensor, t: int
+    ) -> tuple[Tensor, ...]:
+        """Return what histories know after their choices of token t, (B, K)."""
+
+    @abstractmethod
+    def log_words(self, read: Any, state: tuple[Tensor, ...]) -> Tensor:
+        """Return log p(next word | the past) of every word, nats, (B, K, V).
+
+        Choices are summed over; the word itself, the first of the piece, is not looked
+        at.
+        """
+
+    # -- what follows -----------------------------------------------------------------
+
+    def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
+        """Read a piece that follows some histories."""
+        before = Histories(self.begin(batch)) if after is None else after
+        return EncodedSteps(batch, self.read(batch), before)
+
+    def log_joint(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
+        """Return log p(x, z_k) in nats, (B, K) float64."""
+        unfolding = ModelSteps(self, encoded, ADAPTED)
+        total = wide_zeros(latents.shape[:2], latents.device)
+        for choices, choice, there, inside, _ in steps.follow(unfolding, (latents,)):
+            log_p = choices.at(choices.log_p, choice).masked_fill(~there, -torch.inf)
+            total = total + widened(log_p).masked_fill(~inside, 0.0)
+        return total
+
+    def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
+        """Return where K histories stand after the encoded piece."""
+        unfolding = ModelSteps(self, encoded, ADAPTED)
+        after = [unfolding.begin(latents.shape[1])]
+        after += [step.state for step in steps.follow(unfolding, (latents,))]
+        return after[-1]
+
+    def next_token(self, encoded: EncodedSteps, log_w: Tensor) -> Tensor:
+        """Predict the first token of an encoded piece, (B, V) nats, from K histories.
+
+        Args:
+            encoded: Pieces that begin with that token, which is not looked at.
+            log_w: Log-weights of the histories in nats, (B, K).
+        """
+        log_p = widened(self.log_words(encoded.read, encoded.before.parts))
+        return (log_w.log_softmax(-1)[..., None] + log_p).logsumexp(1)
+
+    def proposal(
+        self,
+        name: str | None = None,
+        temperature: float = 1.0,
+        strengths: Strengths | None = None,
+    ) -> StepProposal[EncodedSteps, Tensor, Histories]:
+        """Return q: ``adapted`` to each word, or the ``prior`` of its latents.
+
+        Args:
+            name: One of ``proposal_names``; None is the first.
+            temperature: Divides the proposal's scores.
+            strengths: None, or none: it has no strengths.
+
+        Raises:
+            ValueError: If there is no such proposal or the temperature is not positive.
+        """
+        check_temperature(temperature)
+        return ModelProposal(self, chosen(name, self.proposal_names), temperature)
+
+
+@dataclass(frozen=True)
+class ModelSteps:
+    """The steps of a ``StepLM``, as ``adapted`` or ``prior`` goes by them."""
+
+    model: SaysSteps
+    encoded: EncodedSteps
+    name: str
+    temperature: float = 1.0
+    num_columns: ClassVar[int] = 1
+
+    @property
+    def length(self) -> Tensor:
+        """Tokens of each text, (B,)."""
+        return self.encoded.batch.length
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.encoded.batch.targets.shape[1]
+
+    def begin(self, num_histories: int | None) -> Histories:
+        """Return the histories before the piece: K, or those there are."""
+        before = self.encoded.before
+        if num_histories is None:
+            return before
+        index = torch.arange(num_histories).clamp_max(self.num_histories(before) - 1)
+        return before.resample(index.expand(len(self.length), -1))
+
+    def num_histories(self, state: Histories) -> int:
+        """Return K."""
+        return state.parts[0].shape[1]
+
+    def choices(
+        self, state: Histories, t: int, score: Tensor, cut: Cut | None
+    ) -> Dense:
+        """List the choices of token t."""
+        read = self.encoded.read
+        log_prior, log_word, ahead = self.model.step(read, state.parts, t)
+        size = (*score.shape, log_prior.shape[-1])
+        log_prior, log_word = (widened(x).expand(size) for x in (log_prior, log_word))
+        if self.name == PRIOR:
+            return Dense(log_prior)
+        ahead = None if ahead is None else widened(ahead).expand(size)
+        log_p = log_prior + log_word
+        return Dense(log_p, log_p if ahead is None else log_p + ahead, ahead)
+
+    def take(
+        self,
+        state: Histories,
+        t: int,
+        choices: Choices,
+        origin: Tensor,
+        choice: Tensor,
+        uniforms: Callable[[], Tensor],
+    ) -> Taken[Histories]:
+        """Go on with some choices of some histories."""
+        before = state.resample(origin).parts
+        after = self.model.take(self.encoded.read, before, choice, t)
+        inside = self.length > t
+        parts = (
+            torch.where(inside.view(-1, *[1] * (new.ndim - 1)), new, old)
+            for new, old in zip(after, before, strict=True)
+        )
+        return Taken(Histories(tuple(parts)), (choice,))
+
+    def draw(
+        self, state: Histories, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn[Histories]:
+        """Draw the choices of token t."""
+        u = uniforms(t)[..., 0]
+        return steps.draw_listed(self, state, t, u, origin, self.temperature)
+
+
+@dataclass(frozen=True)
+class ModelProposal(StepProposal[EncodedSteps, Tensor, Histories]):
+    """q(z | x) of a ``StepLM``."""
+
+    model: StepLM
+    name: str
+    temperature: float
+
+    def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
+        """Read a piece that follows some histories."""
+        return self.model.encode(batch, after)
+
+    def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
+        """Return where K histories stand after the encoded piece."""
+        return self.model.advance(encoded, latents)
+
+    def log_prob(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        unfolding = self.drawn_steps(encoded)
+        return steps.log_prob(unfolding, (latents,), self.temperature)
+
+    def drawn_steps(self, encoded: EncodedSteps) -> ModelSteps:
+        """Return the steps, which are drawn and searched alike."""
+        return ModelSteps(self.model, encoded, self.name, self.temperature)
+
+    searched_steps = drawn_steps
+
+    def histories(self, encoded: EncodedSteps) -> int:
+        """Return how many histories of a text a piece follows."""
+        return encoded.before.parts[0].shape[1]
+
+    def latents(
+        self, encoded: EncodedSteps, found: Sampled[Histories] | Found[Histories]
+    ) -> Tensor:
+        """Return the choices, (B, K, T)."""
+        return found.columns[0]
+
+
+def _picked(part: Tensor, index: Tensor) -> Tensor:
+    """Pick histories of each text: (B, K, ...) -> (B, K', ...)."""
+    index = sent(index, part.device)
+    return part[torch.arange(len(index), device=part.device)[:, None], index]

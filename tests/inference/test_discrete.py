@@ -1,0 +1,222 @@
+"""Discrete particle filters: unbiased whatever the ranks, exact where all fits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.inference import particles
+from lm_latent_eval.inference import steps as engine
+from lm_latent_eval.inference.cuts import Thinned, thinned
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.particles import Particles, fingerprint
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.testing.case import keys
+from lm_latent_eval.text.batch import TokenBatch
+from tests.test_laws import TINY_MODELS
+from tests.tiny_steps import NUM_STATES, every_walk, log_p, tiny
+
+TEXT = [4, 5, 1, 4]
+BAD = torch.tensor([[-3.0, 2.0, 0.0], [5.0, -4.0, 1.0], [0.0, 0.0, -6.0], [1.0, -1, 3]])
+"""A look-ahead that is wrong: nats by the state before."""
+
+
+def chances(rank: torch.Tensor, number: int) -> dict[tuple[int, ...], float]:
+    """Return the probability of every outcome of a cut of one row, by its columns.
+
+    An outcome depends on where the random number lies between the points at which
+    another choice is met, so between each two of them one number stands for all.
+    """
+    points = {0.0, 1.0}
+    for grain in range(1, 4000):
+        points.add(grain / 4000)
+    found: dict[tuple[int, ...], float] = {}
+    ordered = sorted(points)
+    for low, high in itertools.pairwise(ordered):
+        u = torch.tensor([(low + high) / 2], dtype=torch.float64)
+        column, _ = thinned(rank[None], number, u)
+        kept = tuple(sorted(column[0].tolist()))
+        found[kept] = found.get(kept, 0.0) + high - low
+    return found
+
+
+RANKS = [
+    [0.0, -1.0, -1.0, -3.0, -0.2],
+    [0.0, -30.0, -31.0, -29.0, -60.0],
+    [-2.0, -2.0, -2.0, -2.0, -2.0, -2.0],
+    [1.0, -math.inf, 0.5, 0.4, -1.0],
+]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("row", RANKS)
+def test_a_cut_keeps_sums_on_average(row, number):
+    rank = torch.tensor(row, dtype=torch.float64)
+    kept = chances(rank, number)
+    assert abs(sum(kept.values()) - 1) < 1e-9
+    u = torch.rand(2000, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    column, log_f = thinned(rank.expand(2000, -1), number, u)
+    for choice, value in enumerate(row):
+        chance = sum(p for columns, p in kept.items() if choice in columns)
+        if value == -math.inf:
+            assert chance == 0
+            continue
+        factor = log_f[column == choice].unique()
+        if chance > 2 / 4000:  # else it may fall between two points
+            assert len(factor) == 1
+            assert abs(chance * factor.exp().item() - 1) < 2 / 4000 / chance
+    total = rank.logsumexp(-1)
+    weighed = (rank[column] + log_f).logsumexp(-1)
+    torch.testing.assert_close(weighed, total.expand(2000))
+    for columns in column:
+        assert len({*columns.tolist()}) == number
+
+
+def test_a_cut_of_few_keeps_all():
+    rank = torch.tensor([[0.0, -math.inf, -5.0, -math.inf]], dtype=torch.float64)
+    column, log_f = thinned(rank, 3, torch.tensor([0.9], dtype=torch.float64))
+    assert {*column[0, :2].tolist()} == {0, 2}
+    assert log_f[0, :2].tolist() == [0.0, 0.0]
+
+
+def test_a_choice_that_is_possible_has_a_chance():
+    rank = torch.tensor([[0.0, 0.0, -2000.0]], dtype=torch.float64)
+    _, log_f = thinned(rank, 2, torch.tensor([0.5], dtype=torch.float64))
+    assert bool(log_f.isfinite().all())
+
+
+@pytest.mark.parametrize("ahead", [None, BAD.double()])
+@pytest.mark.parametrize("name", ["adapted", "prior"])
+@pytest.mark.parametrize("width", [2, 3])
+def test_passes_are_unbiased(name, width, ahead):
+    """By five standard errors of thousands of passes, and a bad look-ahead as well."""
+    model, copies = tiny(ahead), 3000
+    batch = TokenBatch.collate([TEXT] * copies, first=2)
+    method = DiscreteFilter(PASSES * width)
+    proposal = model.proposal(name)
+    log_w = method.log_weights(model, proposal, batch, keys(copies))
+    ratio = (method.unbiased(log_w) - log_p(model, TEXT)).exp().flatten()
+    error = ratio.std() / math.sqrt(len(ratio))
+    assert 0 < error < 0.05, "premise: precise enough to notice a bias"
+    assert abs(ratio.mean() - 1) < 5 * error
+
+
+@pytest.mark.parametrize("name", ["adapted", "prior"])
+def test_it_is_exact_where_every_latent_fits(name):
+    model, width = tiny(BAD.double()), NUM_STATES ** len(TEXT)
+    batch = TokenBatch.collate([TEXT], first=2)
+    for number, bound in ((width, Bound.EXACT), (width - 1, Bound.STOCHASTIC_LOWER)):
+        method = DiscreteFilter(PASSES * number)
+        row = method.log_weights(model, model.proposal(name), batch, keys(1))[0]
+        estimate = method.estimate(row, len(TEXT))
+        assert estimate.bound is bound
+    row = DiscreteFilter(PASSES * width).log_weights(
+        model, model.proposal(name), batch, keys(1)
+    )[0]
+    found = DiscreteFilter(PASSES * width).estimate(row, 4)
+    assert found.log_evidence == pytest.approx(log_p(model, TEXT), abs=1e-12)
+    assert found.stderr == 0
+
+
+def test_histories_are_distinct_and_passes_differ():
+    model = tiny(BAD.double())
+    batch = TokenBatch.collate([TEXT], first=2)
+    proposal = model.proposal("adapted")
+    cut = Thinned(PASSES, 4, Streams([7], PASSES * 4))
+    found = proposal.search(proposal.encode(batch), cut)
+    path = fingerprint(found.beam.latents).view(PASSES, 4)
+    assert all(len({*row.tolist()}) == 4 for row in path)
+    assert len({tuple(sorted(row.tolist())) for row in path}) > 1
+    assert bool(found.cut.all())
+
+
+def test_company_and_pieces_move_nothing(monkeypatch):
+    model, method = tiny(), DiscreteFilter(PASSES * 3)
+    proposal = model.proposal("adapted")
+    texts = [TEXT, [5], [1, 4, 4, 5, 5, 1]]
+    batch = TokenBatch.collate(texts, first=2)
+    together = method.log_weights(model, proposal, batch, keys(3))
+    for n, text in enumerate(texts):
+        one = TokenBatch.collate([text], first=2)
+        alone = method.log_weights(model, proposal, one, [keys(3)[n]])
+        ours, theirs = method.unbiased(together[n]), method.unbiased(alone[0])
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        assert together[n, -1] == alone[0, -1]
+    monkeypatch.setattr(particles, "PIECE", 2)
+    pieces = method.log_weights(model, proposal, batch, keys(3))
+    for ours, theirs in zip(together, pieces, strict=True):
+        torch.testing.assert_close(
+            method.unbiased(ours), method.unbiased(theirs), rtol=0, atol=1e-12
+        )
+
+
+def test_a_continuation_is_a_ratio_of_the_same_passes():
+    model, method = tiny(), DiscreteFilter(PASSES * NUM_STATES**4)
+    proposal = model.proposal("adapted")
+    whole = TokenBatch.collate([TEXT], first=2)
+    begin = Particles.begin(1, "cpu")
+    context = method.extend(model, proposal, whole.piece(0, 2), keys(1), [0], begin)
+    after = method.extend(model, proposal, whole.piece(2, 4), keys(1), [2], context)
+    found = method.difference(after.log_w[0], context.log_w[0], 2)
+    exact = log_p(model, TEXT) - log_p(model, TEXT[:2])
+    assert found.log_evidence == pytest.approx(exact, abs=1e-12)
+    assert found.bound is Bound.EXACT
+
+
+@pytest.mark.parametrize(
+    ("name", "proposal"),
+    [
+        (name, proposal)
+        for name in ("entitynlm", "kglm", "lda", "lrlm", "nklm", "rnng")
+        for proposal in TINY_MODELS[name].proposals
+        if proposal not in ("crf", "document", "posterior")
+    ],
+)
+def test_every_model_is_filtered_without_bias(name, proposal):
+    """Narrow passes over a text, against the sum over the list of its latents."""
+    case = TINY_MODELS[name].case()
+    q, copies, text = case.proposal(proposal), 400, case.readable(case.proposal())[5]
+    method = DiscreteFilter(PASSES * 3)
+    log_w = case.log_weights(method, q, [text] * copies)
+    ratio = (method.unbiased(log_w) - case.log_p(text)).exp().flatten()
+    error = (ratio.std() / math.sqrt(len(ratio))).item()
+    assert error < 0.05, "premise: precise enough to notice a bias"
+    assert abs(ratio.mean().item() - 1) < 5 * error + 1e-9
+    wide = DiscreteFilter(PASSES * len(case.log_joint(text)))
+    [row] = case.log_weights(wide, q, [text])
+    estimate = wide.estimate(row, len(text))
+    assert estimate.bound is Bound.EXACT
+    assert estimate.log_evidence == pytest.approx(case.log_p(text).item(), abs=1e-9)
+
+
+def test_log_q_of_given_latents_totals_one():
+    model = tiny()
+    batch = TokenBatch.collate([TEXT], first=2)
+    proposal = model.proposal("adapted", 2.0)
+    log_q = proposal.log_prob(proposal.encode(batch), every_walk(TEXT))
+    assert log_q.logsumexp(-1).item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_choice_that_there_is_not_has_no_probability():
+    model = tiny()
+    batch = TokenBatch.collate([TEXT[:1]], first=2)
+    proposal = model.proposal("adapted")
+    strange = torch.tensor([[[NUM_STATES], [-1], [0]]])
+    found = proposal.log_prob(proposal.encode(batch), strange)[0]
+    assert found.isneginf().tolist() == [True, True, False]
+    assert list(engine.follow(proposal.drawn_steps(proposal.encode(batch)), (strange,)))
+
+
+def test_a_number_that_passes_cannot_share_is_refused():
+    with pytest.raises(ValueError, match="num_samples=12: estimator=dpf needs a multi"):
+        DiscreteFilter(12)
+
+
+def test_a_proposal_without_steps_is_refused():
+    case = TINY_MODELS["rnng"].case()
+    with pytest.raises(ValueError, match="does not list its choices step by step"):
+        case.log_weights(DiscreteFilter(10), case.proposal("crf"), [[4, 5, 3]])

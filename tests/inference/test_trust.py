@@ -1,0 +1,231 @@
+"""Models that contradict themselves are refused on the first texts of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.inference import trust
+from lm_latent_eval.inference.exact import Exact
+from lm_latent_eval.latent import Beam, Draws
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.stepwise import ModelProposal
+from lm_latent_eval.scoring.interface import Query
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.testing.case import keys
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import WordTokenizer
+from tests.test_laws import TINY_MODELS
+from tests.tiny_steps import TinyHMM, log_p, tiny
+
+TEXT = [4, 5, 1, 4]
+BATCH = TokenBatch.collate([TEXT, TEXT[:2]], first=2)
+
+
+def check(model: Any, proposal: Any = None, *, searches: bool = True) -> None:
+    proposal = proposal or model.proposal()
+    trust.check(model, proposal, BATCH, dtype=torch.float64, searches=searches)
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_our_own_models_pass(name):
+    case = TINY_MODELS[name].case()
+    for name in case.proposals:
+        proposal = case.proposal(name)
+        trust.check(
+            case.model,
+            proposal,
+            case.batch(case.readable(proposal)[3:5]),
+            dtype=torch.float64,
+            searches=True,
+        )
+
+
+class OneColumn(TinyHMM):
+    def log_joint(self, encoded: Any, latents: Tensor) -> Tensor:
+        return super().log_joint(encoded, latents)[:, :1]
+
+
+class Whole(TinyHMM):
+    def log_joint(self, encoded: Any, latents: Tensor) -> Tensor:
+        return super().log_joint(encoded, latents).long()
+
+
+class NotANumber(TinyHMM):
+    def log_joint(self, encoded: Any, latents: Tensor) -> Tensor:
+        return super().log_joint(encoded, latents) * torch.nan
+
+
+class ReadsTheFuture(TinyHMM):
+    """Weighs a word by the word after it, where that is there to see."""
+
+    def read(self, batch: TokenBatch) -> Tensor:
+        read = super().read(batch)
+        coming = batch.targets.roll(-1, 1)
+        coming[:, -1] = 0
+        return read + 0.3 * coming[..., None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (OneColumn, r"OneColumn.log_joint gives .* of shape \(2, 1\)"),
+        (Whole, "Whole.log_joint gives .* as torch.int64; expected float64 nats"),
+        (NotANumber, "NotANumber.log_joint gives .* = NaN"),
+        (ReadsTheFuture, "ReadsTheFuture.log_joint gives a text read token by token"),
+    ],
+)
+def test_a_model_that_is_wrong(kind, message):
+    with pytest.raises(trust.BrokenModelError, match=message):
+        check(tiny(kind=kind))
+
+
+@dataclass(frozen=True)
+class Wrong(ModelProposal):
+    how: str = ""
+
+    def sample(self, encoded: Any, uniforms: Any, num_samples: int) -> Draws[Any]:
+        draws = super().sample(encoded, uniforms, num_samples)
+        if self.how == "other log q":
+            return replace(draws, log_q=draws.log_q - 0.24)
+        if self.how == "floats":
+            return replace(draws, latents=draws.latents.double())
+        if self.how == "twice as many":
+            return replace(draws, latents=draws.latents.repeat(1, 2, 1))
+        return draws
+
+    def log_prob(self, encoded: Any, latents: Tensor) -> Tensor:
+        return super().log_prob(encoded, latents.long())
+
+    def beam(self, encoded: Any, width: int, score: Any = None) -> Beam[Any]:
+        beam = super().beam(encoded, width, score)
+        if self.how == "duplicates":
+            double = beam.latents.clone()
+            double[:, 1] = double[:, 0]
+            return replace(beam, latents=double)
+        return beam
+
+
+@dataclass(frozen=True)
+class Unnormalised(ModelProposal):
+    """Takes more than there is: log q of draws and of given latents agree."""
+
+    def sample(self, encoded: Any, uniforms: Any, num_samples: int) -> Draws[Any]:
+        draws = super().sample(encoded, uniforms, num_samples)
+        return replace(draws, log_q=self.log_prob(encoded, draws.latents))
+
+    def log_prob(self, encoded: Any, latents: Tensor) -> Tensor:
+        return super().log_prob(encoded, latents) + 0.5
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("other log q", "Wrong.sample says log q of its draws, .*0.24 nats"),
+        ("floats", "Wrong.beam gives latents of other types than sample"),
+        ("twice as many", r"Wrong.sample gives latents of shape \(2, 8, 3\)"),
+        ("duplicates", "Wrong.beam finds 1 of 27 latents of a prefix more than once"),
+    ],
+)
+def test_a_proposal_that_is_wrong(how, message):
+    model = tiny()
+    with pytest.raises(trust.BrokenModelError, match=message):
+        check(model, Wrong(model, "adapted", 1.0, how))
+
+
+def test_a_proposal_that_is_not_normalised():
+    model = tiny()
+    with pytest.raises(trust.BrokenModelError, match=r"Unnormalised.log_prob totals"):
+        check(model, Unnormalised(model, "adapted", 1.0))
+
+
+def test_what_nobody_searches_for_is_not_asked_for():
+    model = tiny()
+    check(model, Wrong(model, "adapted", 1.0, "duplicates"), searches=False)
+
+
+def test_a_beam_of_one_is_no_exact_number():
+    """What a model of another package gets that names ``exact`` as its estimator."""
+    model, method = tiny(), Exact()
+    log_w = method.log_weights(model, model.proposal(), BATCH, keys(2))
+    found = method.estimate(log_w[0], len(TEXT))
+    assert found.bound is Bound.STRICT_LOWER
+    assert found.stderr is None
+    assert found.log_evidence < log_p(model, TEXT) - 0.1, "premise: it is far off"
+
+
+def test_a_model_without_latents_is_exact():
+    case, method = TINY_MODELS["lstm"].case(), Exact()
+    [row] = case.log_weights(method, case.proposal(), [[4, 1]])
+    assert method.estimate(row, 2).bound is Bound.EXACT
+
+
+class SumsWrongly(TinyHMM):
+    """Offers a sum over its latents, of which it forgets the first state."""
+
+    forgets = True
+
+    @property
+    def summation(self) -> Any:
+        return Summation()
+
+    def log_joint(self, encoded: Any, latents: Tensor) -> Tensor:
+        if latents.shape[-1]:
+            return super().log_joint(encoded, latents)
+        total = [
+            log_p(self, ids[:n])
+            for ids, n in zip(
+                encoded.batch.targets.tolist(),
+                encoded.batch.length.tolist(),
+                strict=True,
+            )
+        ]
+        lost = torch.log(torch.tensor(0.9)) if self.forgets else torch.tensor(0.0)
+        return torch.tensor(total).double()[:, None] + lost
+
+
+class SumsRightly(SumsWrongly):
+    forgets = False
+
+
+@dataclass(frozen=True)
+class Summation:
+    name = "sum"
+
+    def encode(self, batch: TokenBatch, after: Any = None) -> TokenBatch:
+        return batch
+
+    def beam(self, batch: TokenBatch, width: int, score: Any = None) -> Beam[Tensor]:
+        zeros = torch.zeros(len(batch.length), 1, dtype=torch.float64)
+        return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
+
+
+def test_a_sum_is_held_against_a_list():
+    right, wrong = tiny(kind=SumsRightly), tiny(kind=SumsWrongly)
+    log_w = Exact().log_weights(right, right.proposal(), BATCH, keys(2))
+    found = Exact().estimate(log_w[0], len(TEXT))
+    assert found.bound is Bound.EXACT
+    assert found.log_evidence == pytest.approx(log_p(right, TEXT))
+    with pytest.raises(trust.BrokenModelError, match="summation sums to another"):
+        Exact().log_weights(wrong, wrong.proposal(), BATCH, keys(2))
+
+
+def test_a_model_of_others_is_checked_on_its_first_texts(tmp_path):
+    """Through the scorer that every command uses; and asked for whole texts alone."""
+    words = WordTokenizer.train(["a b"], min_count=1)
+    for kind, message in [(OneColumn, "OneColumn.log_joint"), (TinyHMM, None)]:
+        model = tiny(kind=kind)
+        checkpoint = Checkpoint("tiny", model, words, tmp_path)
+        scorer = Scorer(checkpoint, ScoringOptions.parse(unk="closed"), quiet=True)
+        queries = [Query(0, "text/0", "a b")]
+        if message is None:
+            assert list(scorer.score_texts(queries))
+            continue
+        with pytest.raises(trust.BrokenModelError, match=message):
+            list(scorer.score_texts(queries))

@@ -1,0 +1,321 @@
+"""Numbers of every latent model, estimator and proposal, frozen at version 0.2.
+
+``frozen.json`` holds log-likelihoods in nats of a few texts and a few continuations
+under five seeds, and their exact values by enumeration. Commit faf8fba computed them
+(``python -m tests.reference.frozen``), and they are never written anew:
+``tests/test_frozen.py`` lists whose random streams have changed since.
+
+Weights are uniform numbers of Philox by parameter name, so they depend on no version of
+torch. Everything is asked in strings, of ``lm_latent_eval.load``: nothing here knows
+how an estimator works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import lm_latent_eval
+from lm_latent_eval import demo
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.models import checkpoint
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
+from lm_latent_eval.uniforms import stream_key, uniforms
+from lm_latent_eval.wrappers.tokens.options import ESTIMATORS, PROPOSALS
+from tests import tiny_causal
+from tests.conftest import PROJECT
+from tests.test_laws import TINY_MODELS
+
+FILE = Path(__file__).parent / "frozen.json"
+SEEDS = range(5)
+NUM_SAMPLES = {"is": 100, "mixed": 40, "smc": 200, "beam": 5}
+"""K of tiny models."""
+DRAWN = ("is", "mixed", "smc")
+"""Estimators that draw; what the others find is deterministic."""
+WHOLE_TEXTS = {("rnng", "crf"), ("lda", "document"), ("lrlm", "posterior")}
+"""Proposals that read texts to their ends, so no filter stops them at a token."""
+STDDEV = {"lda": 1.2, "kglm": 0.5, "hmm": 0.7, "tokens": 0.25}
+"""Of weights, where it is not 0.7."""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A model, what it is asked, and how exact answers are enumerated."""
+
+    name: str
+    model: Any
+    weights: str
+    """Digest of its parameters."""
+    estimators: Sequence[str]
+    proposals: Sequence[str]
+    texts: Sequence[str]
+    continuations: Sequence[tuple[str, str]]
+    """Contexts with what follows them."""
+    exact: Callable[[], list[float]]
+    """Enumerate log-likelihoods of texts and continuations, nats; none if it cannot."""
+    num_samples: Mapping[str, int] = field(default_factory=lambda: NUM_SAMPLES)
+    """K of each estimator."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """More than every model has."""
+
+    def entries(self) -> Iterator[str]:
+        """List estimators with the proposals that they take."""
+        if "exact" in self.estimators:
+            yield "exact"
+        for estimator, proposal in itertools.product(self.num_samples, self.proposals):
+            if estimator != "smc" or (self.name, proposal) not in WHOLE_TEXTS:
+                yield f"{estimator} {proposal}"
+
+    def answers(self, entry: str, seed: int) -> tuple[list[float], list[float]]:
+        """Return log-likelihoods and their errors as draws tell them, nats."""
+        estimator, *proposal = entry.split()
+        asked = {"estimator": estimator, "seed": seed, **self.options}
+        if proposal:
+            asked |= {
+                "proposal": proposal[0],
+                "num_samples": self.num_samples[estimator],
+            }
+        found = self.model.log_likelihood(self.texts, **asked)
+        if self.continuations:
+            contexts, texts = zip(*self.continuations, strict=True)
+            found += self.model.log_likelihood(texts, contexts=contexts, **asked)
+        return [e.log_evidence for e in found], [e.draws_stderr for e in found]
+
+
+def fill(model: nn.Module, name: str) -> str:
+    """Give every parameter numbers that its name determines; return their digest."""
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for parameter, weight in sorted(model.named_parameters()):
+            key = stream_key(0, f"{name}/{parameter}")
+            drawn = uniforms(key, [0], -(-weight.numel() // 4)).ravel()
+            bound = math.sqrt(3) * STDDEV.get(name, 0.7)
+            values = (2 * drawn - 1)[: weight.numel()] * bound
+            weight.copy_(torch.from_numpy(values).view(weight.shape))
+            digest.update(parameter.encode() + values.tobytes())
+    return digest.hexdigest()[:16]
+
+
+# -- models of words ------------------------------------------------------------------
+
+TEXTS = {
+    1: ("the Ada the", "Ada", "the quick the Ada", "the the Ada Ada", ""),
+    2: ("the fox the the", "fox", "fox the quick fox", "the the fox fox the", ""),
+}
+"""By how many words a model utters: ``fox`` is the second, ``Ada`` is copied where
+there is one, and ``quick`` unknown."""
+CONTINUATIONS = {
+    1: (("the Ada", " the Ada"), ("the Ada", " the"), ("Ada the", " quick")),
+    2: (("the fox", " the fox"), ("the fox", " fox"), ("fox the", " quick the")),
+}
+LONGER = ("the fox fox the fox the the", "fox", "fox fox the quick the fox")
+"""For trees, of which shorter texts have few; and an empty text is no sentence."""
+
+
+def _of_words(name: str, directory: Path) -> Frozen:
+    """Write and open a model whose units are words."""
+    if name == "hmm":
+        model, listed = _hmm()
+    else:
+        tiny = TINY_MODELS[name]
+        model = tiny.build()
+
+        def listed(ids: list[int]) -> Any:
+            return tiny.latents(model, ids)
+
+    weights = fill(model, name)
+    config = model.config
+    num_uttered = config.vocab_size - len(SPECIAL_WORDS)
+    uttered = ["the", "fox"][:num_uttered]
+    copied = ["Ada"][: config.num_words - config.vocab_size]
+    words = WordTokenizer.train([" ".join(uttered * 2)], copied=copied)
+    assert (words.vocab_size, words.num_words) == (config.vocab_size, config.num_words)
+    checkpoint.save(model, words, directory, model.state_dict())
+    opened = lm_latent_eval.load(
+        directory,
+        model="latent_hmm:HMM" if name == "hmm" else name,
+        dtype="float64",
+        device="cpu",
+    )
+    texts, continuations = TEXTS[num_uttered], CONTINUATIONS[num_uttered]
+    if name == "lda":  # whole texts alone have a probability, given their lengths
+        texts, continuations = texts[:-1], ()
+    elif name == "rnng":
+        texts = LONGER
+
+    def log_p(text: str, *, whole: bool) -> float:
+        read = opened.checkpoint.encoder()(text)
+        ends = [END] * (whole and model.mass in (Mass.ONE, Mass.LESS))
+        ids = [*read.ids, *ends]
+        costs = [[*read.log_unknown, *(0.0 for _ in ends)]]
+        encoded = model.encode(TokenBatch.collate([ids], costs, first=START))
+        found: float = model.log_joint(encoded, listed(ids)).logsumexp(-1).item()
+        return found
+
+    def exact() -> list[float]:
+        return [log_p(text, whole=True) for text in texts] + [
+            log_p(context + text, whole=False) - log_p(context, whole=False)
+            for context, text in continuations
+        ]
+
+    return Frozen(
+        name,
+        opened,
+        weights,
+        model.estimators,
+        tuple(model.proposal_names),
+        texts,
+        continuations,
+        exact,
+    )
+
+
+def _hmm() -> tuple[Any, Callable[[list[int]], Any]]:
+    """Return the example's model, and what lists its walks."""
+    folder = str(PROJECT / "examples" / "hmm")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    from latent_hmm import HMM, HMMConfig
+
+    config = HMMConfig(vocab_size=6, num_states=3, num_unknown_types=7)
+
+    def every_walk(ids: list[int]) -> torch.Tensor:
+        return torch.tensor([[*itertools.product(range(3), repeat=len(ids))]])
+
+    return HMM(config).double().eval().requires_grad_(False), every_walk
+
+
+# -- segmentations --------------------------------------------------------------------
+
+
+def _tokens(directory: Path) -> Frozen:
+    """Write and open a causal LM that scores strings by their segmentations."""
+    tokenizer = tiny_causal.letters()
+    network = tiny_causal.network(tokenizer)
+    weights = fill(network.model, "tokens")
+    network.model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    opened = lm_latent_eval.load(
+        directory, model="latent_tokens", dtype="float64", device="cpu"
+    )
+    texts = ("aabaabab", "abbaabab", "baab", "b")
+    continuations = (("aab", "abab"), ("aab", "b"), ("baa", "baba"))
+    listed = tiny_causal.Listed(network, 1)
+    strings = {z: s for z, s in listed.strings.items() if z}
+
+    def written(text: str, *, over: bool = False) -> Iterator[tuple[int, ...]]:
+        """List segmentations, or those whose last token alone may write ``over``."""
+        for z, string in strings.items():
+            if string == text or (over and string.startswith(text)):
+                yield z
+            elif text.startswith(string):
+                rest = written(text.removeprefix(string), over=over)
+                yield from ((*z, *more) for more in rest)
+
+    def log_p(text: str, *, over: bool = False) -> float:
+        return math.log(sum(map(listed.p, written(text, over=over))))
+
+    def exact() -> list[float]:
+        return [log_p(text) for text in texts] + [
+            log_p(context + text) - log_p(context, over=True)
+            for context, text in continuations
+        ]
+
+    return Frozen(
+        "tokens",
+        opened,
+        weights,
+        ESTIMATORS,
+        PROPOSALS,
+        texts,
+        continuations,
+        exact,
+        {"is": 100, "mixed": 12, "smc": 100, "beam": 3},
+        {"context_tokens": "all"},
+    )
+
+
+MODELS = ("hmm", "lda", "entitynlm", "nklm", "rnng", "lrlm", "kglm", "tokens")
+
+
+def opened(name: str, directory: Path) -> Frozen:
+    """Write a tiny model to a directory, and open it."""
+    return _tokens(directory) if name == "tokens" else _of_words(name, directory)
+
+
+def demonstration() -> Frozen:
+    """Return the demonstration's model with ten of its texts, which nobody enumerates.
+
+    In float64: rounding of float32 could flip a draw on another processor. Filters have
+    fifty particles, since fewer do not tell their error.
+    """
+    model = lm_latent_eval.load(demo.CHECKPOINT, dtype="float64", device="cpu")
+    [name] = model.checkpoint.model.proposal_names[:1]
+    return Frozen(
+        "demonstration",
+        model,
+        "as shipped",
+        (),
+        [name],
+        demo.texts("dev")[:10],
+        (),
+        list,
+        {**dict.fromkeys(NUM_SAMPLES, 20), "smc": 50},
+    )
+
+
+# -- the file -------------------------------------------------------------------------
+
+
+def computed(frozen: Frozen) -> dict[str, Any]:
+    """Compute everything that is frozen of a model."""
+    found: dict[str, Any] = {
+        "weights": frozen.weights,
+        "enumerated": rounded(frozen.exact()),
+    }
+    for entry in frozen.entries():
+        drawn = entry.split()[0] in DRAWN
+        runs = [frozen.answers(entry, seed) for seed in (SEEDS if drawn else SEEDS[:1])]
+        found[entry] = {"log_p": [rounded(log_p) for log_p, _ in runs]}
+        if drawn:
+            found[entry]["stderr"] = [rounded(stderr, 4) for _, stderr in runs]
+    return found
+
+
+def rounded(values: Sequence[float], digits: int = 12) -> list[float]:
+    """Keep some significant digits."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def write() -> None:
+    """Write the file, a line an entry."""
+    if FILE.exists():
+        raise SystemExit(f"{FILE} is there: what is frozen is not written anew")
+    numbers = {}
+    for name in MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            numbers[name] = computed(opened(name, Path(folder)))
+    numbers["demonstration"] = computed(demonstration())
+    lines = [
+        f'"{name}": {{\n'
+        + ",\n".join(f'  "{e}": {json.dumps(v)}' for e, v in entries.items())
+        + "\n}"
+        for name, entries in numbers.items()
+    ]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,137 @@
+"""Numbers are those of version 0.2, which ``tests/reference/frozen.json`` keeps.
+
+What is searched for or summed is equal to rounding; so is what is drawn, until its
+random streams change. Such a change gets a line in ``CHANGED`` with its reason, never a
+new number in the file: what is drawn then lies within error of what was, and of the
+exact value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from functools import cache
+from statistics import fmean, stdev
+
+import pytest
+
+from tests.reference import frozen
+
+_TIES = "searches of topics and states break ties by place, no more by rounding"
+CHANGED: dict[tuple[str, str], str] = {
+    ("hmm", "mixed posterior"): _TIES,
+    ("hmm", "mixed prior"): _TIES,
+    ("lda", "mixed document"): _TIES,
+    ("lda", "mixed adapted"): _TIES,
+    ("lda", "mixed prior"): _TIES,
+}
+"""(Model, estimator and proposal) -> why its random streams are no longer the same."""
+RENAMED = {"posterior": "adapted"}
+"""Proposals of the HMM by the names they had."""
+DIGEST = "3b05477fa4f698c4fe4f4ebd3b10b630d828d488622adba489fb55d4e0aaf806"
+"""Of the file, which stays as it is."""
+FROZEN = json.loads(frozen.FILE.read_text())
+ROUNDING = {"rel": 1e-9, "abs": 1e-9}
+SIGMAS = 5
+
+ABOUT = ("weights", "enumerated")
+"""What the file says of a model besides its entries."""
+ENTRIES = [
+    (name, entry)
+    for name, found in FROZEN.items()
+    for entry in found
+    if entry not in ABOUT
+]
+DRAWN = [(n, e) for n, e in ENTRIES if e.split()[0] in frozen.DRAWN]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Open each model once."""
+
+    @cache
+    def open_model(name):
+        if name == "demonstration":
+            return frozen.demonstration()
+        return frozen.opened(name, tmp_path_factory.mktemp(name))
+
+    return open_model
+
+
+def test_the_file_stays_as_it_is():
+    assert hashlib.sha256(frozen.FILE.read_bytes()).hexdigest() == DIGEST
+
+
+def test_what_has_changed_is_drawn_and_has_a_reason():
+    assert CHANGED.keys() <= {*DRAWN}
+    assert all(CHANGED.values())
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_weights_and_exact_values(opened, name):
+    assert opened(name).weights == FROZEN[name]["weights"], "premise: the same model"
+    assert opened(name).exact() == pytest.approx(FROZEN[name]["enumerated"], **ROUNDING)
+
+
+@pytest.mark.parametrize(("name", "entry"), ENTRIES)
+def test_numbers(opened, name, entry):
+    kept, exact = FROZEN[name][entry], FROZEN[name]["enumerated"]
+    estimator, _, proposal = entry.partition(" ")
+    asked = f"{estimator} {RENAMED[proposal]}" if proposal in RENAMED else entry
+    asked = asked if name == "hmm" else entry
+    runs = [opened(name).answers(asked, seed) for seed in range(len(kept["log_p"]))]
+    log_p, stderr = (list(rows) for rows in zip(*runs, strict=True))
+    if (name, entry) in CHANGED:
+        assert_close(log_p, stderr, kept, exact)
+    else:
+        for found, expected in zip(log_p, kept["log_p"], strict=True):
+            assert found == pytest.approx(expected, **ROUNDING)
+
+
+@pytest.mark.parametrize(("name", "entry"), DRAWN)
+def test_frozen_draws_are_within_error_of_exact_values(name, entry):
+    """Premise of ``CHANGED``: errors are told well enough to be compared by."""
+    kept = FROZEN[name][entry]
+    assert_close(kept["log_p"], kept["stderr"], kept, FROZEN[name]["enumerated"])
+    assert math.isfinite(max(map(max, kept["stderr"])))
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_other_draws_are_told_from_wrong_ones(name):
+    """A hundredth of a nat is not noticed everywhere, but a nat is."""
+    entries = [entry for other, entry in DRAWN if other == name]
+    for entry in entries:
+        kept = FROZEN[name][entry]
+        wrong = [[log_p + 1 for log_p in row] for row in kept["log_p"]]
+        with pytest.raises(AssertionError):
+            assert_close(wrong, kept["stderr"], kept, FROZEN[name]["enumerated"])
+
+
+def assert_close(log_p, stderr, kept, exact):
+    """Compare the means over seeds with the frozen ones and with exact values.
+
+    On the scale of weights, where estimates are unbiased. The error is the larger of
+    what the draws tell and of what the seeds do.
+    """
+    frozen_log_p = zip(*kept["log_p"], strict=True)
+    frozen_stderr = zip(*kept["stderr"], strict=True)
+    columns = zip(*log_p, strict=True), zip(*stderr, strict=True)
+    rows = zip(*columns, frozen_log_p, frozen_stderr, strict=True)
+    for place, (found, errors, before, errors_before) in enumerate(rows):
+        truth = exact[place] if exact else fmean(before)
+        mean, error = _mean(found, errors, truth)
+        old_mean, old_error = _mean(before, errors_before, truth)
+        within = SIGMAS * math.hypot(error, old_error) + 1e-9
+        assert abs(mean - old_mean) <= within, f"text {place}: not as frozen"
+        if exact:
+            within = SIGMAS * error + 1e-9
+            assert abs(mean - 1) <= within, f"text {place}: not as enumerated"
+
+
+def _mean(log_p, stderr, truth):
+    """Return the mean over seeds of p-hat / p, and its error."""
+    ratio = [math.exp(each - truth) for each in log_p]
+    number = len(ratio)
+    told = math.hypot(*(r * e for r, e in zip(ratio, stderr, strict=True))) / number
+    return fmean(ratio), max(told, stdev(ratio) / math.sqrt(number))
