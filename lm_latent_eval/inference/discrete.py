@@ -34,12 +34,14 @@ from lm_latent_eval.inference.particles import (
     Partial,
     Particles,
     as_particles,
+    encode,
     encode_again,
     fingerprint,
     pieces,
 )
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.inference.unfolding import StepProposal, Thinning
+from lm_latent_eval.latent import Latents, LeftToRight
 from lm_latent_eval.text.batch import TokenBatch
 
 PASSES = 5
@@ -78,8 +80,47 @@ class DiscreteFilter:
 
         The sum of the weights of a pass is its estimate of p(x).
         """
-        begin = Particles.begin(len(keys), batch.inputs.device)
-        return self.extend(model, proposal, batch, keys, [0] * len(keys), begin).log_w
+        encoded = encode(model, proposal, batch)
+        if encoded is None:
+            begin = Particles.begin(len(keys), batch.inputs.device)
+            starts = [0] * len(keys)
+            return self.extend(model, proposal, batch, keys, starts, begin).log_w
+        return self.search(model, proposal, *encoded, keys).log_w
+
+    def search(
+        self, model: LM[P], proposal: Sampler[Q], p: P, q: Q, keys: list[int]
+    ) -> Partial:
+        """Find latents of whole texts, without states, which nothing needs any more.
+
+        Args:
+            model: A latent LM.
+            proposal: What the search goes by.
+            p: The texts as the model encodes them.
+            q: The texts as the proposal does.
+            keys: Of the random numbers of each text.
+        """
+        cut = Thinned(PASSES, self.width, Streams(keys, self.num_samples))
+        found = self._thinning(proposal, q, cut)
+        log_w = widened(model.log_joint(p, found.beam.latents)) + found.log_f
+        log_w = log_w.masked_fill(found.beam.score.isneginf(), -torch.inf)
+        path = fingerprint(found.beam.latents, torch.zeros_like(found.beam.origin))
+        particles = Particles(None, None, log_w, found.beam.score, path)
+        return Partial(particles, found.cut)
+
+    def _thinning(
+        self, proposal: Sampler[Q], q: Q, cut: Thinned, score: Tensor | None = None
+    ) -> Thinning[Latents]:
+        """Search, if the proposal says what its steps are.
+
+        Raises:
+            ValueError: If it does not.
+        """
+        if isinstance(proposal, StepProposal):
+            return proposal.search(q, cut, score)
+        raise ValueError(
+            f"estimator={self.name}: the proposal {proposal.name!r} does not list its "
+            "choices step by step; use mixed, is or smc"
+        )
 
     def extend(
         self,
@@ -96,10 +137,10 @@ class DiscreteFilter:
             ValueError: If the proposal does not say what its steps are, or cannot stop
                 where the text does.
         """
-        if not isinstance(proposal, StepProposal):
+        if not isinstance(proposal, LeftToRight):
             raise ValueError(
-                f"estimator={self.name}: the proposal {proposal.name!r} does not list "
-                "its choices step by step; use mixed, is or smc"
+                f"estimator={self.name}: the proposal {proposal.name!r} reads whole "
+                "texts, and cannot go on after one"
             )
         if not isinstance(after, Partial):  # the beginning
             particles = as_particles(after)
@@ -120,13 +161,12 @@ class DiscreteFilter:
         before: Partial,
     ) -> Partial:
         """Search a piece, and weigh what survives."""
-        assert isinstance(proposal, StepProposal)
         old = before.particles
         p_state, q_state = old.model_state, old.proposal_state
         q = proposal.encode(piece, q_state)
         cut = Thinned(PASSES, self.width, streams)
         begun = old.log_q.shape[1] > 1
-        found = proposal.search(q, cut, old.log_q if begun else None)
+        found = self._thinning(proposal, q, cut, old.log_q if begun else None)
         beam = found.beam
         origin = beam.origin if begun else torch.zeros_like(beam.origin)
         if p_state is not None and q_state is not None:

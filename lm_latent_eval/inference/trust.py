@@ -23,6 +23,8 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Beam, Draws, Latents, LeftToRight, Summable, WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
+OURS = "lm_latent_eval."
+"""Package whose models are checked by its tests, and not again by every run."""
 TEXTS, TOKENS, DRAWS = 2, 3, 4
 """Texts that are looked at, tokens of their prefixes, and draws of each."""
 MOST = 1 << 12
@@ -99,11 +101,13 @@ def sums_exactly(model: LM[P], proposal: Sampler[Q], batch: TokenBatch) -> bool:
 
     Of prefixes of the first texts that it is asked about, for which every latent is
     listed by a beam that has room left. Where there are more than ``MOST`` of a single
-    token nothing is known, and the answer is no.
+    token nothing is known, and the answer is no. Models of ours are believed.
 
     Raises:
         BrokenModelError: If the two sums differ.
     """
+    if type(model).__module__.startswith(OURS):
+        return True
     if model not in _PROVEN:
         tokens = (batch.piece(0, n) for n in range(TOKENS, 0, -1))
         _PROVEN[model] = any(_sums_exactly(model, proposal, some) for some in tokens)

@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 MOST_TEXTS = 64
 """Scored together at most, unless a user asks for more."""
-OURS = "lm_latent_eval."
-"""Models of this package: their laws are its tests."""
 UNITS = {
     Mass.UNNORMALISED: "nats, up to one unknown constant a text",
     Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
@@ -119,7 +117,7 @@ class Scorer:
         )
         self.whole_texts = WholeTexts(self.setting)
         classes = (type(self.model), type(self.proposal))
-        self._trusted = all(c.__module__.startswith(OURS) for c in classes)
+        self._trusted = all(c.__module__.startswith(trust.OURS) for c in classes)
 
     @property
     def mass(self) -> Mass:

@@ -125,7 +125,10 @@ WRONG = {
     ("temperature", "nan"): "temperature='nan': expected a positive number",
     ("seed", -1): "seed=-1: expected a whole number of at least 0",
     ("estimator", "bean"): r"estimator=.bean.: .* \(did you mean beam\?\)",
-    ("estimator", "exact"): "estimator='exact': expected one of auto, mixed, is, beam",
+    (
+        "estimator",
+        "exact",
+    ): "estimator='exact': expected one of auto, mixed, dpf, is, beam",
     ("proposal", "peking"): "proposal='peking'.*peeking",
     ("unk", "open"): "unk='open': expected one of spelled, penalized, closed",
     ("unk", "spelled"): "unk=spelled needs .* character model.* use unk=penalized",

@@ -149,10 +149,15 @@ def test_a_sequence_is_not_cut_into_sentences():
 def test_bounds_are_those_of_the_estimates():
     redrawn = {"chib", "l2r"}  # of models that languages are not
     assert BOUNDS.keys() == {"auto", *ESTIMATORS.ours} - redrawn
-    log_w = torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    weights = {  # of exact and dpf with their mark: proven, and cut
+        "exact": [-1.0, 0.0],
+        "mixed": [-1.0, -2.0, -2.0],
+        "dpf": [-1.0] * 5 + [-math.inf],
+    }
     for name in ESTIMATORS.ours.keys() - redrawn:
-        given = {"exact": log_w[:1], "mixed": log_w[[0, 1, 1]]}.get(name, log_w)
-        assert ESTIMATORS[name](2).estimate(given, 2).bound is BOUNDS[name]
+        log_w = torch.tensor(weights.get(name, [-1.0, -2.0]), dtype=torch.float64)
+        number = 5 if name == "dpf" else 2
+        assert ESTIMATORS[name](number).estimate(log_w, 2).bound is BOUNDS[name]
 
 
 def test_a_model_without_latents_is_exact():
