@@ -54,6 +54,7 @@ class Encoded:
             batch=self.batch.piece(t, t + 1),
             text=self.text[:, t : t + 1],
             walk=self.walk.select(self._positions(t)),
+            search=None,
             history=after.history if after else self.history,
         )
 

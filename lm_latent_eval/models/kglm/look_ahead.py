@@ -49,9 +49,10 @@ MOST_PAIRS = 1 << 18
 alias that stands in it in whole come first, and long ones before short ones."""
 OTHERS = 8
 """Nodes that stand for all others at a position: the most probable NEW entities."""
-FURTHEST = 20.0
+FURTHEST, FURTHEST_SEARCHED = 20.0, 60.0
 """Nats. A choice that will cost more than this over the best one is tilted as if it
-cost just this, so q is never far below p's own conditional."""
+cost just this, so q is never far below p's own conditional. What is searched is told
+apart further: names that stand where nobody expects them cost that much."""
 
 BEGUN = slice(Mention.NONE, Mention.CONTINUE)
 """Types of tokens that go on with nothing."""
@@ -137,7 +138,7 @@ class Costs:
 @torch.no_grad()
 def look_ahead(
     walk: NextStep, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
-) -> NextStep:
+) -> tuple[NextStep, NextStep]:
     """Tilt p's walk by what its words will cost.
 
     Args:
@@ -148,7 +149,8 @@ def look_ahead(
         follows: Whether the texts follow others, whose mentions are not known here.
 
     Returns:
-        The walk with its tilt, and what is ``expected`` of the rest of the text.
+        The walk with its tilt, and what is ``expected`` of the rest of the text: to
+        draw from, and to search.
     """
     states = Candidates.of(batch, walk.graph)
     costs = _costs(walk, batch, words, states)
@@ -156,9 +158,12 @@ def look_ahead(
     nodes = F.pad(states.node, (0, 1))
     parents = parents_of(walk, nodes, recent, cutoff=cutoff, follows=follows)
     psi, beta = _backward(costs, batch.length, parents)
-    return replace(
-        walk, tilt=_relative(psi, walk, states), expected=_relative(beta, walk, states)
-    )
+
+    def tilted(furthest: float) -> NextStep:
+        tilt, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))
+        return replace(walk, tilt=tilt, expected=expected)
+
+    return tilted(FURTHEST), tilted(FURTHEST_SEARCHED)
 
 
 def _costs(
@@ -270,12 +275,14 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
     return value - expected.masked_fill(expected.isneginf(), 0.0)
 
 
-def _relative(ahead: Ahead, walk: NextStep, states: Candidates) -> Tilt:
-    """Compare with no mention at all, the hopeless ones as far as ``FURTHEST``."""
+def _relative(
+    ahead: Ahead, walk: NextStep, states: Candidates, furthest: float
+) -> Tilt:
+    """Compare with no mention at all, the hopeless ones as far as ``furthest``."""
     mention, none = ahead
     best = torch.maximum(mention.amax(-1, True), none.amax(-1, True))
     best = best.masked_fill(best.isneginf(), 0.0)
-    mention, none = ((x - best).clamp_min(-FURTHEST) for x in (mention, none))
+    mention, none = ((x - best).clamp_min(-furthest) for x in (mention, none))
     nothing = none[..., :1]
     return replace(
         _tilt(mention - nothing, walk, states), none=_tilt(none - nothing, walk, states)

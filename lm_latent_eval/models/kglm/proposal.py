@@ -67,14 +67,14 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         )
         if not self.looks_ahead:
             return encoded
-        walk = look_ahead(
+        walk, search = look_ahead(
             encoded.walk,
             batch,
             partial(self.model._log_words, encoded.text, batch),
             cutoff=self.model.config.cutoff,
             follows=after is not None,
         )
-        return replace(encoded, walk=walk)
+        return replace(encoded, walk=walk, search=search)
 
     def weighed(self, encoded: Encoded) -> Encoded:
         """Give what was read its strengths."""
@@ -85,13 +85,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
             )
             walk = replace(walk, tilt=tilt)
         by = factors(self.strengths, self.temperature)
-        if by is None:
-            return replace(encoded, walk=walk)
-        return replace(
-            encoded,
-            walk=walk.weighed(*by),
-            search=walk if self.looks_ahead else None,
-        )
+        return replace(encoded, walk=walk if by is None else walk.weighed(*by))
 
     def drawn_steps(self, encoded: Encoded) -> WalkSteps:
         """Return the steps that are drawn."""

@@ -293,7 +293,10 @@ def test_a_tilt_is_rounded_last(kglm):
     states = Candidates.of(encoding.batch, kglm.knowledge)
     cheap, dear = (
         look_ahead._relative(
-            look_ahead.Ahead(mention - price, none - price), encoding.walk, states
+            look_ahead.Ahead(mention - price, none - price),
+            encoding.walk,
+            states,
+            look_ahead.FURTHEST,
         )
         for price in (0.0, 2.0**20)
     )
