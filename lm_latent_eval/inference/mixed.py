@@ -39,7 +39,13 @@ from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
-from lm_latent_eval.inference.particles import Particles, as_particles, encode
+from lm_latent_eval.inference.particles import (
+    Particles,
+    as_particles,
+    encode,
+    is_in,
+    predicted_by,
+)
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -82,27 +88,11 @@ class Population:
         return Population(found, drawn)
 
     def next_token(self, model: Predicts[P]) -> Tensor:
-        """Predict the next token of each text: the two predictions by their shares.
-
-        Args:
-            model: A left-to-right latent LM that predicts, and has read ``ahead``.
-
-        Returns:
-            Log-probabilities in nats, (B, number of words).
-        """
+        """Predict the next token of each text, (B, words), see ``predicted_by``."""
         num_draws, num_found = self.drawn.log_w.shape[-1], self.found.log_w.shape[-1]
         outside, log_p, _ = self.log_w.split([num_draws, num_found, num_found], -1)
         parts = [(self.drawn, outside - math.log(num_draws)), (self.found, log_p)]
-        total = torch.stack([log_w.logsumexp(-1) for _, log_w in parts])
-        share = total.log_softmax(0).unsqueeze(-1)
-        predicted = [
-            replace(
-                particles,
-                log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0),
-            ).next_token(model)
-            for particles, log_w in parts
-        ]
-        return (share + torch.stack(predicted)).logsumexp(0)
+        return predicted_by(model, parts)
 
 
 @dataclass(frozen=True)
@@ -114,10 +104,6 @@ class Mixed:
     """K, found and drawn together."""
     searcher: Sampler[object] | None = field(default=None, compare=False, repr=False)
     """The proposal that the search goes by; None is the one that is drawn from."""
-    drawn: int | None = None
-    """N, how many of K are drawn; None is half, and the search finds the rest."""
-    pilot: int = 0
-    """How many of the draws decide on the others (``unseen``), and are not used."""
 
     def __post_init__(self) -> None:
         """Refuse what leaves nothing to find or to draw."""
@@ -126,22 +112,16 @@ class Mixed:
                 f"num_samples={self.num_samples}: estimator=mixed needs at least 2, "
                 "one to find and one to draw"
             )
-        if self.drawn is not None and not 0 < self.drawn < self.num_samples:
-            raise ValueError(
-                f"drawn={self.drawn}: of num_samples={self.num_samples} at least one "
-                "is drawn and one is found"
-            )
 
     @property
     def search(self) -> BeamMarginalization:
         """What finds B."""
-        return BeamMarginalization(self.num_samples - self.sampling.num_samples)
+        return BeamMarginalization(self.num_samples // 2)
 
     @property
     def sampling(self) -> ImportanceSampling:
         """What draws the rest."""
-        half = self.num_samples - self.num_samples // 2
-        return ImportanceSampling(half if self.drawn is None else self.drawn)
+        return ImportanceSampling(self.num_samples - self.num_samples // 2)
 
     def log_weights(
         self,
@@ -198,27 +178,11 @@ class Mixed:
         num_found = (log_w.shape[-1] - num_draws) // 2
         outside, found, weights = log_w.split([num_draws, num_found, num_found], -1)
         possible = found.masked_fill(found <= LEAST, -torch.inf)
-        return outside[..., self.pilot :], possible, weights
+        return outside, possible, weights
 
     def bound(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
         return self._split(log_w)[1].logsumexp(-1)
-
-    def unseen(self, log_w: Tensor) -> float | None:
-        """Return the share of p(x) that the draws are likely to miss, by the pilot.
-
-        It follows from the search and from draws that the estimate does not use, so
-        what it decides biases nothing. None where the proposal was not asked how
-        probable B is.
-        """
-        outside, found, weights = self._split(log_w)
-        if weights.isnan().any():
-            return None
-        if self._holds_everything(log_w):
-            return 0.0
-        drawn = log_w[: self.pilot].logaddexp(self.bound(log_w))
-        evidence = log_evidence(drawn) if self.pilot else self.bound(log_w)
-        return unseen_share(found, weights, len(outside), evidence.item())
 
     def _holds_everything(self, log_w: Tensor) -> bool:
         """Whether a beam has room left, which then holds every latent there is."""
@@ -284,11 +248,3 @@ class Mixed:
             bound=Bound.NONE,
             log_weights=(),
         )
-
-
-def is_in(path: Tensor, others: Tensor, used: Tensor) -> Tensor:
-    """Say which latents, (B, N), are among others, (B, W), of those that are used."""
-    one = others.gather(1, used.long().argmax(-1, keepdim=True))
-    known = torch.where(used, others, one).sort(-1).values
-    place = torch.searchsorted(known, path).clamp_max(known.shape[-1] - 1)
-    return (known.gather(-1, place) == path) & used.any(-1, keepdim=True)

@@ -6,7 +6,7 @@ all of its continuations, and a text of any length fits into the memory of one p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -127,6 +127,30 @@ class Partial:
         return self.particles.next_token(model)
 
 
+def predicted_by(
+    model: Predicts[P], parts: Sequence[tuple[Particles, Tensor]]
+) -> Tensor:
+    """Predict the next token of texts from several populations, by their shares.
+
+    Args:
+        model: A left-to-right latent LM that predicts, and has read ``ahead``.
+        parts: Particles, and their log-weights as they add to p(x), (B, K) nats each.
+
+    Returns:
+        Log-probabilities in nats, (B, number of words).
+    """
+    total = torch.stack([log_w.logsumexp(-1) for _, log_w in parts])
+    share = total.log_softmax(0).unsqueeze(-1)
+    predicted = [
+        replace(
+            particles,
+            log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0),
+        ).next_token(model)
+        for particles, log_w in parts
+    ]
+    return (share + torch.stack(predicted)).logsumexp(0)
+
+
 def encode(
     model: LM[P], proposal: Proposal[TokenBatch, Q, Latents], batch: TokenBatch
 ) -> tuple[P, Q] | None:
@@ -191,3 +215,11 @@ def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
 def _with_places(part: Tensor) -> Tensor:
     """Give what is one number a latent a place."""
     return part if part.ndim > 2 else part[..., None]
+
+
+def is_in(path: Tensor, others: Tensor, used: Tensor) -> Tensor:
+    """Say which latents, (B, N), are among others, (B, W), of those that are used."""
+    one = others.gather(1, used.long().argmax(-1, keepdim=True))
+    known = torch.where(used, others, one).sort(-1).values
+    place = torch.searchsorted(known, path).clamp_max(known.shape[-1] - 1)
+    return (known.gather(-1, place) == path) & used.any(-1, keepdim=True)

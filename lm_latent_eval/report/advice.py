@@ -23,17 +23,17 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
     if unknown and estimator == "beam":
         yield (
             "How far a beam's bound is from the truth is not known. estimator=auto "
-            "adds draws to what it finds, and an error."
+            "adds what the beam left out, and an error."
         )
-    elif unknown and estimator in ("is", "smc", "dpf", "ais", "l2r", "chib"):
+    elif unknown and estimator in ("is", "smc", "ais", "l2r", "chib"):
         yield (
             "Nothing has checked these draws. estimator=auto searches as well, sums "
             "what it finds, and gives an error where the two agree."
         )
     elif unknown:
         yield (
-            f"Search and draws contradict each other on {unknown:g} texts, or these "
-            f"are read in pieces. num_samples={4 * number} would look further."
+            f"Wider searches still find more of {unknown:g} texts, or search and draws "
+            f"contradict each other. num_samples={4 * number} would look further."
         )
     if unknown and best and proposal != best:
         yield f"proposal={best}, the model's own, would draw what p asks for."

@@ -179,15 +179,17 @@ def _how(config: dict[str, Any]) -> str:
         f"{ours['seed']}"
     )
     how = {
-        "auto": f"{samples} latents a text by search and draws, or by particle filters "
-        f"where a pilot finds neither to be worth much, from {drawn_from}",
+        "auto": f"{samples} latents a text found by beam search and summed, and passes "
+        f"that thin the rest without bias, by {drawn_from} (effective samples count "
+        "passes, which are five)",
         "mixed": f"{samples} latents a text, half of them found by beam search and "
         f"summed, half drawn, from {drawn_from}",
         "is": f"importance sampling, {samples} samples a text from {drawn_from}",
         "beam": f"beam marginalization over at most {samples} latents a text, found by "
         f"the {ours['proposal']} proposal",
-        "dpf": f"a discrete particle filter of {samples} histories a text in all, by "
-        f"{drawn_from} (effective samples count passes, which are five)",
+        "dpf": f"{samples} latents a text found by beam search and summed, and as many "
+        f"in passes that thin the rest without bias, by {drawn_from} (effective "
+        "samples count passes, which are five)",
         "smc": f"particle filters with {samples} particles a text in all, from "
         f"{drawn_from} (effective samples count filters, at most ten)",
         "ais": f"annealed importance sampling, {samples} steps a text in all, from "

@@ -1,7 +1,7 @@
 """Which estimator spends the budget of a text, and how large the budget is.
 
-A pilot decides where there is something to decide. It has random numbers of its own, so
-given its decision an estimate from fresh draws is unbiased, and its bound and
+What decides is a pilot with random numbers of its own, or what beams find, in which
+nothing is random: so given the decision an estimate is unbiased, and its bound and
 certificate hold. The decision follows from the text, the settings and the seed alone.
 """
 
@@ -16,21 +16,15 @@ from typing import Protocol, TypeAlias
 from torch import Tensor
 
 from lm_latent_eval.arguments import one_of
-from lm_latent_eval.estimators import (
-    effective_sample_size,
-    log_evidence,
-    required_num_samples,
-)
+from lm_latent_eval.estimators import required_num_samples
 from lm_latent_eval.inference import (
     Estimator,
     ImportanceSampling,
     Mixed,
-    ParticleFilter,
     estimator_named,
 )
-from lm_latent_eval.inference.few import FEWEST
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.models import Sampler
-from lm_latent_eval.inference.smc import FILTERS
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
@@ -40,21 +34,10 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-SHORT = 64
-"""Words of a text that is mixed without a pilot."""
-PILOT = 5
-"""One in so many evaluations decides how the others are spent."""
-EVEN = 0.5
-"""Share of a pilot's draws that they are worth, below which filters take over."""
-FOUND = 0.1
-"""Share of p(x) that a pilot's search finds, below which all the rest is drawn."""
-UNSEEN = 0.1
-"""Share of p(x) that draws are likely to miss, above which a text is scored anew."""
-MORE = 4
-"""With so many times as many draws. A search that reads ahead looks for as many of a
-short text from the start."""
-FEWEST_PARTICLES = 10 * FEWEST
-"""Fewer do not tell how much filters vary."""
+GROWN = 0.02
+"""Nats that a wider beam may find more where it is not worth while to widen again."""
+LEVELS = ((4, 1), (16, 16), (64, 16))
+"""Widths of beams and of passes, in units of the samples asked for."""
 
 
 class Budget(Protocol):
@@ -145,133 +128,78 @@ class Target:
 
 @dataclass(frozen=True)
 class Auto:
-    """Search and draws, draws alone, or filters, as the pilot of a long text says.
+    """Search and thinned passes, as wide as it pays.
 
-    The pilot is mixed, with a fifth of the budget. Where its draws, with what was
-    found, are worth less than ``EVEN`` of their number, the rest goes to filters: they
-    lose less on long texts, of which no draw is good from beginning to end. Where the
-    search found less than ``FOUND`` of the estimate, it is not asked again.
-
-    A short text is mixed. Where a fifth of its draws and the search say that the others
-    are likely to miss more than ``UNSEEN`` of p(x), it is scored anew with ``MORE``
-    times as many samples: 2K are drawn, and 2K are searched for.
-
-    A search that reads ahead looks for 2K at once, beside the K/2 draws: it finds what
-    a narrower one and its draws miss together, and never tell of. It costs less than in
-    proportion to its width; other searches cost twice as much, and find little more.
+    Wider where a beam finds more than one that is ``NARROWER`` times narrower. What
+    beams find depends on no random number, so every estimate is unbiased, whatever
+    width it ends with. Passes of a width that is given up are thrown away.
     """
 
     num_samples: int
-    """K of a text, its pilot included; twice the draws of a short one."""
-    filters: bool
-    """Whether model and proposal can be filtered."""
-    searcher: Sampler[object] | None = None
-    """The proposal that searches go by, if it is not the one that is drawn from."""
-    wide: bool = False
-    """Whether searches read ahead."""
+    """K; texts get ``LEVELS`` times as many."""
 
     @property
-    def method(self) -> Estimator:
-        """Search and draws, which also read contexts and continuations."""
-        if self.num_samples == 1:
-            return ImportanceSampling(1)
-        return Mixed(self.num_samples, self.searcher)
+    def method(self) -> DiscreteFilter:
+        """What reads contexts and continuations."""
+        return DiscreteFilter(-(-self.num_samples // PASSES) * PASSES)
 
-    def _mixed(self, text: Text) -> Estimator:
-        """Say what a text without a pilot is given; some of its draws are one."""
-        method = self.method
-        if not isinstance(method, Mixed):
-            return method
-        drawn = method.sampling.num_samples
-        if self.wide and len(text.words) <= SHORT:
-            method = replace(method, num_samples=(1 + MORE) * drawn, drawn=drawn)
-        return replace(method, pilot=drawn // PILOT)
+    @property
+    def _levels(self) -> list[DiscreteFilter]:
+        unit = self.method.num_samples
+        return [DiscreteFilter(beam * unit, cut * unit) for beam, cut in LEVELS]
 
     def pilot(self, text: Text) -> int:
-        """Return how many evaluations of p decide on a text's others."""
-        spent = self.num_samples // PILOT
-        few = self.num_samples - spent < FEWEST_PARTICLES
-        return 0 if few or not self.filters or len(text.words) <= SHORT else spent
+        """Return how many evaluations of p decide on a text's others: none."""
+        return 0
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Give short texts to ``Mixed``, and long ones as their pilots say."""
-        long = [text for text in texts if self.pilot(text)]
-        mixed: dict[Estimator, list[Text]] = {}
-        for text in texts:
-            if not self.pilot(text):
-                mixed.setdefault(self._mixed(text), []).append(text)
-        _announce([*mixed.items(), (self.method, long)])
-        yield from mixed.items()
-        if not long:
-            return
-        pilot = Mixed(self.pilot(long[0]), self.searcher)
-        rest = self.num_samples - pilot.num_samples
-        particles = rest - rest % FILTERS
-        groups: dict[Estimator, list[Text]] = {}
-        for text, log_w in weigh(pilot, long, "pilot"):
-            draws = pilot.unbiased(log_w)
-            worth = effective_sample_size(draws) / len(draws)
-            found = (pilot.bound(log_w) - log_evidence(draws)).exp()
-            method: Estimator
-            if worth < EVEN:
-                method = ParticleFilter(particles)
-            elif found < FOUND:
-                method = ImportanceSampling(rest)
-            else:
-                method = Mixed(rest, self.searcher)
-            groups.setdefault(method, []).append(text)
-        yield from groups.items()
+        """Give every text the least."""
+        method = self._levels[0]
+        _announce([(method, texts)])
+        yield method, texts
 
-    def instead(self, method: Estimator, log_w: Tensor) -> Mixed | None:
-        """Return what a text is given instead of what it was, if anything.
-
-        More draws, where so few are likely to miss much of p(x). It does not look at
-        the draws that the estimate uses.
-        """
-        if not isinstance(method, Mixed):
-            return None
-        unseen = method.unseen(log_w)
-        if unseen is None or unseen <= UNSEEN:
-            return None
-        drawn = MORE * method.sampling.num_samples
-        return replace(method, num_samples=2 * drawn, drawn=None, pilot=0)
+    def instead(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
+        """Return what a text is given instead of what it was, if width still pays."""
+        levels = self._levels
+        assert isinstance(method, DiscreteFilter)
+        wider = levels.index(method) + 1
+        grows = wider < len(levels) and method.grown(log_w) > GROWN
+        return levels[wider] if grows else None
 
 
 def budget_of(
     options: ScoringOptions,
     offered: Sequence[str],
     *,
-    filters: bool,
+    steps: bool,
     searcher: Sampler[object] | None = None,
-    wide: bool = False,
 ) -> Budget:
     """Return how the samples of a text are spent.
 
     Args:
         options: Whose estimator is chosen.
         offered: The estimators that a model names.
-        filters: Whether model and proposal can be filtered.
+        steps: Whether the proposal says what its steps are.
         searcher: The proposal that searches go by; None is the one drawn from.
-        wide: Whether they read ahead.
 
     Raises:
         ValueError: If there is no such estimator, it cannot divide the samples, or has
             no error to aim at.
     """
     number, target = options.num_samples, options.target_stderr
-    name, auto = (
-        options.estimator or offered[0],
-        Auto(number, filters, searcher, wide),
-    )
+    name = options.estimator or offered[0]
+    method: Estimator
     if name == "auto":
         one_of("estimator", name, offered)
-        method: Estimator = auto.method
+        if steps and target is None:
+            return Auto(number)
+        method = Mixed(max(2, number), searcher)
     else:
         method = estimator_named(name, offered)(number)
         if isinstance(method, Mixed):
             method = replace(method, searcher=searcher)
     if target is None:
-        return auto if name == "auto" else Fixed(method)
+        return Fixed(method)
     if not isinstance(method, ImportanceSampling | Mixed):
         raise ValueError(
             f"target_stderr needs estimator=is or mixed: estimator={name} has no Monte "

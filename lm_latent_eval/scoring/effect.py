@@ -13,7 +13,7 @@ from lm_latent_eval.scoring.setting import Model
 logger = logging.getLogger(__name__)
 
 _OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples", "bounds")
-_UNCHECKED = ("is", "smc", "dpf", "beam", "ais", "l2r", "chib")
+_UNCHECKED = ("is", "smc", "beam", "ais", "l2r", "chib")
 _UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
 """Model and proposal whose beams are the same at every temperature: they rank by p, or
 by scores of whole latents, whose order no division changes."""

@@ -18,7 +18,8 @@ import torch
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import trust
-from lm_latent_eval.latent import Mass, ReadsAhead, SentenceModel, WholeText
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
@@ -90,7 +91,6 @@ class Scorer:
             proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
-        filters = "smc" in estimators and not isinstance(self.proposal, WholeText)
         # Whatever latents are drawn from, they are searched for by what knows p best.
         best = proposal_named(self.model, None, 1.0)
         same = self.proposal.name == best.name and options.temperature == 1.0
@@ -107,9 +107,8 @@ class Scorer:
             budget=budget_of(
                 self.options,
                 estimators,
-                filters=filters,
+                steps=isinstance(self.proposal, StepProposal),
                 searcher=searcher,
-                wide=isinstance(best, ReadsAhead),
             ),
             batch_size=parse_batch_size(batch_size),
             max_batch_size=parse_batch_size(max_batch_size) or MOST_TEXTS,

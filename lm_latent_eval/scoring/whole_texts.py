@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
+from lm_latent_eval.inference.discrete import DiscreteFilter
 from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce, is_much, recommend
@@ -18,6 +19,12 @@ from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
 
 PartT = TypeVar("PartT")
+
+
+def beside(method: Estimator) -> int:
+    """Return how many evaluations of p(x, z) an estimator takes beside its samples."""
+    return method.beside if isinstance(method, DiscreteFilter) else 0
+
 
 FEW, FEW_SAMPLES = 10, 100
 """Texts, and samples of each, that say how many samples a long run is worth."""
@@ -77,20 +84,21 @@ class WholeTexts:
     def _estimates(
         self, groups: list[tuple[Estimator, list[Text]]]
     ) -> Iterator[tuple[Text, Answer]]:
-        again: dict[Estimator, list[Text]] = {}
         spent: dict[str, int] = {}
-        for method, group in groups:
-            for text, log_w in self.draw(method, group) if group else ():
-                spent[text.name] = self.setting.budget.pilot(text)
-                if (instead := self.setting.budget.instead(method, log_w)) is None:
-                    yield self._part(method, text, log_w, spent)
-                else:
-                    spent[text.name] += method.num_samples
-                    again.setdefault(instead, []).append(text)
-        announce([(m, [len(t.words) for t in group]) for m, group in again.items()])
-        for method, group in again.items():
-            for text, log_w in self.draw(method, group, "again"):
-                yield self._part(method, text, log_w, spent)
+        purpose = ""
+        while groups:
+            again: dict[Estimator, list[Text]] = {}
+            for method, group in groups:
+                for text, log_w in self.draw(method, group, purpose) if group else ():
+                    spent.setdefault(text.name, self.setting.budget.pilot(text))
+                    instead = self.setting.budget.instead(method, log_w)
+                    if instead is None:
+                        yield self._part(method, text, log_w, spent)
+                    else:
+                        spent[text.name] += method.num_samples + beside(method)
+                        again.setdefault(instead, []).append(text)
+            groups, purpose = list(again.items()), "again"
+            announce([(m, [len(text.words) for text in some]) for m, some in groups])
 
     def _part(
         self, method: Estimator, text: Text, log_w: Tensor, spent: dict[str, int]
@@ -101,7 +109,8 @@ class WholeTexts:
             [(_, others)] = self.draw(method, [text], "psi")
             psi = method.estimate(others, len(text.words)).log_evidence
             estimate = estimate.bounded_above(psi)
-            spent[text.name] += method.num_samples
+            spent[text.name] += method.num_samples + beside(method)
+        spent[text.name] += beside(method)
         return text, Answer.of(text, estimate, pilot=spent[text.name])
 
     def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import particles
+from lm_latent_eval.estimators import Bound, MissedSupportError
+from lm_latent_eval.inference import BeamMarginalization, particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import Thinned, thinned
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
@@ -96,7 +96,7 @@ def test_passes_are_unbiased(name, width, ahead):
     """By five standard errors of thousands of passes, and a bad look-ahead as well."""
     model, copies = tiny(ahead), 3000
     batch = TokenBatch.collate([TEXT] * copies, first=2)
-    method = DiscreteFilter(PASSES * width)
+    method = DiscreteFilter(1, thinned=PASSES * width)
     proposal = model.proposal(name)
     log_w = method.log_weights(model, proposal, batch, keys(copies))
     ratio = (method.unbiased(log_w) - log_p(model, TEXT)).exp().flatten()
@@ -120,6 +120,61 @@ def test_it_is_exact_where_every_latent_fits(name):
     found = DiscreteFilter(PASSES * width).estimate(row, 4)
     assert found.log_evidence == pytest.approx(log_p(model, TEXT), abs=1e-12)
     assert found.stderr == 0
+
+
+@pytest.mark.parametrize("beam", [3, 40])
+def test_what_the_beam_found_is_summed_once(beam):
+    """By five standard errors, and never below the beam's own bound."""
+    model, copies = tiny(BAD.double()), 3000
+    batch = TokenBatch.collate([TEXT] * copies, first=2)
+    method = DiscreteFilter(beam, thinned=PASSES * 3)
+    proposal = model.proposal("adapted")
+    log_w = method.log_weights(model, proposal, batch, keys(copies))
+    bound = BeamMarginalization(beam).log_weights(model, proposal, batch, keys(copies))
+    passes, bound = method.unbiased(log_w), bound.logsumexp(-1, keepdim=True)
+    assert bool((passes >= bound - 1e-12).all())
+    ratio = (passes - log_p(model, TEXT)).exp().flatten()
+    error = ratio.std() / math.sqrt(len(ratio))
+    assert 0 < error < 0.05, "premise: precise enough to notice a bias"
+    assert abs(ratio.mean() - 1) < 5 * error
+
+
+def weights(outside: list[float], wide: float, narrow: float) -> torch.Tensor:
+    """Return a row of weights of passes that were cut."""
+    return torch.tensor([*outside, wide, narrow, -math.inf], dtype=torch.float64)
+
+
+def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
+    method, spread = DiscreteFilter(20), [-5.0, -5.5, -5.2, -5.1, -5.4]
+    same = method.estimate(weights(spread, -3.0, -3.0), 4)
+    assert same.stderr == same.draws_stderr > 0
+    assert same.draws_degrees == PASSES - 1
+    assert same.bound is Bound.STOCHASTIC_LOWER
+    grown = method.estimate(weights(spread, -3.0, -3.5), 4)
+    share = math.exp(-3.0 - grown.log_evidence)
+    assert grown.log_evidence == same.log_evidence
+    assert grown.missed == pytest.approx(0.4 * 0.5 * share)
+    little = method.estimate(weights([-3.0] * PASSES, -30.0, -33.0), 4)
+    assert little.stderr == pytest.approx(0.0, abs=1e-9), "the passes found nearly all"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        weights([-math.inf] * PASSES, -3.0, -4.1),
+        weights([-math.inf] * PASSES, -3.0, -math.inf),
+        weights([-1.0, -4.0, -4.0, -4.0, -4.0], -9.0, -9.0),
+    ],
+)
+def test_no_error_where_width_or_passes_disagree(row):
+    estimate = DiscreteFilter(20).estimate(row, 4)
+    assert estimate.stderr is None
+    assert math.isfinite(estimate.log_evidence)
+
+
+def test_nothing_found_is_refused():
+    with pytest.raises(MissedSupportError):
+        DiscreteFilter(20).estimate(weights([-math.inf] * 5, -math.inf, -math.inf), 4)
 
 
 def test_histories_are_distinct_and_passes_differ():
@@ -180,13 +235,13 @@ def test_every_model_is_filtered_without_bias(name, proposal):
     """Narrow passes over a text, against the sum over the list of its latents."""
     case = TINY_MODELS[name].case()
     q, copies, text = case.proposal(proposal), 400, case.readable(case.proposal())[5]
-    method = DiscreteFilter(PASSES * 3)
+    method = DiscreteFilter(1, thinned=PASSES * 3)
     log_w = case.log_weights(method, q, [text] * copies)
     ratio = (method.unbiased(log_w) - case.log_p(text)).exp().flatten()
     error = (ratio.std() / math.sqrt(len(ratio))).item()
     assert error < 0.05, "premise: precise enough to notice a bias"
     assert abs(ratio.mean().item() - 1) < 5 * error + 1e-9
-    wide = DiscreteFilter(PASSES * len(case.log_joint(text)))
+    wide = DiscreteFilter(1, thinned=PASSES * len(case.log_joint(text)))
     [row] = case.log_weights(wide, q, [text])
     estimate = wide.estimate(row, len(text))
     assert estimate.bound is Bound.EXACT
