@@ -50,7 +50,7 @@ def estimate_of_few(
     return replace(
         estimate,
         draws_stderr=error,
-        draws_degrees=max(len(log_w) - 1, 1),
+        draws_degrees=float(max(len(log_w) - 1, 1)),
         num_samples=num_samples,
         pareto_k=None,
     )

@@ -17,6 +17,7 @@ from lm_latent_eval.inference import (
     ImportanceSampling,
     Mixed,
 )
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import PIECE
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,8 @@ def announce(
         ValueError: If there is not enough memory.
     """
     texts = sum(len(words) for _, words in groups)
-    evaluations = sum(method.num_samples * len(words) for method, words in groups)
-    scored = sum(method.num_samples * sum(words) for method, words in groups)
+    evaluations = sum(_all(method) * len(words) for method, words in groups)
+    scored = sum(_all(method) * sum(words) for method, words in groups)
     memory = max((_estimating(*group, stepwise) for group in groups), default=0)
     if kept:
         memory += sum(_keeping(*group) for group in groups)
@@ -91,9 +92,14 @@ def recommend(few: Sequence[Estimate], texts: int) -> None:
     )
 
 
+def beside(method: Estimator) -> int:
+    """Return how many evaluations of p(x, z) an estimator takes beside its samples."""
+    return method.beside if isinstance(method, DiscreteFilter) else 0
+
+
 def is_much(method: Estimator, words: Sequence[int]) -> bool:
     """Whether scoring takes minutes at least."""
-    return bool(method.num_samples * sum(words) >= MUCH)
+    return bool(_all(method) * sum(words) >= MUCH)
 
 
 def machine_memory() -> int:
@@ -108,9 +114,9 @@ def machine_memory() -> int:
 def _estimating(method: Estimator, words: Sequence[int], stepwise: bool) -> int:
     """Bytes that the longest text's log-weights and latents take, at least."""
     # What is searched for is held; draws come in rounds, and filters go by tokens.
-    held = method.num_samples if stepwise else _found(method)
+    held = _all(method) if stepwise else _found(method)
     longest = min(max(words, default=0), PIECE)
-    weights = method.num_samples * ESTIMATED * bool(words)
+    weights = _all(method) * ESTIMATED * bool(words)
     return int(weights + held * DECISION * longest)
 
 
@@ -119,8 +125,15 @@ def _keeping(method: Estimator, words: Sequence[int]) -> int:
     return int(_drawn(method) * len(words) * KEPT)
 
 
+def _all(method: Estimator) -> int:
+    """How many evaluations of p(x, z) a text takes."""
+    return method.num_samples + beside(method)
+
+
 def _found(method: Estimator) -> int:
     """How many latents of a text are searched for."""
+    if isinstance(method, DiscreteFilter):
+        return _all(method)
     if isinstance(method, Mixed):
         method = method.search
     return method.num_samples if isinstance(method, BeamMarginalization) else 0
@@ -128,6 +141,8 @@ def _found(method: Estimator) -> int:
 
 def _drawn(method: Estimator) -> int:
     """How many log-weights of a text's draws are kept."""
+    if isinstance(method, DiscreteFilter):
+        return PASSES
     if isinstance(method, Mixed):
         method = method.sampling
     return method.num_samples if isinstance(method, ImportanceSampling) else 0

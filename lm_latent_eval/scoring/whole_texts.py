@@ -11,19 +11,13 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
-from lm_latent_eval.inference.discrete import DiscreteFilter
 from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.cost import announce, is_much, recommend
+from lm_latent_eval.scoring.cost import announce, beside, is_much, recommend
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
 
 PartT = TypeVar("PartT")
-
-
-def beside(method: Estimator) -> int:
-    """Return how many evaluations of p(x, z) an estimator takes beside its samples."""
-    return method.beside if isinstance(method, DiscreteFilter) else 0
 
 
 FEW, FEW_SAMPLES = 10, 100

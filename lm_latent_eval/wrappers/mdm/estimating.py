@@ -103,7 +103,7 @@ def _bounded(found: bound.Bounded, length: int, options: MDMOptions) -> Estimate
         log_evidence=found.value,
         stderr=error,
         draws_stderr=math.inf if error is None else error,
-        draws_degrees=max(len(found.replicates) - 1, 1) if error else math.inf,
+        draws_degrees=float(max(len(found.replicates) - 1, 1)) if error else math.inf,
         effective_sample_size=None,
         pareto_k=None,
         num_samples=options.num_samples,
