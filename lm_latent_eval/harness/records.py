@@ -5,7 +5,7 @@ Where no ``simple_evaluate`` runs, or it writes no results, nothing is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -20,7 +20,14 @@ from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import host, or_without, run_digest
 from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, write
+from lm_latent_eval.scoring.records import (
+    UNFINISHED,
+    WITHOUT_NUMBER,
+    Row,
+    journal,
+    row_of,
+    write,
+)
 
 Settings = dict[str, Any]
 
@@ -99,8 +106,14 @@ class Recorder:
             place = row["document"], row["option"]
             self._rows.setdefault(name, {})[place] = row
 
-    def finish(self, settings: Settings) -> dict[str, str]:
+    def finish(
+        self, settings: Settings, without: Mapping[str, list[str]]
+    ) -> dict[str, str]:
         """Write the records.
+
+        Args:
+            settings: What the numbers depend on.
+            without: Task -> names of its texts that have no number.
 
         Returns:
             Task -> name of its file, beside the results.
@@ -114,7 +127,9 @@ class Recorder:
         for task, rows in self._rows.items():
             files[task] = f"record_{safe_name(task)}_{stamp}.parquet"
             path, ordered = where.folder / files[task], sorted(rows)
-            write(path, task, settings, [rows[place] for place in ordered])
+            lacking = {WITHOUT_NUMBER: without[task]} if task in without else {}
+            said = {**settings, **lacking}
+            write(path, task, said, [rows[place] for place in ordered])
         remove(where.folder.glob(f"record_{run_digest(settings)}_*{UNFINISHED}"))
         return files
 

@@ -10,7 +10,8 @@ from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
 from lm_latent_eval.report.thoughts import how_thought
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.missed import NAMED
+from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
 
 MEANING = {
@@ -123,6 +124,8 @@ def _content(record: Record) -> dict[str, Any]:
         values[f"{name}_stderr,none"] = number.stderr
     settings = record.settings
     ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
+    if lacking := settings.get(WITHOUT_NUMBER):
+        ours[WITHOUT_NUMBER] = {record.task: lacking}
     drawn = [answer.estimate.num_samples for answer in record.answers]
     ours["samples_per_request"] = [min(drawn), max(drawn)]
     config = {
@@ -206,6 +209,14 @@ def _how(config: dict[str, Any]) -> str:
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
         f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(ours['unk'], '')}",
     ]
+    if lacking := ours.get(WITHOUT_NUMBER):
+        names = [name for some in lacking.values() for name in some]
+        lines.append(
+            f"No number of {', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)}: "
+            "nothing that was found or drawn is possible there. Draw more samples, or "
+            "from a proposal that covers the model's latents; what is printed is of "
+            "the other texts alone."
+        )
     if ours.get("tuned_on"):
         lines.append(
             f"The proposal was tuned on texts ({ours['tuned_on']}): of scored texts "

@@ -79,7 +79,9 @@ def _results(path: Path) -> list[Record]:
         for task in content["configs"]:
             if task in ours:
                 [record] = records.read(beside(path, ours[task]))
-                found.append(Record(task, {**named, **record.settings}, record.answers))
+                found.append(
+                    replace(record, task=task, settings={**named, **record.settings})
+                )
             elif (log := _sample_log(path, task)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
                 found.append(Record(task, settings, list(_logged(log))))
