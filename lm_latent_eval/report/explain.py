@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.estimators.rounding import ROUNDING
 from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
@@ -45,6 +46,8 @@ MEANING = {
     "(or too few draws) for the draws' error to be trusted.",
     "acc": "share of questions whose right answer has the largest estimated "
     "likelihood.",
+    "questions_tied": "questions whose best options differ by rounding alone; each "
+    "counts as if every one of them were chosen equally often.",
 }
 
 _DRAWN = " An upper bound of the true perplexity on average: more samples lower it."
@@ -216,6 +219,13 @@ def _how(config: dict[str, Any]) -> str:
             "nothing that was found or drawn is possible there. Draw more samples, or "
             "from a proposal that covers the model's latents; what is printed is of "
             "the other texts alone."
+        )
+    if tied := ours.get("questions_tied"):
+        lines.append(
+            f"Of {ours['questions']} questions {tied} are ties: their best options "
+            f"differ by rounding alone ({ROUNDING:.1g} nats a token or less), and "
+            "which one lm_eval counts says nothing of the model. Records share them: "
+            "`lm-latent-eval recompute` prints that accuracy."
         )
     if ours.get("tuned_on"):
         lines.append(

@@ -100,7 +100,9 @@ def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:
         return {}
     values = torch.tensor([*right.values()], dtype=torch.float64)
     error = mean_stderr(values).item() if len(values) > 1 else None
-    return {"acc": Number(values.mean().item(), error)}
+    found = {"acc": Number(values.mean().item(), error)}
+    ties = {a.index for a in answers if a.tied and a.accuracy is not None}
+    return found | {"questions_tied": Number(len(ties))} if ties else found
 
 
 def rows(record: Record) -> list[dict[str, Any]]:

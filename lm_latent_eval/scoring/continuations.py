@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lm_latent_eval.estimators.rounding import first_of_best
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer
@@ -167,4 +168,5 @@ class Continuations:
         """
         inputs = torch.as_tensor(last, device=self.setting.model.device)
         model = self.setting.model
-        return particles.ahead(model, inputs).next_token(model).argmax(-1).cpu()
+        predicted = particles.ahead(model, inputs).next_token(model)
+        return first_of_best(predicted).cpu()

@@ -60,6 +60,7 @@ TYPES = {
     "unknown_words_left_out": pa.int64(),
     "is_greedy": pa.bool_(),
     "accuracy": pa.float64(),
+    "tied": pa.bool_(),
     "canonical": pa.float64(),
     "log_weights": pa.list_(pa.float64()),
 }
@@ -82,6 +83,7 @@ _MAY_BE_EMPTY = (
     "pareto_k",
     "is_greedy",
     "accuracy",
+    "tied",
     "canonical",
 )
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
