@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 # Before anything else of lm-eval: importing a backend first must not leave the registry
 # half filled.
@@ -17,6 +17,7 @@ import lm_eval.models  # noqa: F401
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
+from lm_eval.utils import simple_parse_args_string
 
 import lm_latent_eval
 from lm_latent_eval.arguments import truth
@@ -46,6 +47,10 @@ UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"
 
 LM_EVAL_DEVICE = "cuda:0"
 """What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
+
+
+LM_EVAL_BATCH_SIZE = 1
+"""What it passes on without ``--batch_size``."""
 
 
 class Backend(LM):
@@ -85,6 +90,33 @@ class Backend(LM):
         if weights and estimator in ("exact", "beam"):
             logger.warning("log_weights: no effect, estimator=%s has none", estimator)
         self._recorder = Recorder(processes, weights=weights)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Open a model as lm-eval asks for it, see ``create_from_arg_obj``."""
+        return cls.create_from_arg_obj(
+            simple_parse_args_string(arg_string), additional_config
+        )
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Open a model as lm-eval asks for it.
+
+        Args:
+            arg_dict: ``--model_args``, which go before other arguments.
+            additional_config: Those: ``--batch_size``, ``--device`` and the like. Where
+                nobody has given a batch size, lm-eval gives the whole number 1 (what is
+                given at the command line is text). No number depends on it, and 1 is
+                the slowest, so it is as many as memory allows then.
+        """
+        others = {k: v for k, v in (additional_config or {}).items() if v is not None}
+        if others.get("batch_size") == LM_EVAL_BATCH_SIZE:
+            del others["batch_size"]
+        return cls(**{**others, **arg_dict})
 
     @property
     def _alias(self) -> str:
