@@ -89,7 +89,8 @@ def page() -> str:
             "can be given as\n`lm_eval --batch_size` and `--device`, too, "
             "and `--model_args` go before them. Where nobody gives a\nbatch size it is "
             "`auto`: lm-eval passes on the whole number 1 then, which counts as none, "
-            'so\nfrom Python `simple_evaluate(batch_size="1")` is one text at a time.\n',
+            'so from\nPython `simple_evaluate(batch_size="1")` is one text at a '
+            "time.\n",
             "## Models with latents\n",
             *_table(ScoringOptions),
             "\n### Estimators\n",

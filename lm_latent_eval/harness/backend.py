@@ -308,6 +308,24 @@ class Backend(LM):
             "lm_latent_eval": lm_latent_eval.__version__,
         }
 
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Refuse: words have no template.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"--apply_chat_template: {self._alias} is a model of plain texts, in which "
+            "nobody takes turns, and has no chat template. Leave it out; "
+            "latent_tokens, latent_cot and latent_mdm take that of their network"
+        )
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Refuse one that is asked for: lm-eval asks before it loads any text."""
+        return self.apply_chat_template([]) if chat_template else ""
+
     @property
     def tokenizer_name(self) -> str:
         """What tells this model's requests from others' in request caches."""

@@ -228,11 +228,7 @@ class MDMScorer:
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
-        """Yield index and continuation of every query's context.
-
-        Raises:
-            ValueError: If more is to be written than the network has room for.
-        """
+        """Yield index and continuation of every query's context."""
         writer = Writer(self.denoiser, self.cut, self.options)
         with tqdm(total=len(queries), desc="generations", disable=self.quiet) as bar:
             for written in writer.write(queries):
