@@ -103,7 +103,16 @@ class Statement:
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = OF_LOG_P[self.bound]
         checkpoint = self.record.settings["checkpoint"]
-        return f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}"
+        return (
+            f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}; "
+            f"{self.texts}"
+        )
+
+    @property
+    def texts(self) -> str:
+        """Which texts the numbers are of."""
+        kind = "questions" if "acc" in self.numbers else "texts"
+        return f"{self.num_documents:,} {kind}, digest {self.record.texts_digest}"
 
 
 def slack(answers: Sequence[Answer], bound: Bound) -> float:
