@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lm_latent_eval.report.tabular import four_decimals
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 
@@ -50,4 +51,4 @@ def _texts(number: int, of: int | None) -> str:
 
 
 def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4f}"
+    return value if isinstance(value, str) else four_decimals(value)

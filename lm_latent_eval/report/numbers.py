@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import Bound, mean_stderr
+from lm_latent_eval.report.tabular import four_decimals
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import (
     METRICS,
@@ -140,10 +141,11 @@ def table(record: Record) -> str:
             continue
         errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
         cells = "".join(
-            f"{'N/A' if error is None else f'{error:.4f}':>16}" for error in errors
+            f"{'N/A' if error is None else four_decimals(error):>16}"
+            for error in errors
         )
         shown = cells if name in RATES or number.stderr is not None else ""
-        lines.append(f"  {name:35}{number.value:12.4f}{shown}")
+        lines.append(f"  {name:35}{four_decimals(number.value):>12}{shown}")
     return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ from lm_latent_eval.file_names import safe_name
 from lm_latent_eval.report.export.origin import section
 from lm_latent_eval.report.export.statement import OF_LOG_P, Statement
 from lm_latent_eval.report.numbers import Number
-from lm_latent_eval.report.tabular import Cell, Table, markdown, rendered
+from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered
 from lm_latent_eval.scoring.publishing import put_section, read_card
 from lm_latent_eval.scoring.records import Record
 
@@ -168,7 +168,7 @@ def _section(statements: Sequence[Statement]) -> str:
 
 
 def _cell(value: float | str | None) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else "N/A"
+    return four_decimals(value) if isinstance(value, float) else "N/A"
 
 
 __all__ = ["export_card", "export_results"]
