@@ -273,6 +273,7 @@ class Backend(LM):
     def _collect(self) -> None:
         """Take in what every process has found; all of them call."""
         self._recorder.collect()
+        self._missed = {}  # instances keep their answers: all are found each time
         for task, score in self._processes.gather([*unscored.missed()]):
             self._missed.setdefault(task, []).append(score)
 
