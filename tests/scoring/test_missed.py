@@ -6,12 +6,16 @@ import json
 import math
 import pickle
 
+import pyarrow as pa
 import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.report import results
+from lm_latent_eval.scoring import workers
 from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.records import Record, answer_of
+from lm_latent_eval.scoring.workers import Opening
 from tests.missing_support import miss
 from tests.rounding import agree
 
@@ -79,6 +83,19 @@ def test_the_command_keeps_and_shows_the_others(kglm_directory, tmp_path, capsys
     [record] = results.read(output)
     assert not record.finished
     assert all(math.isfinite(a.estimate.log_evidence) for a in record.answers)
+
+
+@pytest.mark.usefixtures("missing")
+def test_a_worker_keeps_the_others_of_its_block(kglm_directory):
+    options = {"estimator": "is", "num_samples": 9}
+    worker = workers._Worker(Opening(str(kglm_directory), options, device="cpu"))
+    block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
+    found = worker(block)
+    assert sorted(found["document"].to_pylist()) == OTHERS
+    answers = [answer_of(row) for row in found.to_pylist()]
+    err = workers.missing(Record("estimate", {"num_texts": 5}, answers, False))
+    assert err.names == {1: "text/1", 3: "text/3"}
+    assert [answer.index for answer in err.answers] == OTHERS
 
 
 def test_the_error_survives_workers():
