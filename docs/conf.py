@@ -11,7 +11,8 @@ import lm_latent_eval
 GoogleDocstring._parse_attribute_docstring = lambda self: [*self._lines]
 
 project = "lm_latent_eval"
-author = "the authors of lm_latent_eval"
+author = "The lm_latent_eval developers"  # as CITATION.cff has them
+project_copyright = author
 version = release = lm_latent_eval.__version__
 
 extensions = [

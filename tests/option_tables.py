@@ -86,7 +86,11 @@ def page() -> str:
             *_taken(),
             "\nThe others are given the checkpoint itself, and what `estimate` writes "
             "and Python\nreturns has the log-weights anyway. `batch_size` and `device` "
-            "can be given as\n`lm_eval --batch_size` and `--device`, too.\n",
+            "can be given as\n`lm_eval --batch_size` and `--device`, too, "
+            "and `--model_args` go before them. Where nobody gives a\nbatch size it is "
+            "`auto`: lm-eval passes on the whole number 1 then, which counts as none, "
+            'so from\nPython `simple_evaluate(batch_size="1")` is one text at a '
+            "time.\n",
             "## Models with latents\n",
             *_table(ScoringOptions),
             "\n### Estimators\n",

@@ -80,6 +80,7 @@ def _estimate(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.estimates import table
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.scoring.interface import open_model, scorer_of
+    from lm_latent_eval.scoring.missed import MissedTextsError
     from lm_latent_eval.text.corpora import read_texts
 
     options = scoring(args)
@@ -98,7 +99,12 @@ def _estimate(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
         max_batch_size=args.max_batch_size,
     )
-    items = score_file(scorer, texts, args.output)
+    try:
+        items = score_file(scorer, texts, args.output)
+    except MissedTextsError as err:
+        if err.answers:
+            print(table(err.answers, scorer.fingerprint, of=len(texts)))
+        raise
     print(table(items, scorer.fingerprint))
 
 
@@ -106,7 +112,7 @@ def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output: a folder that all can write to")
     from lm_latent_eval.report.estimates import table
-    from lm_latent_eval.scoring.workers import Opening, score_corpus
+    from lm_latent_eval.scoring.workers import Opening, missing, score_corpus
 
     opening = Opening(
         args.checkpoint,
@@ -119,4 +125,8 @@ def _by_workers(args: argparse.Namespace) -> None:
         dtype=args.dtype,
     )
     record = score_corpus(opening, args.data, args.output, workers=args.workers)
-    print(table(record.answers, record.settings))
+    of = record.settings["num_texts"]
+    if record.answers:
+        print(table(record.answers, record.settings, of=of))
+    if not record.finished:
+        raise missing(record)

@@ -18,6 +18,7 @@ from torch import Tensor
 from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.curve import log_grid
 from lm_latent_eval.estimators.importance import log_evidence, log_ratio_stderr
+from lm_latent_eval.estimators.rounding import ROUNDING
 
 RESAMPLES = 400
 APART = 1.96
@@ -61,8 +62,11 @@ class Margin:
 
     @property
     def is_sure(self) -> bool:
-        """Whether draws of the same kind would hardly choose another answer."""
-        return self.difference > APART * self.stderr
+        """Whether draws of the same kind would hardly choose another answer.
+
+        Nor would rounding.
+        """
+        return self.difference > max(APART * self.stderr, ROUNDING)
 
 
 def log_mean_gap(log_p: Tensor, log_ratios: Tensor) -> Tensor:
@@ -224,7 +228,7 @@ def _scaled(log_w: Tensor) -> Tensor:
 
 def _ballots(log_w: Tensor) -> Tensor:
     """Return which answer each draw is for, (A, K): columns of total 1, or 0."""
-    best = (log_w == log_w.max(0).values) & (log_w > -torch.inf)
+    best = (log_w >= log_w.max(0).values - ROUNDING) & (log_w > -torch.inf)
     shared: Tensor = best.double() / best.sum(0).clamp(min=1)
     return shared
 
@@ -237,7 +241,7 @@ def _blocks(weights: Tensor, size: int) -> Tensor:
 
 def _credit(scores: Tensor, right: Tensor) -> Tensor:
     """Return what the best answers score, (A, n) -> (n,); ties share."""
-    best = ((scores == scores.max(0).values) & (scores > 0)).double()
+    best = ((scores >= scores.max(0).values * (1 - ROUNDING)) & (scores > 0)).double()
     credit: Tensor = (best * right[:, None]).sum(0) / best.sum(0).clamp(min=1)
     return credit
 

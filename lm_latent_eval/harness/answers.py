@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, TypeAlias
 
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.scoring.answer import Answer
 
 
@@ -16,8 +17,11 @@ def recorded(score: float, task: str) -> Answer:
         task: Which divides it by tokens.
 
     Raises:
+        MissedSupportError: If the text has none.
         ValueError: If it carries none, as those of models that are not ours.
     """
+    if isinstance(score, MissedFloat):
+        raise MissedSupportError(score.why)
     if not isinstance(score, ScoredFloat):
         raise ValueError(
             f"{task} is per token of the model, and this model's log-likelihoods do "
@@ -25,6 +29,28 @@ def recorded(score: float, task: str) -> Answer:
             "word and byte, such as latent_perplexity"
         )
     return score.answer
+
+
+class MissedFloat(float):
+    """In place of the log-likelihood of a text that no latent was found of.
+
+    ``-inf``, the logarithm of the estimate: with it lm-eval's own rates are infinite,
+    and the option of a question is never chosen. A run that has one ends in an error
+    (``harness.unscored``).
+    """
+
+    name: str
+    why: str
+
+    def __new__(cls, name: str, why: str) -> MissedFloat:
+        """Say which text it is, and what was wrong."""
+        value = super().__new__(cls, -math.inf)
+        value.name, value.why = name, why
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with the reason: caches keep it."""
+        return MissedFloat, (self.name, self.why)
 
 
 class ScoredFloat(float):
@@ -49,3 +75,7 @@ class ScoredFloat(float):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the answer."""
         return ScoredFloat, (self.answer,)
+
+
+Scored: TypeAlias = ScoredFloat | MissedFloat
+"""What a request is answered with."""

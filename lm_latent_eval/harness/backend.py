@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 # Before anything else of lm-eval: importing a backend first must not leave the registry
 # half filled.
@@ -17,10 +17,12 @@ import lm_eval.models  # noqa: F401
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
+from lm_eval.utils import simple_parse_args_string
 
 import lm_latent_eval
 from lm_latent_eval.arguments import truth
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness import unscored
+from lm_latent_eval.harness.answers import MissedFloat, Scored, ScoredFloat
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
@@ -31,6 +33,7 @@ from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
+from lm_latent_eval.scoring.records import WITHOUT_NUMBER
 from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
 
@@ -44,6 +47,10 @@ UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"
 
 LM_EVAL_DEVICE = "cuda:0"
 """What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
+
+
+LM_EVAL_BATCH_SIZE = 1
+"""What it passes on without ``--batch_size``."""
 
 
 class Backend(LM):
@@ -77,11 +84,39 @@ class Backend(LM):
         self._scorer, self._processes, self._device = scorer, processes, device
         self.summary = Summary()
         self._unreported: list[Answer] = []
+        self._missed: dict[str, list[MissedFloat]] = {}
         weights = truth("log_weights", log_weights)
         estimator = scorer.fingerprint.get("estimator")
         if weights and estimator in ("exact", "beam"):
             logger.warning("log_weights: no effect, estimator=%s has none", estimator)
         self._recorder = Recorder(processes, weights=weights)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Open a model as lm-eval asks for it, see ``create_from_arg_obj``."""
+        return cls.create_from_arg_obj(
+            simple_parse_args_string(arg_string), additional_config
+        )
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Open a model as lm-eval asks for it.
+
+        Args:
+            arg_dict: ``--model_args``, which go before other arguments.
+            additional_config: Those: ``--batch_size``, ``--device`` and the like. Where
+                nobody has given a batch size, lm-eval gives the whole number 1 (what is
+                given at the command line is text). No number depends on it, and 1 is
+                the slowest, so it is as many as memory allows then.
+        """
+        others = {k: v for k, v in (additional_config or {}).items() if v is not None}
+        if others.get("batch_size") == LM_EVAL_BATCH_SIZE:
+            del others["batch_size"]
+        return cls(**{**others, **arg_dict})
 
     @property
     def _alias(self) -> str:
@@ -90,7 +125,7 @@ class Backend(LM):
 
     # -- lm-eval's interface ----------------------------------------------------------
 
-    def loglikelihood_rolling(self, requests: list[Instance]) -> list[ScoredFloat]:
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[Scored]:
         """Return log p-hat of whole texts, their ends included, in nats.
 
         An unnormalised model has none, and answers only tasks that compare its scores
@@ -107,7 +142,7 @@ class Backend(LM):
         self._warn_of_bytes(answers)
         return self._finished(requests, answers)
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[Scored, bool]]:
         """Return log p-hat of continuations in nats, and whether they are greedy.
 
         Greedy are those that are the argmax of the estimated next-token marginals.
@@ -115,7 +150,7 @@ class Backend(LM):
         score = self._scorer.score_continuations
         answers = self._answers(requests, "loglikelihood", score)
         finished = self._finished(requests, answers)
-        return [(scored, bool(scored.answer.is_greedy)) for scored in finished]
+        return [(scored, _is_greedy(scored)) for scored in finished]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue contexts until a stop string, greedily or by sampling."""
@@ -134,7 +169,7 @@ class Backend(LM):
 
     def _answers(
         self, requests: list[Instance], kind: str, score: Score
-    ) -> dict[int, ScoredFloat]:
+    ) -> dict[int, Scored]:
         """Answer requests of a kind; in several processes all of them together.
 
         A cache is a process's own and knows the answers to its share of lm-eval's, so
@@ -154,14 +189,16 @@ class Backend(LM):
         processes = Processes() if own else self._processes
         places = [*_places(requests)]
         needed = [request for n, request in enumerate(asked) if places[n] == n]
-        answers: dict[int, ScoredFloat] = {}
+        answers: dict[int, Scored] = {}
         with (
             noting_progress(answers, requests, KEPT),
             self._recorder.following(self.fingerprint, UNFINISHED[kind]) as keep,
         ):
             for request, scored in shared(needed, processes, score, keep):
-                _refuse_left_out(request, scored)
                 answers[request.query.index] = scored
+                if isinstance(scored, MissedFloat):
+                    continue
+                _refuse_left_out(request, scored)
                 greedy = scored.answer.is_greedy
                 result = scored if greedy is None else (scored, greedy)
                 self.cache_hook.add_partial(kind, request.arguments, result)
@@ -177,24 +214,34 @@ class Backend(LM):
             )
 
     def _finished(
-        self, requests: list[Instance], answers: dict[int, ScoredFloat]
-    ) -> list[ScoredFloat]:
+        self, requests: list[Instance], answers: dict[int, Scored]
+    ) -> list[Scored]:
+        """Return answers in their order, and take them into the run's diagnostics.
+
+        Raises:
+            MissedTextsError: If a text has no number, and nobody evaluates tasks who
+                would be told so at the end.
+        """
         ordered = [answers[i] for i in range(len(requests))]
         self._unreported += [
             scored.answer.without_weights()
             for n, (scored, place) in enumerate(
                 zip(ordered, _places(requests), strict=True)
             )
-            if place == n
+            if place == n and isinstance(scored, ScoredFloat)
         ]
         if self.world_size == 1:
             self._report()
+        lost = [scored for scored in ordered if isinstance(scored, MissedFloat)]
+        if lost and not running_tasks():
+            raise unscored.error_of(lost, len(ordered))
         return ordered
 
-    def _warn_of_bytes(self, answers: dict[int, ScoredFloat]) -> None:
+    def _warn_of_bytes(self, answers: dict[int, Scored]) -> None:
         """Tell tasks of others, whose metrics cannot refuse, from strings scored."""
-        unspelled = sum(scored.answer.unspelled for scored in answers.values())
-        respaced = sum(scored.answer.respaced for scored in answers.values())
+        found = [s.answer for s in answers.values() if isinstance(s, ScoredFloat)]
+        unspelled = sum(answer.unspelled for answer in found)
+        respaced = sum(answer.respaced for answer in found)
         if unspelled or respaced:
             logger.warning(
                 "unk=%s charged %d unknown words as a class and %d unusual gaps not at "
@@ -212,17 +259,39 @@ class Backend(LM):
         """Say what the numbers are: this goes into the results' ``config``.
 
         lm-eval asks once, when all is answered: then records are complete.
+
+        Raises:
+            MissedTextsError: If a text has no number; the others are kept and shown.
         """
-        about = self._scorer.about
         if self.world_size == 1:
-            self._recorder.collect()
+            self._collect()
+        info = self._about_run()
+        if self._missed:
+            unscored.end(info, self._missed)
+        return info
+
+    def _collect(self) -> None:
+        """Take in what every process has found; all of them call."""
+        self._recorder.collect()
+        self._missed = {}  # instances keep their answers: all are found each time
+        for task, score in self._processes.gather([*unscored.missed()]):
+            self._missed.setdefault(task, []).append(score)
+
+    def _about_run(self) -> dict[str, Any]:
+        """Return what ``get_model_info`` says, and write the records."""
+        about = self._scorer.about
+        names = {
+            task: sorted({score.name for score in some})
+            for task, some in self._missed.items()
+        }
         return {
             "latent_eval_version": lm_latent_eval.__version__,
             **about,
             "latent_eval": {
                 **about.get("latent_eval", {}),
                 **self.summary.as_dict(),
-                "records": self._recorder.finish(self.fingerprint),
+                **({WITHOUT_NUMBER: names} if names else {}),
+                "records": self._recorder.finish(self.fingerprint, names),
             },
         }
 
@@ -239,6 +308,24 @@ class Backend(LM):
             "model": f"latent_{scored_by['model']}",
             "lm_latent_eval": lm_latent_eval.__version__,
         }
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Refuse: words have no template.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"--apply_chat_template: {self._alias} is a model of plain texts, in which "
+            "nobody takes turns, and has no chat template. Leave it out; "
+            "latent_tokens, latent_cot and latent_mdm take that of their network"
+        )
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Refuse one that is asked for: lm-eval asks before it loads any text."""
+        return self.apply_chat_template([]) if chat_template else ""
 
     @property
     def tokenizer_name(self) -> str:
@@ -272,8 +359,12 @@ class Backend(LM):
         answers every request, and ``get_model_info`` on one process alone.
         """
         self._report()
-        self._recorder.collect()
+        self._collect()
         self._processes.barrier()
+
+
+def _is_greedy(scored: Scored) -> bool:
+    return isinstance(scored, ScoredFloat) and bool(scored.answer.is_greedy)
 
 
 def _refuse_left_out(request: Request, scored: ScoredFloat) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lm_latent_eval.harness.answers import ScoredFloat, recorded
+from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, recorded
 from lm_latent_eval.resuming.settings import plain
 from lm_latent_eval.scoring import metrics
 from lm_latent_eval.scoring.answer import Answer
@@ -21,7 +21,8 @@ class Term(list[Any]):
     they are divided by; or the one value that a diagnostic is made of.
     """
 
-    answer: Answer
+    answer: Answer | None = None
+    """None of a text that has no number."""
 
     @classmethod
     def of(cls, metric: str, answer: Answer) -> Term:
@@ -71,6 +72,8 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Ter
             tasks by name only.
     """
     text, answer = doc["text"], results[0]
+    if isinstance(answer, MissedFloat):
+        return {name: Term() for name in METRICS}
     if not isinstance(answer, ScoredFloat):
         return _of_strings(_terms(Answer.exact(answer, text)), True)
     if answer.answer.text != digest(text):
@@ -91,7 +94,8 @@ def process_known_words(
     Raises:
         ValueError: If the model is none of ours, or the answer is about another text.
     """
-    recorded(results[0], "latent_topic_perplexity")
+    if not isinstance(results[0], MissedFloat):
+        recorded(results[0], "latent_topic_perplexity")
     return _of_strings(process_text(doc, results), False)
 
 
@@ -104,11 +108,25 @@ def _terms(answer: Answer) -> dict[str, Term]:
     return {name: Term.of(name, answer) for name in METRICS}
 
 
-def _of_terms(metric: metrics.Number) -> Callable[[Sequence[Term]], float | str]:
-    return lambda terms: metric([term.answer for term in terms])
+def _of_terms(
+    name: str, metric: metrics.Number
+) -> Callable[[Sequence[Term]], float | str]:
+    """Return an aggregation that says so where it is not of all texts."""
+
+    def aggregated(terms: Sequence[Term]) -> float | str:
+        answers = [term.answer for term in terms if term.answer is not None]
+        if len(answers) == len(terms):
+            return metric(answers)
+        if name.endswith("_stderr") or not answers:
+            return metrics.UNKNOWN
+        value = metric(answers)
+        shown = value if isinstance(value, str) else f"{value:.4f}"
+        return f"{shown} ({len(answers)} of {len(terms)} texts)"
+
+    return aggregated
 
 
-METRICS = {name: _of_terms(metric) for name, metric in metrics.METRICS.items()}
+METRICS = {name: _of_terms(name, metric) for name, metric in metrics.METRICS.items()}
 """Name in a task's ``metric_list`` -> aggregation."""
 
 __all__ = ["METRICS", "process_known_words", "process_text"]

@@ -5,7 +5,7 @@ Where no ``simple_evaluate`` runs, or it writes no results, nothing is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from lm_eval.api.instance import Instance
 
+from lm_latent_eval.estimators.rounding import ROUNDING, tied
 from lm_latent_eval.file_names import safe_name
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.contrastive import DISTORTION
@@ -20,7 +21,14 @@ from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import host, or_without, run_digest
 from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, write
+from lm_latent_eval.scoring.records import (
+    UNFINISHED,
+    WITHOUT_NUMBER,
+    Row,
+    journal,
+    row_of,
+    write,
+)
 
 Settings = dict[str, Any]
 
@@ -99,8 +107,14 @@ class Recorder:
             place = row["document"], row["option"]
             self._rows.setdefault(name, {})[place] = row
 
-    def finish(self, settings: Settings) -> dict[str, str]:
+    def finish(
+        self, settings: Settings, without: Mapping[str, list[str]]
+    ) -> dict[str, str]:
         """Write the records.
+
+        Args:
+            settings: What the numbers depend on.
+            without: Task -> names of its texts that have no number.
 
         Returns:
             Task -> name of its file, beside the results.
@@ -114,7 +128,9 @@ class Recorder:
         for task, rows in self._rows.items():
             files[task] = f"record_{safe_name(task)}_{stamp}.parquet"
             path, ordered = where.folder / files[task], sorted(rows)
-            write(path, task, settings, [rows[place] for place in ordered])
+            lacking = {WITHOUT_NUMBER: without[task]} if task in without else {}
+            said = {**settings, **lacking}
+            write(path, task, said, [rows[place] for place in ordered])
         remove(where.folder.glob(f"record_{run_digest(settings)}_*{UNFINISHED}"))
         return files
 
@@ -137,9 +153,43 @@ def _answers(task: Any) -> Iterator[Answer]:
             isinstance(score, ScoredFloat) for score in scores
         ):
             continue  # generated text, or a kind of request still to come
-        said = task.process_results(instances[0].doc, answers)
-        for instance, score in zip(instances, scores, strict=True):
-            yield _counted(_placed(instance, score), said)
+        best = _best(instances, scores)
+        said = _processed(task, instances[0].doc, answers, best)
+        for n, (instance, score) in enumerate(zip(instances, scores, strict=True)):
+            answer = _counted(_placed(instance, score), said)
+            asked = instance.request_type == "loglikelihood"
+            yield replace(answer, tied=len(best) > 1 and n in best if asked else None)
+
+
+def _best(instances: Sequence[Instance], scores: Sequence[ScoredFloat]) -> list[int]:
+    """Return the places of a question's best options, several if they tie."""
+    if any(instance.request_type != "loglikelihood" for instance in instances):
+        return []
+    # Scores without a context, which some tasks ask for besides, are no options.
+    given = [bool(instance.args[0]) for instance in instances]
+    options = [n for n, one in enumerate(given) if one == given[0]]
+    tokens = [scores[n].answer.tokens for n in options]
+    return [options[n] for n in tied([scores[n] for n in options], tokens)]
+
+
+def _processed(
+    task: Any, doc: Any, answers: Sequence[Any], best: Sequence[int]
+) -> dict[str, Any]:
+    """Return what a task counts; its accuracy as the mean over options that tie.
+
+    Which of them is larger is rounding's choice, another in another batch.
+    """
+    said: dict[str, Any] = task.process_results(doc, answers)
+    if len(best) < 2 or len(answers) < 2 or "acc" not in said:
+        return said
+    more = 2 * ROUNDING * max(1, *(score.answer.tokens for score, _ in answers))
+    found = []
+    for n in best:
+        raised = [*answers]
+        score, is_greedy = answers[n]
+        raised[n] = (score + more, is_greedy)
+        found.append(float(task.process_results(doc, raised)["acc"]))
+    return {**said, "acc": sum(found) / len(found)}
 
 
 def _placed(request: Placed, scored: ScoredFloat) -> Answer:

@@ -52,7 +52,7 @@ class Host:
 
 def host() -> Host | None:
     """Find the ``simple_evaluate`` that runs and writes results."""
-    tracker = _evaluation().get("evaluation_tracker")
+    tracker = evaluation().get("evaluation_tracker")
     if tracker is None or not tracker.output_path:
         return None
     output = Path(tracker.output_path)
@@ -67,7 +67,7 @@ def running_tasks() -> dict[str, Any]:
     Of every document that is this process's they hold all instances, those that a cache
     has answered too.
     """
-    tasks: dict[str, Any] = _evaluation().get("loaded", {}).get("tasks", {})
+    tasks: dict[str, Any] = evaluation().get("loaded", {}).get("tasks", {})
     return tasks
 
 
@@ -84,7 +84,7 @@ def stock_rates(task: Any) -> list[str]:
     ]
 
 
-def _evaluation() -> dict[str, Any]:
+def evaluation() -> dict[str, Any]:
     """Return what the ``simple_evaluate`` that runs knows; {} where none does."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -102,8 +102,8 @@ def run_digest(settings: Settings) -> str:
 
     Without a ``simple_evaluate`` there are no tasks, and settings alone are the name.
     """
-    evaluation = _evaluation()
-    asked = {name: evaluation.get(name) for name in ASKING}
+    running = evaluation()
+    asked = {name: running.get(name) for name in ASKING}
     run = {"settings": settings, "tasks": sorted(running_tasks()), **asked}
     return digest(json.dumps(run))[:8]
 

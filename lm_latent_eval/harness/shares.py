@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import MissedFloat, Scored, ScoredFloat
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import Keep
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.texts import Query
 
 
@@ -47,18 +48,26 @@ Score = Callable[[Sequence[Query]], Iterator[Answer]]
 
 def answered(
     requests: Sequence[Request], score: Score, keep: Keep
-) -> Iterator[tuple[Request, ScoredFloat]]:
-    """Yield requests with their answers, as soon as they are found and kept."""
-    for answer in score([replace(r.query, index=n) for n, r in enumerate(requests)]):
-        request = requests[answer.index]
-        scored = request.answered(answer)
-        keep(request, scored)
-        yield request, scored
+) -> Iterator[tuple[Request, Scored]]:
+    """Yield requests with their answers, as soon as they are found and kept.
+
+    Those that have no number come last.
+    """
+    queries = [replace(r.query, index=n) for n, r in enumerate(requests)]
+    try:
+        for answer in score(queries):
+            request = requests[answer.index]
+            scored = request.answered(answer)
+            keep(request, scored)
+            yield request, scored
+    except MissedTextsError as err:
+        for n, name in err.names.items():
+            yield requests[n], MissedFloat(name, err.why)
 
 
 def shared(
     requests: Sequence[Request], processes: Processes, score: Score, keep: Keep
-) -> Iterator[tuple[Request, ScoredFloat]]:
+) -> Iterator[tuple[Request, Scored]]:
     """Answer this process's requests together with the other processes.
 
     Args:
@@ -76,7 +85,7 @@ def shared(
         return
     own = [replace(request, owner=processes.rank) for request in requests]
     share = balanced(processes.gather(own), processes.world_size)[processes.rank]
-    found: list[list[tuple[Request, ScoredFloat]]] = [
+    found: list[list[tuple[Request, Scored]]] = [
         [] for _ in range(processes.world_size)
     ]
     for request, scored in answered(share, score, keep):

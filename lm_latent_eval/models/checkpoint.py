@@ -25,6 +25,10 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from lm_latent_eval import manifest
 from lm_latent_eval.devices import check_width, moved
@@ -122,7 +126,7 @@ def load_checkpoint(
         raise ValueError(f"dtype={dtype}: expected one of {', '.join(FLOATS)}")
     check_width(dtype, device)
     directory = directory_of(path, revision)
-    digest = _verify(directory)
+    digest = _verify(directory, expected)
     loaded = _load(directory, expected=expected, dtype=dtype, device=device)
     return replace(loaded, digest=digest)
 
@@ -260,12 +264,14 @@ def directory_of(path: str | Path, revision: str | None = None) -> Path:
         ) from err
 
 
-def _verify(directory: Path) -> str:
+def _verify(directory: Path, expected: str | None = None) -> str:
     """Hold a directory against its manifest; return its digest."""
     if not (directory / CONFIG).is_file():
         raise CheckpointError(
             f"{directory / CONFIG} is missing: {directory} is not a checkpoint"
         )
+    if not (directory / manifest.FILE_NAME).exists():
+        _read_config(directory, expected)  # is it a model of ours at all?
     try:
         return manifest.verify(directory)
     except ValueError as err:
@@ -291,7 +297,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
     if name is None:
         raise CheckpointError(
             f"{path} describes a model of type {found!r}; this package and the "
-            f"installed ones have {', '.join(known_types())}"
+            f"installed ones have {', '.join(known_types())}{_readers(config)}"
         )
     if expected is not None and name != expected:
         raise CheckpointError(
@@ -299,6 +305,22 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
             f"--model {f'latent_{name}' if name in MODELS else 'latent'}"
         )
     return name, config
+
+
+def _readers(config: Any) -> str:
+    """Say which backends read a network of transformers, if it is one."""
+    found = config.get("model_type") if isinstance(config, dict) else None
+    if found in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not any(
+        name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        for name in config.get("architectures") or ()
+    ):
+        return ". It is a network of transformers that fills masks: use latent_mdm"
+    if found in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return (
+            ". It is a causal LM of transformers: use latent_tokens (sums over "
+            "tokenizations) or latent_cot (over thoughts)"
+        )
+    return ""
 
 
 def name_in(directory: Path) -> str | None:

@@ -65,7 +65,11 @@ def train_checkpoint(
         model.eval()  # type: ignore[no-untyped-call]
         if tuned:
             model.tuned = fit_after_training(model, tokenizer, spelled, options.seed)
-        writing = learn_orthography(spelled, tokenizer) if spelled else None
+        writing = (
+            learn_orthography(spelled, tokenizer, most=options.epochs)
+            if spelled
+            else None
+        )
         save(model, tokenizer, directory, model.state_dict(), writing)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lm_latent_eval.report.tabular import four_decimals
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 
@@ -12,12 +13,15 @@ WHICH = ("model", "checkpoint", "dtype")
 """Settings that say what was scored with, not how."""
 
 
-def table(answers: Sequence[Answer], settings: Mapping[str, Any]) -> str:
+def table(
+    answers: Sequence[Answer], settings: Mapping[str, Any], *, of: int | None = None
+) -> str:
     """Return every metric of a corpus with its error over texts, and how it came.
 
     Args:
         answers: The corpus, scored.
         settings: How it was scored: a scorer's ``fingerprint``.
+        of: How many texts there are, where some may have no number; None: no more.
     """
     tokens = sum(answer.tokens for answer in answers)
     num_bytes = sum(answer.bytes for answer in answers)
@@ -27,7 +31,7 @@ def table(answers: Sequence[Answer], settings: Mapping[str, Any]) -> str:
         if value and name not in WHICH
     )
     rows = [
-        f"{len(answers):,} texts, {tokens:,} predicted tokens, {num_bytes:,} bytes",
+        f"{_texts(len(answers), of)}, {tokens:,} predicted tokens, {num_bytes:,} bytes",
         " ".join(how),
     ]
     for name, metric in METRICS.items():
@@ -40,5 +44,11 @@ def table(answers: Sequence[Answer], settings: Mapping[str, Any]) -> str:
     return "\n".join(rows)
 
 
+def _texts(number: int, of: int | None) -> str:
+    if of in (None, number):
+        return f"{number:,} texts"
+    return f"only {number:,} of {of:,} texts"
+
+
 def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4f}"
+    return value if isinstance(value, str) else four_decimals(value)

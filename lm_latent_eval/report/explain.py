@@ -6,11 +6,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.estimators.rounding import ROUNDING
 from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
 from lm_latent_eval.report.thoughts import how_thought
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.missed import NAMED
+from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
 
 MEANING = {
@@ -44,6 +46,8 @@ MEANING = {
     "(or too few draws) for the draws' error to be trusted.",
     "acc": "share of questions whose right answer has the largest estimated "
     "likelihood.",
+    "questions_tied": "questions whose best options differ by rounding alone; each "
+    "counts as if every one of them were chosen equally often.",
 }
 
 _DRAWN = " An upper bound of the true perplexity on average: more samples lower it."
@@ -123,6 +127,8 @@ def _content(record: Record) -> dict[str, Any]:
         values[f"{name}_stderr,none"] = number.stderr
     settings = record.settings
     ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
+    if lacking := settings.get(WITHOUT_NUMBER):
+        ours[WITHOUT_NUMBER] = {record.task: lacking}
     drawn = [answer.estimate.num_samples for answer in record.answers]
     ours["samples_per_request"] = [min(drawn), max(drawn)]
     config = {
@@ -208,6 +214,21 @@ def _how(config: dict[str, Any]) -> str:
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
         f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(ours['unk'], '')}",
     ]
+    if lacking := ours.get(WITHOUT_NUMBER):
+        names = [name for some in lacking.values() for name in some]
+        lines.append(
+            f"No number of {', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)}: "
+            "nothing that was found or drawn is possible there. Draw more samples, or "
+            "from a proposal that covers the model's latents; what is printed is of "
+            "the other texts alone."
+        )
+    if tied := ours.get("questions_tied"):
+        lines.append(
+            f"Of {ours['questions']} questions {tied} are ties: their best options "
+            f"differ by rounding alone ({ROUNDING:.1g} nats a token or less), and "
+            "which one lm_eval counts says nothing of the model. Records share them: "
+            "`lm-latent-eval recompute` prints that accuracy."
+        )
     if ours.get("tuned_on"):
         lines.append(
             f"The proposal was tuned on texts ({ours['tuned_on']}): of scored texts "

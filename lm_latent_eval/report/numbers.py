@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import Bound, mean_stderr
+from lm_latent_eval.report.tabular import four_decimals
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import (
     METRICS,
@@ -100,7 +101,9 @@ def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:
         return {}
     values = torch.tensor([*right.values()], dtype=torch.float64)
     error = mean_stderr(values).item() if len(values) > 1 else None
-    return {"acc": Number(values.mean().item(), error)}
+    found = {"acc": Number(values.mean().item(), error)}
+    ties = {a.index for a in answers if a.tied and a.accuracy is not None}
+    return found | {"questions_tied": Number(len(ties))} if ties else found
 
 
 def rows(record: Record) -> list[dict[str, Any]]:
@@ -138,10 +141,11 @@ def table(record: Record) -> str:
             continue
         errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
         cells = "".join(
-            f"{'N/A' if error is None else f'{error:.4f}':>16}" for error in errors
+            f"{'N/A' if error is None else four_decimals(error):>16}"
+            for error in errors
         )
         shown = cells if name in RATES or number.stderr is not None else ""
-        lines.append(f"  {name:35}{number.value:12.4f}{shown}")
+        lines.append(f"  {name:35}{four_decimals(number.value):>12}{shown}")
     return "\n".join(lines)
 
 

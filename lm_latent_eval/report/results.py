@@ -8,6 +8,7 @@ found is in the sample log of ``--log_samples``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from lm_latent_eval.scoring.records import UNFINISHED, Record
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"
+RUN = ("model", "model_args", "limit")
+"""What was asked of lm-eval, for archives."""
 
 
 def read(path: Path) -> list[Record]:
@@ -79,7 +82,9 @@ def _results(path: Path) -> list[Record]:
         for task in content["configs"]:
             if task in ours:
                 [record] = records.read(beside(path, ours[task]))
-                found.append(Record(task, {**named, **record.settings}, record.answers))
+                found.append(
+                    replace(record, task=task, settings={**named, **record.settings})
+                )
             elif (log := _sample_log(path, task)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
                 found.append(Record(task, settings, list(_logged(log))))
@@ -100,7 +105,16 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
         "date": content.get("date"),
         "model_name": content.get("model_name"),
         "configs": content.get("configs", {}),
+        "transformers": content.get("transformers_version"),
+        "torch": _torch(content.get("pretty_env_info")),
+        "run": {name: content["config"].get(name) for name in RUN},
     }
+
+
+def _torch(environment: Any) -> str | None:
+    """Return the version in what PyTorch says of an environment."""
+    found = re.match(r"PyTorch version: (\S+)", str(environment))
+    return found[1] if found else None
 
 
 def _sample_log(results: Path, task: str) -> Path:
@@ -111,14 +125,26 @@ def _sample_log(results: Path, task: str) -> Path:
 def _foreign(config: dict[str, Any]) -> dict[str, Any]:
     """Describe a model that is not ours."""
     by_words = config["model"] == "kenlm"
+    known = config.get("model_sha") or config.get("checkpoint_digest")
     return {
-        "checkpoint": config.get("model_sha") or config.get("checkpoint_digest"),
+        "checkpoint": known or _name(config),
         "strings_scored": not by_words,
         "tokens_are": "words, and the ends of sentences"
         if by_words
         else "pieces of its own tokenizer; no end of a text is charged",
         "estimator": "exact",
     }
+
+
+def _name(config: dict[str, Any]) -> str:
+    """Say which weights a model had of which lm-eval knows no commit."""
+    given = config.get("model_args") or {}
+    if isinstance(given, str):
+        pairs = (part.partition("=") for part in given.split(","))
+        given = {name: value for name, _, value in pairs}
+    named = given.get("pretrained") or given.get("model") or config["model"]
+    name = Path(str(named)).name if Path(str(named)).is_absolute() else named
+    return f"{name} (no digest: lm_eval {config['model']} says none of its weights)"
 
 
 def _logged(path: Path) -> Iterator[Answer]:

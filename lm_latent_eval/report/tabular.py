@@ -61,6 +61,10 @@ Cell = str | int | float | Interval | None
 """None is an empty cell, as is a NaN; an Interval has a column to itself."""
 
 
+LARGE = 1e6
+"""From here on numbers are written as powers of ten."""
+
+
 def four_digits(value: float) -> str:
     """Write a number as readers can use it.
 
@@ -69,6 +73,38 @@ def four_digits(value: float) -> str:
         ('0.1235', '12,345.7')
     """
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def four_decimals(value: float) -> str:
+    """Write a number with four decimals, a large one as a power of ten.
+
+    Example:
+        >>> four_decimals(3.87572), four_decimals(1.234567e46)
+        ('3.8757', '1.2346e+46')
+    """
+    return f"{value:.4e}" if LARGE <= abs(value) < math.inf else f"{value:.4f}"
+
+
+def alike(values: Sequence[float]) -> Callable[[float], str]:
+    """Return how the numbers of a column are written: one below the other.
+
+    All with as many decimals as give the largest four digits, or all as powers of ten
+    where it is too large or the smallest would be next to nothing.
+
+    Example:
+        >>> shown = alike([3.8757, 512.25, 0.1])
+        >>> shown(3.8757), shown(512.25), shown(0.1)
+        ('3.9', '512.2', '0.1')
+        >>> shown = alike([0.0001125, 1.806e7])
+        >>> shown(0.0001125), shown(1.806e7)
+        ('1.125e-04', '1.806e+07')
+    """
+    sizes = [abs(v) for v in values if v and math.isfinite(v)]
+    most, least = max(sizes, default=1.0), min(sizes, default=1.0)
+    if most >= LARGE or most > LARGE * least:
+        return lambda value: f"{value:.3e}" if value else "0"
+    decimals = max(0, 3 - math.floor(math.log10(most)))
+    return lambda value: f"{value:.{decimals}f}" if value else "0"
 
 
 def one_line(text: str) -> str:
@@ -279,6 +315,8 @@ __all__ = [
     "Cell",
     "Interval",
     "Table",
+    "alike",
+    "four_decimals",
     "four_digits",
     "markdown",
     "one_line",

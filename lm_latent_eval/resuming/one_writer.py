@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -20,7 +20,7 @@ class BusyError(ValueError):
 
 @contextmanager
 def only_writer(
-    output: Path, kept: str | None, *, lock: Path | None = None
+    output: Path, kept: str | None, *, lock: Path | None = None, passing: bool = False
 ) -> Iterator[None]:
     """Let no other run write into an output; say what is kept if this one is stopped.
 
@@ -31,6 +31,9 @@ def only_writer(
         lock: The file that is locked; None is one in the folder. It stays, empty
             (``filelock`` may remove it on Windows): if runs removed it, two could each
             hold one of that name.
+        passing: Remove it, held as it is, when all has ended well. Who has opened it
+            before finds it without a name and asks again (``filelock``), but for
+            releases of that library before 2026.
 
     Raises:
         BusyError: If another run is writing there.
@@ -53,6 +56,9 @@ def only_writer(
         )
     try:
         yield
+        if passing:
+            with suppress(OSError):  # Windows removes nothing that is open
+                lock.unlink()
     except KeyboardInterrupt as stop:
         if kept:
             stop.add_note(

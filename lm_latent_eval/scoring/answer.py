@@ -50,7 +50,10 @@ class Answer:
     option: int = 0
     """Which answer of a question it is."""
     accuracy: float | None = None
-    """The task's own, of the whole question."""
+    """The task's own, of the whole question: the mean over the options that tie."""
+    tied: bool | None = None
+    """Whether rounding alone tells it from the best of its question's other options,
+    see ``estimators.rounding``; None of a whole text."""
 
     @property
     def tokens(self) -> int:

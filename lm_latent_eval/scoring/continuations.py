@@ -10,12 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lm_latent_eval.estimators.rounding import first_of_best
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce
+from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.setting import Setting
-from lm_latent_eval.scoring.texts import Text, naming
+from lm_latent_eval.scoring.texts import Text
 from lm_latent_eval.text.batch import TokenBatch
 
 logger = logging.getLogger(__name__)
@@ -55,8 +57,12 @@ class Continuations:
 
     setting: Setting
 
-    def parts(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
+    def parts(self, texts: list[Text], missed: Missed) -> Iterator[tuple[Text, Answer]]:
         """Estimate continuations.
+
+        Args:
+            texts: As ``cut.continuation`` returns them.
+            missed: Takes in those that nothing was found of.
 
         Raises:
             ValueError: If the model is unnormalised, or a text cannot be scored.
@@ -78,11 +84,11 @@ class Continuations:
                 for some, read in self.setting.fitting(batch, self._read):
                     # Continuations in batches of their own, with their contexts' state.
                     after = [text for each in some for text in shared[each.given]]
-                    go_on = partial(self._continue, read)
+                    go_on = partial(self._continue, read, missed)
                     for part in self.setting.batches(after, num_samples):
-                        for _, answers in self.setting.fitting(part, go_on):
+                        for done, answers in self.setting.fitting(part, go_on):
                             yield from answers
-                            bar.update(len(answers))
+                            bar.update(len(done))
 
     def _read(self, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
@@ -91,7 +97,9 @@ class Continuations:
         place = {context.given: b for b, context in enumerate(contexts)}
         return Read(place, particles, self._most_probable(last, particles))
 
-    def _continue(self, read: Read, texts: Sequence[Text]) -> list[tuple[Text, Answer]]:
+    def _continue(
+        self, read: Read, missed: Missed, texts: Sequence[Text]
+    ) -> list[tuple[Text, Answer]]:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
         batch = self.setting.collate(texts)
@@ -107,11 +115,11 @@ class Continuations:
         answers = []
         rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
         for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
-            with naming(text.query):
+            with missed.aside(text.query):
                 estimate = self.setting.method.difference(
                     log_w + text.log_spacing, prefix, len(text.words)
                 )
-            answers.append((text, Answer.of(text, estimate, is_greedy=is_greedy)))
+                answers.append((text, Answer.of(text, estimate, is_greedy=is_greedy)))
         return answers
 
     def _are_greedy(
@@ -160,4 +168,5 @@ class Continuations:
         """
         inputs = torch.as_tensor(last, device=self.setting.model.device)
         model = self.setting.model
-        return particles.ahead(model, inputs).next_token(model).argmax(-1).cpu()
+        predicted = particles.ahead(model, inputs).next_token(model)
+        return first_of_best(predicted).cpu()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators.estimate import MissedSupportError
+from lm_latent_eval.estimators.rounding import first_of_best
 from lm_latent_eval.text.encoder import Encoder
 
 logger = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Utterance:
         if self.encoder.unknown is not None:
             log_p[self.encoder.unknown] = -torch.inf  # it has no spelling to write
         if self.options.temperature == 0:
-            word = int(log_p.argmax())
+            word = int(first_of_best(log_p))
         else:
             mass = (log_p / self.options.temperature).softmax(-1).cumsum(-1)
             threshold = torch.tensor(u, dtype=mass.dtype, device=mass.device)

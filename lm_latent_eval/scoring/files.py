@@ -17,6 +17,7 @@ import lm_latent_eval
 from lm_latent_eval.resuming.journal import Journal, Row
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.interface import TextScorer
+from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.records import FORMAT, Record, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
 
@@ -37,23 +38,28 @@ def score_file(
         N answers, in the order of the texts.
 
     Raises:
+        MissedTextsError: If texts have no number; it holds the answers of the others,
+            which are in the file.
         ValueError: If the file was made with other settings, another checkpoint or
             other texts, is not such a file or was edited, or another run writes it.
         NoRoomError: If the disk is full.
     """
     found: dict[int, Answer] = {}
-    if output is None:
-        every = dict(enumerate(texts))
-        found = {answer.index: answer for answer in scored(scorer, every)}
-    else:
-        settings = settings_of(scorer, texts)
-        journal = _journal(output)
-        with journal.going_on(settings, "the estimates so far") as (rows, append):
-            found |= _answers(journal, rows, len(texts))
-            left = {n: text for n, text in enumerate(texts) if n not in found}
-            for answer in scored(scorer, left):
+    try:
+        if output is None:
+            for answer in scored(scorer, dict(enumerate(texts))):
                 found[answer.index] = answer
-                append(row_of(answer))
+        else:
+            settings = settings_of(scorer, texts)
+            journal = _journal(output)
+            with journal.going_on(settings, "the estimates so far") as (rows, append):
+                found |= _answers(journal, rows, len(texts))
+                left = {n: text for n, text in enumerate(texts) if n not in found}
+                for answer in scored(scorer, left):
+                    found[answer.index] = answer
+                    append(row_of(answer))
+    except MissedTextsError as err:
+        raise err.leaving(found, len(texts)) from err.__cause__
     return [found[n] for n in range(len(texts))]
 
 

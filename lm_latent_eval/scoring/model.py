@@ -12,7 +12,7 @@ import torch
 from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.scoring.answer import noting_progress
+from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.decoding import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.interface import (
     TextModel,
@@ -20,6 +20,7 @@ from lm_latent_eval.scoring.interface import (
     open_model,
     scorer_of,
 )
+from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.publishing import push_to_hub
 from lm_latent_eval.scoring.texts import Query
@@ -119,6 +120,8 @@ class LatentModel:
             N estimates, in nats, in the order of the texts.
 
         Raises:
+            MissedTextsError: If no latent was found of some texts; its ``answers`` have
+                the estimates of the others.
             ValueError: If a setting is impossible or a text cannot be scored.
             TypeError: If ``texts`` is one string.
         """
@@ -152,13 +155,16 @@ class LatentModel:
                 for n, (context, text) in enumerate(zip(contexts, texts, strict=True))
             ]
             answers = scorer.score_continuations(queries)
-        found: dict[int, Estimate] = {}
+        found: dict[int, Answer] = {}
         with noting_progress(
             found, texts, f"texts were scored, and are lost: {KEEPING}"
         ):
-            for answer in answers:
-                found[answer.index] = answer.estimate
-        return [found[n] for n in range(len(texts))]
+            try:
+                for answer in answers:
+                    found[answer.index] = answer
+            except MissedTextsError as err:
+                raise err.leaving(found, len(texts)) from err.__cause__
+        return [found[n].estimate for n in range(len(texts))]
 
     def generate(
         self,

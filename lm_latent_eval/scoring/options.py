@@ -199,4 +199,7 @@ def parse_batch_size(value: Any) -> int | None:
     """Read a batch size; None means "as memory allows" (``auto``, ``auto:N``)."""
     if value is None or str(value).split(":")[0] == "auto":
         return None
-    return whole("batch_size", value, 1)
+    try:
+        return whole("batch_size", value, 1)
+    except ValueError as err:
+        raise ValueError(f"{err}, or auto: as many texts as memory allows") from err

@@ -27,6 +27,8 @@ from lm_latent_eval.scoring.answer import Answer
 
 METADATA = b"lm_latent_eval"
 FORMAT = 3
+WITHOUT_NUMBER = "texts_without_number"
+"""Under what settings name texts of the run that the record lacks."""
 UNFINISHED = ".partial.jsonl"
 """How the file of a run ends that goes on, or was killed."""
 
@@ -58,6 +60,7 @@ TYPES = {
     "unknown_words_left_out": pa.int64(),
     "is_greedy": pa.bool_(),
     "accuracy": pa.float64(),
+    "tied": pa.bool_(),
     "canonical": pa.float64(),
     "log_weights": pa.list_(pa.float64()),
 }
@@ -80,6 +83,7 @@ _MAY_BE_EMPTY = (
     "pareto_k",
     "is_greedy",
     "accuracy",
+    "tied",
     "canonical",
 )
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
@@ -206,7 +210,8 @@ def read(path: Path) -> list[Record]:
         check_format(path, settings, FORMAT)
         rows = table.to_pylist()
         answers = [answer_of({"log_weights": [], **row}) for row in rows]
-        return [Record(settings.pop("task"), settings, answers)]
+        finished = not settings.get(WITHOUT_NUMBER)
+        return [Record(settings.pop("task"), settings, answers, finished)]
     except FormatError:
         raise
     except (pa.ArrowException, ValueError, KeyError, TypeError) as err:
@@ -259,6 +264,7 @@ def _journal(path: Path) -> Journal:
 __all__ = [
     "FORMAT",
     "UNFINISHED",
+    "WITHOUT_NUMBER",
     "Record",
     "Row",
     "answer_of",

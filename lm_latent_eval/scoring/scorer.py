@@ -28,6 +28,7 @@ from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.generation import generate
+from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.setting import Model, Setting
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
@@ -181,23 +182,29 @@ class Scorer:
         """Yield log p-hat of whole texts, their ends included, as they are found.
 
         Raises:
+            MissedTextsError: At the end, if an estimator found no latent of a text.
             ValueError: If a text cannot be scored; the error names the query.
         """
         self._warn_of_tuning(queries)
         texts = [text for query in queries for text in self.cut.whole(query)]
         self._check(texts)
-        yield from self._whole_queries(self.whole_texts.parts(texts), texts)
+        missed = Missed(queries)
+        yield from self._whole_queries(self.whole_texts.parts(texts, missed), texts)
+        missed.tell()
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p-hat of texts after their contexts, as they are found.
 
         Raises:
+            MissedTextsError: At the end, if an estimator found no latent of a text.
             ValueError: If the model is unnormalised, or a text cannot be scored.
         """
         texts = [text for query in queries for text in self.cut.continuation(query)]
         self._check(texts)
-        parts = Continuations(self.setting).parts(texts)
+        missed = Missed(queries)
+        parts = Continuations(self.setting).parts(texts, missed)
         yield from self._whole_queries(parts, texts)
+        missed.tell()
 
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]

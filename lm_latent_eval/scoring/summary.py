@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators.rounding import tied
 from lm_latent_eval.estimators.undecided import is_undecided
 from lm_latent_eval.scoring.answer import Answer
 
@@ -59,13 +61,23 @@ class Summary:
             summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
         if questions := self._questions():
             undecided = sum(map(is_undecided, questions))
-            summary["questions"] = len(questions)
             summary["share_of_questions_within_monte_carlo_error"] = undecided / len(
                 questions
             )
+        if asked := self._options():
+            summary["questions"] = len(asked)
+            summary["questions_tied"] = sum(map(_is_tied, asked))
         if summed := [a for a in self.answers if a.canonical is not None]:
             summary["tokenizations"] = _tokenizations(summed)
         return summary
+
+    def _options(self) -> list[list[Answer]]:
+        """Collect the options of each question, of those that have several."""
+        asked = defaultdict(list)
+        for answer in self.answers:
+            if answer.is_greedy is not None and answer.stream:
+                asked[answer.stream].append(answer)
+        return [some for some in asked.values() if len(some) > 1]
 
     def _questions(self) -> list[list[tuple[float, ...]]]:
         """Collect the options of each question: what shares its draws, if several."""
@@ -73,6 +85,12 @@ class Summary:
         for answer in self.answers:
             asked[answer.stream].append(answer.replicates)
         return [rows for rows in asked.values() if len(rows) > 1 and all(rows)]
+
+
+def _is_tied(options: Sequence[Answer]) -> bool:
+    """Whether a question's best options are told apart by rounding alone."""
+    scores = [option.estimate.log_evidence for option in options]
+    return len(tied(scores, [option.tokens for option in options])) > 1
 
 
 def _tokenizations(answers: list[Answer]) -> dict[str, Any]:

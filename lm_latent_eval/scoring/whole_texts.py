@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from torch import Tensor
 
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
 from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce, beside, is_much, recommend
+from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
 
@@ -30,8 +32,12 @@ class WholeTexts:
 
     setting: Setting
 
-    def parts(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
+    def parts(self, texts: list[Text], missed: Missed) -> Iterator[tuple[Text, Answer]]:
         """Estimate texts, those without words among them, and show progress.
+
+        Args:
+            texts: As ``cut.whole`` returns them.
+            missed: Takes in those that nothing was found of.
 
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
@@ -43,7 +49,7 @@ class WholeTexts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
                 yield text, Answer.of(text, known)
-        yield from self._shown(self.estimate(worded), len(worded))
+        yield from self._shown(self.estimate(worded, missed), len(worded))
 
     def _shown(
         self, parts: Iterator[PartT], total: int, which: str = ""
@@ -55,11 +61,14 @@ class WholeTexts:
                 yield part
                 bar.update()
 
-    def estimate(self, texts: list[Text]) -> Iterator[tuple[Text, Answer]]:
+    def estimate(
+        self, texts: list[Text], missed: Missed
+    ) -> Iterator[tuple[Text, Answer]]:
         """Estimate whole texts, their white space included.
 
         Args:
             texts: As ``cut.whole`` returns them, none without words.
+            missed: Takes in those that nothing was found of.
 
         Returns:
             Texts with their estimates, as they are found.
@@ -67,7 +76,8 @@ class WholeTexts:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        return self._estimates(list(self.setting.budget.spend(texts, self._pilot)))
+        groups = list(self.setting.budget.spend(texts, self._pilot))
+        return self._estimates(groups, missed)
 
     def _pilot(
         self, method: Estimator, texts: list[Text], purpose: str
@@ -76,7 +86,7 @@ class WholeTexts:
         return self._shown(self.draw(method, texts, purpose), len(texts), "pilots of ")
 
     def _estimates(
-        self, groups: list[tuple[Estimator, list[Text]]]
+        self, groups: list[tuple[Estimator, list[Text]]], missed: Missed
     ) -> Iterator[tuple[Text, Answer]]:
         spent: dict[str, int] = {}
         purpose = ""
@@ -87,7 +97,8 @@ class WholeTexts:
                     spent.setdefault(text.name, self.setting.budget.pilot(text))
                     instead = self.setting.budget.instead(method, log_w)
                     if instead is None:
-                        yield self._part(method, text, log_w, spent)
+                        with missed.aside(text.query):
+                            yield self._part(method, text, log_w, spent)
                     else:
                         spent[text.name] += method.num_samples + beside(method)
                         again.setdefault(instead, []).append(text)
@@ -97,12 +108,12 @@ class WholeTexts:
     def _part(
         self, method: Estimator, text: Text, log_w: Tensor, spent: dict[str, int]
     ) -> tuple[Text, Answer]:
-        with naming(text.query):
-            estimate = method.estimate(log_w, len(text.words))
+        estimate = method.estimate(log_w, len(text.words))
         if self.setting.options.bounds == "both" and estimate.stderr is not None:
             [(_, others)] = self.draw(method, [text], "psi")
-            psi = method.estimate(others, len(text.words)).log_evidence
-            estimate = estimate.bounded_above(psi)
+            with suppress(MissedSupportError):  # then there is no bound
+                psi = method.estimate(others, len(text.words)).log_evidence
+                estimate = estimate.bounded_above(psi)
             spent[text.name] += method.num_samples + beside(method)
         spent[text.name] += beside(method)
         return text, Answer.of(text, estimate, pilot=spent[text.name])
@@ -162,4 +173,9 @@ class WholeTexts:
             return
         small = replace(method, num_samples=min(method.num_samples, FEW_SAMPLES))
         few = self.draw(small, texts[::apart][:FEW], "recommend")
-        recommend([small.estimate(w, len(t.words)) for t, w in few], len(texts))
+        estimates = []
+        for text, log_w in few:
+            with suppress(MissedSupportError):  # said where the text is scored
+                estimates.append(small.estimate(log_w, len(text.words)))
+        if estimates:
+            recommend(estimates, len(texts))

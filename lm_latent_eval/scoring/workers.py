@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -27,11 +28,13 @@ from lm_latent_eval.resuming.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import TASK, SeenTexts, scored, settings_of
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
+from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.records import (
     FORMAT,
     SCHEMA,
     Record,
+    Row,
     answer_of,
     row_of,
     table_of,
@@ -113,7 +116,8 @@ def score_corpus(
         words: Of a block; None is what gives every worker several.
 
     Returns:
-        The answers of all texts, in their order.
+        The answers of all texts, in their order; unfinished where some have no number
+        (``missing``).
 
     Raises:
         ModuleNotFoundError: If Ray is not installed.
@@ -134,6 +138,18 @@ def score_corpus(
             reader = _Reader(data.resolve(), texts, left, words)
             _run(opening, reader, output, workers)
         return read(output)
+
+
+def missing(record: Record) -> MissedTextsError:
+    """Return the error of a run that has ended and is not finished."""
+    number = record.settings["num_texts"]
+    found = {answer.index: answer for answer in record.answers}
+    names = {n: f"text/{n}" for n in range(number) if n not in found}
+    why = (
+        f"text/{min(names)}: the estimator found no latent that the model gives a "
+        "probability. Draw more samples, or use a proposal that covers its latents"
+    )
+    return MissedTextsError(names, why, number).leaving(found, number)
 
 
 def blocks(
@@ -194,7 +210,12 @@ class _Worker:
             column.combine_chunks().flatten().to_pylist() for column in rows.columns
         )
         found = scored(self.scorer, dict(zip(documents, texts, strict=True)))
-        return table_of([row_of(answer) for answer in found])
+        kept: list[Row] = []
+        # A text without a number is told of at the end, by what lacks it.
+        with suppress(MissedTextsError):
+            for answer in found:
+                kept.append(row_of(answer))
+        return table_of(kept)
 
 
 def _run(opening: Opening, reader: _Reader, output: Path, workers: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,6 +28,7 @@ def learn_orthography(
     *,
     alphabet: bytes = BYTES,
     options: Options = OPTIONS,
+    most: int | None = None,
 ) -> Orthography:
     """Fit spelling and spacing to the texts that a model was trained on.
 
@@ -38,10 +40,12 @@ def learn_orthography(
         tokenizer: The model's words, which spellings exclude.
         alphabet: The bytes that words are made of.
         options: How to train the spelling.
+        most: Epochs, at most, where fewer are asked for than ``options`` says.
 
     Raises:
         ValueError: If the texts have no words.
     """
+    options = replace(options, epochs=min(options.epochs, most or options.epochs))
     types = sorted({word for text in texts for word in split(text)} - {LITERAL_UNKNOWN})
     if not types:
         raise ValueError("the texts have no words to learn spelling from")

@@ -11,8 +11,8 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,11 +34,26 @@ def state_file(directory: Path) -> Path:
     return _beside(directory, "training_state.pt")
 
 
+@contextmanager
 def only_trainer(
     directory: Path, kept: str | None = "the finished epochs"
-) -> AbstractContextManager[None]:
-    """Let no other run train into a directory; the lock is beside it as well."""
-    return only_writer(directory, kept, lock=_beside(directory, "training.lock"))
+) -> Iterator[None]:
+    """Let no other run train into a directory; the lock is beside it as well.
+
+    A run that ends well leaves neither lock nor state.
+
+    Args:
+        directory: Of the checkpoint.
+        kept: What an interrupted run can go on from; None: it has no state.
+
+    Raises:
+        BusyError: If another run is training there.
+    """
+    lock = _beside(directory, "training.lock")
+    with only_writer(directory, kept, lock=lock, passing=True):
+        yield
+        if kept:
+            state_file(directory).unlink(missing_ok=True)
 
 
 def _beside(directory: Path, name: str) -> Path:

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.estimators import MissedSupportError
+from lm_latent_eval.models import MODELS, checkpoint
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
@@ -132,6 +133,8 @@ class Network:
                 such type.
         """
         check_width(dtype, device)
+        kind = getattr(auto_class, "__name__", str(auto_class))
+        refuse_latent(directory, "this", f"networks of transformers ({kind})")
         try:
             model = auto_class.from_pretrained(
                 directory, dtype=dtype or "auto", trust_remote_code=False
@@ -140,7 +143,6 @@ class Network:
                 directory, trust_remote_code=False
             )
         except (OSError, ValueError, StrictDataclassError) as err:
-            kind = getattr(auto_class, "__name__", str(auto_class))
             raise ValueError(f"{directory}: no network for {kind} ({err})") from err
         return cls.of(moved(model, device), tokenizer)
 
@@ -171,6 +173,25 @@ class Network:
             "model_dtype": str(self.model.dtype),
             "model_device": str(self.device),
         }
+
+
+def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
+    """Refuse a directory of a latent model, of which transformers knows nothing.
+
+    Args:
+        path: A directory, or a repository, of which nothing is known yet.
+        alias: Who was to read it.
+        expected: What that reads.
+
+    Raises:
+        ValueError: If it is one; the error says what reads it.
+    """
+    if (name := checkpoint.name_in(Path(path))) is not None:
+        backend = f"latent_{name}" if name in MODELS else "latent"
+        raise ValueError(
+            f"{path} holds a {name} model, which {backend} reads: {alias} is around "
+            f"{expected}"
+        )
 
 
 @torch.inference_mode()

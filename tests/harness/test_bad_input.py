@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from lm_eval._cli.harness import HarnessCLI
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from safetensors.torch import load_file, save_file
 
 from lm_latent_eval import manifest
+from lm_latent_eval.harness.backend import LM_EVAL_BATCH_SIZE
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.models.checkpoint import CheckpointError
 from lm_latent_eval.scoring.options import parse_device
@@ -135,7 +138,7 @@ WRONG = {
     ("target_stderr", 0): "target_stderr=0: expected a positive number",
     ("max_samples", 0): "max_samples=0: expected a whole number",
     ("batch_size", 0): "batch_size=0: expected a whole number",
-    ("batch_size", "big"): "batch_size='big': expected a whole number",
+    ("batch_size", "big"): "batch_size='big': expected a whole number.*, or auto:",
     ("dtype", "float46"): r"dtype='float46'.*did you mean float64\?",
     ("device", "gpu0"): "device='gpu0': not the name of a device",
     ("num_sample", 5): "'num_sample' is not an argument of latent_kglm.*num_samples",
@@ -162,6 +165,53 @@ def test_settings_come_as_strings_from_the_command_line(tiny):
     assert lm.fingerprint["num_samples"] == 3
     assert lm.fingerprint["temperature"] == 1.1
     assert lm.fingerprint["seed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "texts"),
+    [
+        ({}, 1, None),  # what lm-eval passes on where nobody has asked
+        ({}, None, None),
+        ({}, "auto", None),
+        ({}, "1", 1),  # what its command line has read
+        ({}, 7, 7),
+        ({"batch_size": 1}, 1, 1),
+        ({"batch_size": 3}, "5", 3),
+        ({"batch_size": "auto"}, "5", None),
+    ],
+)
+def test_one_text_at_a_time_is_nobodys_default(tiny, arguments, given, texts):
+    said = {"pretrained": tiny, "num_samples": 3, **arguments}
+    others = {"batch_size": given, "device": "cpu"}
+    as_string = ",".join(f"{name}={value}" for name, value in said.items())
+    for lm in (
+        LatentKGLM.create_from_arg_obj(said, others),
+        LatentKGLM.create_from_arg_string(as_string, others),
+    ):
+        assert lm._scorer.setting.batch_size == texts
+
+
+def test_lm_eval_still_passes_a_number_on_where_nobody_asks():
+    """And text where somebody does: that is how the two are told apart."""
+    parser = HarnessCLI()._parser
+    chosen = ["run", "--model", "latent_kglm", "--tasks", "latent_demo"]
+
+    def passed_on(*more):
+        return EvaluatorConfig.from_cli(parser.parse_args([*chosen, *more])).batch_size
+
+    assert passed_on() == LM_EVAL_BATCH_SIZE
+    assert passed_on("--batch_size", "1") == "1"
+
+
+def test_words_have_no_chat_template(tiny):
+    lm = LatentKGLM(pretrained=tiny, num_samples=3)
+    assert lm.chat_template(False) == ""
+    for ask in (
+        lambda: lm.chat_template(True),
+        lambda: lm.apply_chat_template([{"role": "user", "content": "Ada"}]),
+    ):
+        with pytest.raises(ValueError, match=r"latent_kglm.*plain texts.*Leave it out"):
+            ask()
 
 
 def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
 
@@ -216,9 +217,24 @@ def test_texts_that_have_no_probability_are_named(backend):
         lm.loglikelihood_rolling(rolling("the [MASK]"))
     with pytest.raises(ValueError, match=r"task/0 .*exact reads all 2\^17 - 1 sets"):
         backend(estimator="exact").loglikelihood_rolling(rolling("the fox " * 8 + "a"))
-    with pytest.raises(ValueError, match="max_gen_toks=18: the network has room"):
-        lm.generate_until(generation("the", max_gen_toks=18))
     assert lm.loglikelihood(conditional(("Ada", "")))[0][0] == 0.0
+
+
+@pytest.mark.parametrize("context", ["the", "the fox saw " * 9])
+def test_what_is_too_long_to_write_is_shortened(backend, caplog, context):
+    """As tasks ask that were made for larger windows: 256 tokens, say."""
+    lm = backend()
+    with caplog.at_level(logging.WARNING):
+        [text] = lm.generate_until(generation(context, max_gen_toks=256))
+    assert "max_gen_toks=256: the network has room for 18 tokens" in caplog.text
+    assert "--gen_kwargs max_gen_toks=N" in caplog.text
+    given = min(len(context.split()), 9)
+    caplog.clear()
+    [short] = lm.generate_until(generation(context, max_gen_toks=18 - given))
+    assert not caplog.text
+    if given < 9:  # of a longer context more is given where less is written
+        assert text == short
+    assert text
 
 
 def test_guidance_is_for_generation(backend):

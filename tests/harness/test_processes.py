@@ -249,12 +249,12 @@ def test_diagnostics_are_gathered_at_the_barrier(tiny, monkeypatch):
     lm.loglikelihood_rolling(rolling("the fox", "Bo"))
     assert not gathered
     lm.barrier()
-    # Diagnostics, and then rows of a record, of which there is none.
-    assert [len(items) for items in gathered] == [2, 0]
+    # Diagnostics, rows of a record and texts without a number; of these there are none.
+    assert [len(items) for items in gathered] == [2, 0, 0]
     assert lm.get_model_info()["latent_eval"]["requests"] == 2
-    assert len(gathered) == 2
+    assert len(gathered) == 3
     lm.barrier()
-    assert [len(items) for items in gathered] == [2, 0, 0, 0]
+    assert [len(items) for items in gathered] == [2, 0, 0, 0, 0, 0]
 
 
 LEAVES = """

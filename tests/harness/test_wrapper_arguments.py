@@ -90,6 +90,21 @@ def test_code_of_a_folder_runs_when_it_is_trusted(guarded, trust):
     assert marker.exists()
 
 
+@pytest.mark.parametrize("name", sorted(BACKENDS))
+def test_a_latent_model_is_told_who_reads_it(name, lstm_directory):
+    with pytest.raises(
+        ValueError, match=r"holds a lstm model, which latent_lstm reads"
+    ):
+        BACKENDS[name](
+            pretrained=str(lstm_directory), device="cpu", **NEEDED.get(name, {})
+        )
+
+
+def test_so_it_is_where_python_opens_it(lstm_directory):
+    with pytest.raises(ValueError, match=r"lstm model.*AutoModelForCausalLM"):
+        SegmentedLM.open_directory(lstm_directory, dtype=None, device="cpu")
+
+
 def test_a_folder_that_python_opens_is_not_trusted(tmp_path, monkeypatch):
     marker = tmp_path / "ran"
     write_own_code(tmp_path, "tokens", marker)

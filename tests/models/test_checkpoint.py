@@ -316,6 +316,19 @@ def test_a_configuration_of_something_else(saved, content):
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "reader"),
+    [
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "latent_tokens"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "latent_mdm"),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "latent_tokens"),
+    ],
+)
+def test_a_network_of_transformers_is_told_who_reads_it(tmp_path, config, reader):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    refused(tmp_path, rf"describes a model of type .* of transformers.*{reader}")
+
+
 @pytest.mark.parametrize("bad", ["six", None, -1])
 def test_a_configuration_of_no_model(saved, bad):
     edit_config(saved[1], vocab_size=bad)

@@ -248,6 +248,21 @@ def questions(right, margin=5.0, error=0.0):
     return Record("q", SPELLED, answers)
 
 
+def test_ties_are_said_and_no_answers():
+    def tied(record):
+        answers = [
+            replace(each, tied=True, accuracy=0.5) if each.index < 3 else each
+            for each in record.answers
+        ]
+        return replace(record, answers=answers)
+
+    right = questions([True] * 10)
+    [found] = compare({"A": [[tied(right)]], "B": [[right]]})
+    assert found.ties == (3, 0)
+    assert found.accuracy.accuracy == (0.7, 1.0)
+    assert "A: of 3 questions rounding alone chooses" in as_text([found])
+
+
 def test_answers_are_compared_by_question():
     a = questions([True] * 20 + [False] * 5)
     b = questions([True] * 10 + [False] * 15)

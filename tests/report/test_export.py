@@ -20,7 +20,7 @@ from lm_latent_eval.report.export import every_eval_ever, hub
 from lm_latent_eval.report.export.every_eval_ever import Evaluator
 from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.numbers import numbers
-from tests.report.test_compare import estimated, questions, record, write
+from tests.report.test_compare import estimated, hf_folder, questions, record, write
 
 SCHEMAS = Path(__file__).parents[1] / "reference" / "every_eval_ever"
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -163,6 +163,69 @@ def test_a_model_card_gets_a_section_and_metadata(tmp_path):
     assert "bound: exact" in card.text
     assert "stochastic" not in card.text
     assert len(card.data.eval_results) == len(metrics)
+
+
+RUN = {
+    "run": {
+        "model": "latent_kglm",
+        "model_args": {"pretrained": "/home/me/kglm", "num_samples": 100},
+        "limit": 60.0,
+    },
+    "transformers": "5.0.0",
+    "torch": "2.9.0",
+    "configs": {"t": {"metadata": {"text_file": "/home/me/a.txt", "version": 1}}},
+}
+
+
+def test_a_card_says_what_makes_the_numbers_again(tmp_path):
+    path, found = tmp_path / "README.md", estimated(result(**RUN), stderr=0.2)
+    hub.export_card([found], path, "us/model")
+    card = ModelCard.load(path)
+    assert (
+        "lm_eval --model latent_kglm --model_args pretrained=kglm,num_samples=100 "
+        '--tasks t --metadata \'{"text_file": "a.txt"}\' --limit 60\n' in card.text
+    )
+    assert "/home/me" not in card.text
+    assert f"60 texts, digest {found.texts_digest}" in card.text
+    for version in ("lm_latent_eval 0.1.0", "lm_eval 0.4.13", "torch 2.9.0"):
+        assert version in card.text
+    for entry in card.data.eval_results:
+        number = numbers(found)[entry.metric_type]
+        assert entry.metric_args["standard_error"] == number.stderr
+        assert (
+            entry.metric_args["monte_carlo_standard_error"] == number.monte_carlo_stderr
+        )
+        expected = {"num_samples": 60, "digest": found.texts_digest}
+        assert entry.dataset_args == expected
+
+
+def test_a_file_of_estimates_says_its_command(tmp_path):
+    settings = {"lm_eval": None, "date": None}
+    found = replace(result(**settings), task="estimate")
+    hub.export_card([found], tmp_path / "README.md", "us/model")
+    said = "lm-latent-eval estimate DIRECTORY --data TEXTS --estimator is"
+    assert said in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("sha", ["", "0123abc"])
+def test_models_of_others_are_exported_too(tmp_path, sha):
+    folder = hf_folder(tmp_path / "hf")
+    [path] = folder.glob("results_*.json")
+    content = json.loads(path.read_text())
+    content["config"]["model_sha"] = sha
+    path.write_text(json.dumps(content))
+    [log] = folder.glob("samples_*.jsonl")
+    [line] = log.read_text().splitlines()
+    other = json.loads(line) | {"doc_id": 1}
+    log.write_text(f"{line}\n{json.dumps(other)}\n")
+    card = tmp_path / "README.md"
+    command = ["export", str(folder), "--to", "model-card", "--model-id", "us/gpt2"]
+    assert main([*command, "--output", str(card)]) == 0
+    said = card.read_text()
+    assert "lm_eval --model hf --model_args pretrained=gpt2 --tasks t" in said
+    assert f"checkpoint {sha or 'gpt2 (no digest'}" in said
+    assert "word_perplexity" in said
+    assert "token_perplexity" not in said
 
 
 HOSTILE = "<script>alert(1)</script> | <!-- /lm-latent-eval --> ![](http://a/b.png)"

@@ -202,6 +202,7 @@ CHANGES = {
     "bytes": ["17", 17.0],
     "is_greedy": [0, "no"],
     "accuracy": ["1"],
+    "tied": [0, "no"],
     "canonical": [[]],
 }
 

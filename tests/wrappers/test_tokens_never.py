@@ -12,6 +12,7 @@ import torch
 from tokenizers import processors
 
 from lm_latent_eval.estimators import Bound, MissedSupportError
+from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
@@ -106,6 +107,20 @@ def test_a_string_that_is_never_written_is_named(never, estimator):
     for contexts in (None, ["bb"]):
         with pytest.raises(ValueError, match=r"text/0.*probability of zero"):
             answers(model, ["bab"], contexts, estimator=estimator, num_samples=10)
+
+
+@pytest.mark.parametrize("context", ["", "b"])
+def test_other_strings_are_scored(never, context):
+    scorer = never("a", "ab", "ba", "aab").scorer({}, quiet=True)
+    queries = [
+        Query(n, f"text/{n}", text, context) for n, text in enumerate(["bab", "bb"])
+    ]
+    score = scorer.score_continuations if context else scorer.score_texts
+    found = []
+    with pytest.raises(MissedTextsError, match=r"text/0.*1 of 2 texts are scored"):
+        for answer in score(queries):
+            found.append(answer.index)
+    assert found == [1]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, word
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.latent import Mass, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
@@ -145,9 +146,11 @@ class LatentLearner:
             texts = [text for text in texts if text.words != [END]]
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)
-        for _, answer in self._scorer.whole_texts.estimate(texts):
+        missed = Missed([text.query for text in texts])
+        for _, answer in self._scorer.whole_texts.estimate(texts, missed):
             log_p[answer.index] = answer.estimate.log_evidence
             stderr[answer.index] = answer.estimate.draws_stderr
+        missed.tell()
         return ScoredSequences(log_p, stderr)
 
     def settings(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.wrappers.arguments import read, refusing
 from lm_latent_eval.models import model_class
 from lm_latent_eval.scoring.options import parse_device
-from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.wrappers.network import Network, refuse_latent
 
 BITS = ("load_in_8bit", "load_in_4bit")
 
@@ -40,6 +40,9 @@ class Wrapper(Backend):
     """
 
     loader: ClassVar[type[HFLM]] = HFLM
+    reads: ClassVar[str] = "AutoModelForCausalLM"
+    such_as: ClassVar[str] = "GPT-2"
+    """What networks it takes, for errors."""
     mixes_precision: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """What ``mixed_precision_dtype`` of ``--model hf`` may be by estimator: types whose
     rounding is below the Monte Carlo error (docs/errors.md)."""
@@ -59,6 +62,8 @@ class Wrapper(Backend):
                 f"{self._alias} has no embedded model: give "
                 "--model_args pretrained=DIRECTORY"
             )
+        expected = f"networks of transformers ({self.reads}), such as {self.such_as}"
+        refuse_latent(str(pretrained), self._alias, expected)
         model: Any = model_class(self.model_name or "")
         names = [field.name for field in fields(model.options())]
         options = {name: arguments.pop(name) for name in names if name in arguments}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.arguments import truth
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.running import running_tasks
 from lm_latent_eval.harness.thoughts import ThoughtRecorder, all_answers
 from lm_latent_eval.harness.wrappers.arguments import read
@@ -63,7 +63,7 @@ class LatentCoT(Wrapper):
         super().__init__(*args, chat_template_args=given, **arguments)
         self._thoughts = ThoughtRecorder(self._processes, self._loaded.tokenizer.decode)
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[Scored, bool]]:
         """Return log p-hat of answers in nats, and whether they are greedy.
 
         Hints show all answers of a task's question, whichever of them a cache knows.
@@ -94,9 +94,9 @@ class LatentCoT(Wrapper):
                 )
         return written
 
-    def get_model_info(self) -> dict[str, Any]:
-        """Say what the numbers are, and leave the thoughts beside the results."""
-        info = super().get_model_info()
+    def _about_run(self) -> dict[str, Any]:
+        """Leave the thoughts beside the results, too."""
+        info = super()._about_run()
         if self.world_size == 1:
             self._thoughts.collect(self.fingerprint)
         if thoughts := self._thoughts.finish(self.fingerprint):

@@ -50,6 +50,7 @@ class LatentMDM(Wrapper):
 
     model_name = "mdm"
     loader = MaskedLM
+    reads, such_as = "AutoModelForMaskedLM", "BERT or LLaDA"
     mixes_precision: ClassVar = {
         "elbo": ("float16", "bfloat16"),
         "is": ("float16", "bfloat16"),

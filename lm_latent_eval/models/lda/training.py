@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from lm_latent_eval.extras import require
 from lm_latent_eval.models.lda.modeling import LDA
@@ -14,6 +16,9 @@ from lm_latent_eval.models.lda.topic_tables import TopicTables
 from lm_latent_eval.models.lda.words import lowered
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.training.options import LDAFit
+
+LINES = 10
+"""That a training prints, at most."""
 
 
 def train_lda(
@@ -51,9 +56,26 @@ def train_lda(
     for text in texts:
         if words := [word for word in tokenizer.cut(text) if word in known]:
             model.add_doc(words)
-    # On one core the same seed gives the same topics.
-    model.train(fit.iterations, workers=1)
+    _sweep(model, fit.iterations)
     return tables_of(model, lowercase=lowercase).write(directory)
+
+
+def _sweep(model: Any, iterations: int) -> None:
+    """Run the sampler, and say how far it is and how well the topics fit."""
+    print(f"training lda: {len(model.docs):,} texts", file=sys.stderr)
+    bar = tqdm(total=iterations, desc="sweeps", unit="sweep", leave=False, disable=None)
+    shown = -(-iterations // LINES)
+    with bar:
+        for begun in range(0, iterations, shown):
+            number = min(shown, iterations - begun)
+            # On one core the same seed gives the same topics, however it is cut.
+            model.train(number, workers=1)
+            bar.update(number)
+            print(
+                f"sweep {begun + number} of {iterations}: "
+                f"{-model.ll_per_word:.4f} nats a word of the training text",
+                file=sys.stderr,
+            )
 
 
 def tables_of(model: Any, *, lowercase: bool) -> TopicTables:

@@ -75,6 +75,9 @@ class ChoiceComparison:
     uncertain: tuple[int, int]
     """Of the questions that A alone, and B alone, answers rightly, those where the
     draws could have decided otherwise."""
+    ties: tuple[int, int]
+    """Questions whose best options rounding alone tells apart, by A and by B: such an
+    answer is right if every one of them is."""
     verdict: str
     decided: bool
 
@@ -308,7 +311,15 @@ def _choices(task: str, a: Side, b: Side) -> ChoiceComparison:
         verdict = f"Undecided: {says}, {at_risk} of them within Monte Carlo error."
     else:
         decided, verdict = True, f"{better.name} answers more questions: {says}."
-    return ChoiceComparison(task, (a, b), found, uncertain, verdict, decided)
+    ties = tuple(_count_tied(side, questions) for side in (a, b))
+    return ChoiceComparison(
+        task, (a, b), found, uncertain, (ties[0], ties[1]), verdict, decided
+    )
+
+
+def _count_tied(side: Side, questions: Sequence[int]) -> int:
+    tied = {answer.index for answer in side.runs[0].values() if answer.tied}
+    return len(tied & {*questions})
 
 
 def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
@@ -320,7 +331,9 @@ def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
     for question, answers in options.items():
         if answers[0].accuracy is None:
             continue
-        right[question] = answers[0].accuracy > 0.5
+        tied = any(answer.tied for answer in answers)
+        credit = answers[0].accuracy
+        right[question] = credit >= 1 if tied else credit > 0.5
         estimates = (answer.estimate for answer in answers)
         first, *others = sorted(estimates, key=lambda e: e.log_evidence, reverse=True)
         sure[question] = all(

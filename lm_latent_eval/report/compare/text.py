@@ -160,4 +160,10 @@ def _text_of_choices(each: ChoiceComparison) -> str:
         ],
     ]
     head = f"{each.task}: {found.num_questions:,} questions"
-    return "\n".join([head, *_aligned(rows), each.verdict])
+    ties = [
+        f"  {side.name}: of {number:,} questions rounding alone chooses the answer, "
+        "which counts as right only if each one that ties is."
+        for side, number in zip(each.sides, each.ties, strict=True)
+        if number
+    ]
+    return "\n".join([head, *_aligned(rows), *ties, each.verdict])

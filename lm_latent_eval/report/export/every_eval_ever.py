@@ -19,6 +19,7 @@ from typing import Any
 import lm_latent_eval
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.report.export.origin import command
 from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement
 from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.scoring.answer import Answer
@@ -222,7 +223,7 @@ def _data(statement: Statement) -> dict[str, Any]:
     record = statement.record
     config = record.settings.get("configs", {}).get(record.task, {})
     repository = config.get("dataset_path")
-    digest = {"texts_digest": record.texts_digest}
+    digest = {"texts_digest": record.texts_digest, "command": command(record)}
     if not isinstance(repository, str) or "/" not in repository:
         return {
             "dataset_name": record.task,

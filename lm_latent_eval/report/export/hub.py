@@ -21,8 +21,10 @@ from huggingface_hub import (
 
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.report.export.origin import section
 from lm_latent_eval.report.export.statement import OF_LOG_P, Statement
-from lm_latent_eval.report.tabular import Cell, Table, markdown, rendered
+from lm_latent_eval.report.numbers import Number
+from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered
 from lm_latent_eval.scoring.publishing import put_section, read_card
 from lm_latent_eval.scoring.records import Record
 
@@ -127,10 +129,27 @@ def _results(statement: Statement) -> list[EvalResult]:
             dataset_name=record.task,
             metric_type=name,
             metric_value=number.value,
-            metric_args={**statement.settings, "bound": OF_LOG_P[statement.bound]},
+            metric_args={
+                **statement.settings,
+                "bound": OF_LOG_P[statement.bound],
+                **_errors(number),
+            },
+            dataset_args={
+                "num_samples": statement.num_documents,
+                "digest": record.texts_digest,
+            },
         )
         for name, number in statement.numbers.items()
     ]
+
+
+def _errors(number: Number) -> dict[str, float]:
+    """Return the errors that are known, for which a model index has no field."""
+    errors = {
+        "standard_error": number.stderr,
+        "monte_carlo_standard_error": number.monte_carlo_stderr,
+    }
+    return {name: error for name, error in errors.items() if error is not None}
 
 
 def _section(statements: Sequence[Statement]) -> str:
@@ -140,13 +159,16 @@ def _section(statements: Sequence[Statement]) -> str:
             cells = (number.value, number.stderr, number.monte_carlo_stderr)
             shown = [*map(_cell, cells), _cell(statement.certified(name))]
             rows.append([statement.record.task, name, *shown])
-    notes = [markdown(f"- {s.record.task}: {s.note}.") for s in statements]
+    notes = [
+        f"{markdown(f'- {s.record.task}: {s.note}.')}\n{section(s.record)}"
+        for s in statements
+    ]
     table = Table(HEAD, rows, ["\n".join(notes)])
     return f"## Likelihoods\n\n{rendered(table, 'text')}"
 
 
 def _cell(value: float | str | None) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else "N/A"
+    return four_decimals(value) if isinstance(value, float) else "N/A"
 
 
 __all__ = ["export_card", "export_results"]

@@ -11,7 +11,7 @@ from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 
 DELTA = 0.05
 SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
@@ -48,7 +48,13 @@ class Statement:
                 is not known, or there is no number.
         """
         if not record.finished:
-            raise ValueError(f"{record.task} is not finished: finish the run first")
+            lacking = record.settings.get(WITHOUT_NUMBER)
+            raise ValueError(
+                f"{record.task} has no number of {len(lacking)} texts ({lacking[0]}): "
+                "draw more samples"
+                if lacking
+                else f"{record.task} is not finished: finish the run first"
+            )
         bound = Bound.weakest(answer.estimate.bound for answer in record.answers)
         needed = REQUIRED + (_DRAWN if bound is not Bound.EXACT else ())
         missing = [name for name in needed if record.settings.get(name) is None]
@@ -97,7 +103,16 @@ class Statement:
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = OF_LOG_P[self.bound]
         checkpoint = self.record.settings["checkpoint"]
-        return f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}"
+        return (
+            f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}; "
+            f"{self.texts}"
+        )
+
+    @property
+    def texts(self) -> str:
+        """Which texts the numbers are of."""
+        kind = "questions" if "acc" in self.numbers else "texts"
+        return f"{self.num_documents:,} {kind}, digest {self.record.texts_digest}"
 
 
 def slack(answers: Sequence[Answer], bound: Bound) -> float:

@@ -28,6 +28,7 @@ from lm_latent_eval.report.compare.writing import bits
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.page import charts
+from lm_latent_eval.report.tabular import alike
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.records import Record
@@ -66,7 +67,7 @@ def write(
         version=lm_latent_eval.__version__,
         labels=labels,
         tasks=tasks,
-        digits=_digits,
+        cells=_cells,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, page)
@@ -82,11 +83,21 @@ def _save_charts(tasks: Sequence[Mapping[str, Any]], folder: Path) -> None:
                 each["drawn"].save(folder / re.sub(r"[^\w.]+", "-", name))
 
 
-def _digits(value: Any) -> str:
-    """Write a number for a cell; words as they are, nothing for None."""
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[tuple[Any, str]]]:
+    """Return the cells of rows with what is shown of them, numbers alike by column.
+
+    Words are shown as they are, and nothing for None.
+    """
+    columns = []
+    for values in zip(*(row.values() for row in rows), strict=True):
+        shown = alike([v for v in values if isinstance(v, float)])
+        columns.append(
+            [
+                (v, "" if v is None else shown(v) if isinstance(v, float) else str(v))
+                for v in values
+            ]
+        )
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _by_task(sides: Sides) -> dict[str, dict[str, list[Record]]]:

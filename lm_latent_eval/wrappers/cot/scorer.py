@@ -18,7 +18,8 @@ from lm_latent_eval.latent import Mass
 from lm_latent_eval.memory import Room
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
@@ -94,9 +95,12 @@ class ThoughtScorer:
         """Yield log p-hat of answers given their questions, a question at a time.
 
         Raises:
-            ValueError: If an answer is empty, a question too long, or none of its
-                thoughts closed; the error names the query.
+            MissedTextsError: At the end, if none of the thoughts about a question has
+                an answer after it.
+            ValueError: If an answer is empty, or a question too long; the error names
+                the query.
         """
+        missed = Missed(queries)
         fresh, questions = [], self._questions(queries)
         with tqdm(
             total=len(questions), desc="Questions", disable=self.quiet
@@ -105,15 +109,17 @@ class ThoughtScorer:
                 if (known := self._known(question)) is None:
                     fresh.append(question)
                     continue
-                yield from self._answers(question, self._completed(question, known))
+                completed = self._completed(question, known)
+                yield from self._answers(question, completed, missed)
                 progress.update()
             for block in self._blocks(fresh):
                 drawn = self._thinker.draw(block)
                 for question, thoughts in zip(block, drawn, strict=True):
                     found = self._thinker.answer(question, thoughts)
                     self.keep(found)
-                    yield from self._answers(question, found)
+                    yield from self._answers(question, found, missed)
                     progress.update()
+        missed.tell()
 
     def answer(self, thoughts: Thoughts, answers: Sequence[str]) -> Thoughts:
         """Score other answers after thoughts that were drawn before.
@@ -192,17 +198,20 @@ class ThoughtScorer:
         self.keep(completed)
         return completed
 
-    def _answers(self, question: Question, thoughts: Thoughts) -> Iterator[Answer]:
+    def _answers(
+        self, question: Question, thoughts: Thoughts, missed: Missed
+    ) -> Iterator[Answer]:
         index = {answer: n for n, answer in enumerate(thoughts.answers)}
         for query in question.queries:
             row = index[query.text]
-            yield Answer(
-                query.index,
-                self._estimate(query, thoughts, row),
-                stream=question.name,
-                is_greedy=thoughts.greedy[row],
-                evaluations=len(thoughts.drawn),
-            )
+            with missed.aside(query):
+                yield Answer(
+                    query.index,
+                    self._estimate(query, thoughts, row),
+                    stream=question.name,
+                    is_greedy=thoughts.greedy[row],
+                    evaluations=len(thoughts.drawn),
+                )
 
     def _estimate(self, query: Query, thoughts: Thoughts, row: int) -> Estimate:
         number = len(self.marks.answer(query.text))
@@ -211,10 +220,9 @@ class ThoughtScorer:
                 thoughts.log_weights[row], num_tokens=number
             )
         except MissedSupportError as err:
-            with naming(query):
-                raise MissedSupportError(
-                    f"none of {len(thoughts.drawn)} thoughts has an answer after it: "
-                    "they end at max_think_tokens, or the text ends in them. Raise "
-                    "max_think_tokens or num_samples, or choose close=forced, which is "
-                    "another model"
-                ) from err
+            raise MissedSupportError(
+                f"none of {len(thoughts.drawn)} thoughts has an answer after it: "
+                "they end at max_think_tokens, or the text ends in them. Raise "
+                "max_think_tokens or num_samples, or choose close=forced, which is "
+                "another model"
+            ) from err

@@ -11,7 +11,9 @@ of the token that was drawn, and unsupervised classifier-free guidance.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
 
@@ -28,6 +30,8 @@ from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.texts import TokenCutter
+
+logger = logging.getLogger(__name__)
 
 Asked = tuple[Query, GenerationOptions, list[int]]
 """What is to be written, and the tokens before it."""
@@ -48,28 +52,42 @@ class Writer:
     ) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of each context.
 
-        Raises:
-            ValueError: If more is to be written than the network has room for.
+        More than the network has room for is not written: then the last tokens of a
+        context take half of the room at most, and what is written the rest.
         """
 
         def shape(asked: Asked) -> tuple[int, int]:
             return len(asked[2]), asked[1].max_tokens
 
-        asked = [(query, how, self._context(query, how)) for query, how in queries]
+        self._say_shortened([how.max_tokens for _, how in queries])
+        asked = [self._fitted(query, how) for query, how in queries]
         for (before, after), same in groupby(sorted(asked, key=shape), key=shape):
             together = list(same)
             size = self.denoiser.size(before + after + len(self.cut.after))
             for first in range(0, len(together), size):
                 yield from self._batch(together[first : first + size], after)
 
-    def _context(self, query: Query, how: GenerationOptions) -> list[int]:
+    def _fitted(self, query: Query, how: GenerationOptions) -> Asked:
+        room = self.cut.room
         with naming(query):
-            if how.max_tokens >= self.cut.room:
-                raise ValueError(
-                    f"max_gen_toks={how.max_tokens}: the network has room for "
-                    f"{self.cut.room} tokens, a context's among them; write fewer"
-                )
-            return self.cut.context(query.context, how.max_tokens)
+            if how.max_tokens < room:
+                return query, how, self.cut.context(query.context, how.max_tokens)
+            context = self.cut.context(query.context, room - room // 2)
+            written = room - (len(context) - len(self.cut.before))
+            return query, replace(how, max_tokens=written), context
+
+    def _say_shortened(self, numbers: Sequence[int]) -> None:
+        room = self.cut.room
+        if long := sum(number >= room for number in numbers):
+            logger.warning(
+                "max_gen_toks=%d: the network has room for %d tokens, a context's "
+                "among them, so %d continuations end where it does, after %d tokens or "
+                "more (--gen_kwargs max_gen_toks=N chooses how many)",
+                max(numbers),
+                room,
+                long,
+                room - room // 2,
+            )
 
     def _batch(self, asked: Sequence[Asked], length: int) -> Iterator[tuple[int, str]]:
         """Write B texts of equally many tokens after contexts of one length."""

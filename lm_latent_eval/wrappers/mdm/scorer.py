@@ -15,6 +15,7 @@ from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
@@ -132,6 +133,7 @@ class MDMScorer:
         """Yield log p-hat of whole texts, as they are found.
 
         Raises:
+            MissedTextsError: At the end, if a text has no probability.
             ValueError: If a text cannot be scored; the error names the query.
         """
         yield from self._answers(queries, self.cut.whole, estimated)
@@ -140,6 +142,7 @@ class MDMScorer:
         """Yield log p-hat of texts after their contexts, as they are found.
 
         Raises:
+            MissedTextsError: At the end, if a text has no probability.
             ValueError: If a text cannot be scored; the error names the query.
         """
         yield from self._answers(queries, self.cut.continuation, compared)
@@ -157,6 +160,7 @@ class MDMScorer:
                 "scores are those of another model, which nobody has trained. Use "
                 "guidance=0 for likelihoods"
             )
+        missed = Missed(queries)
         cuts, jobs, owners = [], [], []
         for n, query in enumerate(queries):
             with naming(query):
@@ -166,7 +170,7 @@ class MDMScorer:
                     name = f"{query.name}/window {window}" if window else query.name
                     key = stream_key(self.options.seed, name)
                     asking = ask(len(target), self.options, key)
-                    jobs.append((target, _named(query, asking)))
+                    jobs.append((target, _set_aside(query, asking, missed)))
                     owners.append((n, window))
         whole = cut == self.cut.whole
         title = f"likelihoods by unmasking ({self.options.estimator})"
@@ -175,7 +179,7 @@ class MDMScorer:
                 if not each.targets:
                     yield self._answer(each, [], 0, whole)
                     bar.update()
-            parts: dict[int, dict[int, TargetEstimate]] = {}
+            parts: dict[int, dict[int, TargetEstimate | None]] = {}
             passes = [0] * len(cuts)
             rule = RULES[self.options.order]
             for job, found in answer_all(self.denoiser, rule, jobs):
@@ -184,8 +188,11 @@ class MDMScorer:
                 passes[n] += found.passes
                 if len(parts[n]) == len(cuts[n].targets):
                     windows = [part for _, part in sorted(parts.pop(n).items())]
-                    yield self._answer(cuts[n], windows, passes[n], whole)
+                    known = [part for part in windows if part is not None]
+                    if len(known) == len(windows):
+                        yield self._answer(cuts[n], known, passes[n], whole)
                     bar.update()
+        missed.tell()
 
     def _answer(
         self, cut: Cut, windows: Sequence[TargetEstimate], passes: int, whole: bool
@@ -221,11 +228,7 @@ class MDMScorer:
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
-        """Yield index and continuation of every query's context.
-
-        Raises:
-            ValueError: If more is to be written than the network has room for.
-        """
+        """Yield index and continuation of every query's context."""
         writer = Writer(self.denoiser, self.cut, self.options)
         with tqdm(total=len(queries), desc="generations", disable=self.quiet) as bar:
             for written in writer.write(queries):
@@ -233,10 +236,14 @@ class MDMScorer:
                 bar.update()
 
 
-def _named(query: Query, asking: Asking[TargetEstimate]) -> Asking[TargetEstimate]:
-    """Name the query in what an estimator refuses."""
-    with naming(query):
-        return (yield from asking)
+def _set_aside(
+    query: Query, asking: Asking[TargetEstimate], missed: Missed
+) -> Asking[TargetEstimate | None]:
+    """Name the query in what an estimator refuses; None of what has no support."""
+    found = None
+    with missed.aside(query):
+        found = yield from asking
+    return found
 
 
 def _summed(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

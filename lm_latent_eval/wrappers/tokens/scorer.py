@@ -14,6 +14,7 @@ from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.network import Network
@@ -123,6 +124,7 @@ class TokensScorer:
         """Yield log p of whole texts, as they are found.
 
         Raises:
+            MissedTextsError: At the end, if a text has no probability.
             ValueError: If a text cannot be scored; the error names the query.
         """
         return (answer for answer, _ in self.explore(queries))
@@ -133,8 +135,10 @@ class TokensScorer:
         """Yield answers of whole texts, with the segmentations of every window.
 
         Raises:
+            MissedTextsError: At the end, if a text has no probability.
             ValueError: If a text cannot be scored; the error names the query.
         """
+        missed = Missed(queries)
         with self._bar(len(queries), "texts") as bar:
             for some in _some(queries):
                 cut = []
@@ -151,10 +155,10 @@ class TokensScorer:
                 walks = iter(self._walks(pieces, names, scores))
                 for query, of_query in zip(some, cut, strict=True):
                     found = [next(walks) for _ in of_query if self._estimator]
-                    with naming(query):
-                        answer = self._whole(query, of_query, found, scores)
-                    yield answer, found
+                    with missed.aside(query):
+                        yield self._whole(query, of_query, found, scores), found
                     bar.update()
+        missed.tell()
 
     def _whole(
         self,
@@ -185,8 +189,10 @@ class TokensScorer:
         They are greedy where greedy decoding writes their canonical segmentation.
 
         Raises:
+            MissedTextsError: At the end, if a text has no probability.
             ValueError: If a text cannot be scored; the error names the query.
         """
+        missed = Missed(queries)
         with self._bar(len(queries), "continuations") as bar:
             for some in _some(queries):
                 asked = []
@@ -197,18 +203,19 @@ class TokensScorer:
                 walks = self._sums(some, asked, scores)
                 for query, one in zip(some, asked, strict=True):
                     plain = scores.get(one.plain.scored)
-                    with naming(query):
+                    with missed.aside(query):
                         estimate = continuation(
                             self._estimator, query, one, plain, walks
                         )
-                    yield Answer(
-                        query.index,
-                        estimate,
-                        self._stream(query),
-                        is_greedy=all(plain.greedy) if plain else not query.text,
-                        evaluations=estimate.num_samples,
-                    )
+                        yield Answer(
+                            query.index,
+                            estimate,
+                            self._stream(query),
+                            is_greedy=all(plain.greedy) if plain else not query.text,
+                            evaluations=estimate.num_samples,
+                        )
                     bar.update()
+        missed.tell()
 
     def _sums(
         self,

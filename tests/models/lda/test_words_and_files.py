@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import sys
 
 import numpy as np
@@ -162,13 +163,17 @@ def test_gensim_becomes_a_checkpoint(tmp_path):
     np.testing.assert_allclose(model.alpha, theirs.alpha, rtol=1e-5)
 
 
-def test_training_finds_topics_and_is_repeatable(tmp_path):
+def test_training_finds_topics_and_is_repeatable(tmp_path, capsys):
     tomotopy = pytest.importorskip("tomotopy", reason="tomotopy is not installed")
     fit = LDAFit(num_topics=2, iterations=100)
     first, again = (
         train_lda(TEXTS * 5, tmp_path / name, fit=fit) for name in ("first", "again")
     )
     torch.testing.assert_close(first.log_topics, again.log_topics, rtol=0, atol=0)
+    said = capsys.readouterr().err
+    assert re.findall(r"sweep (\d+) of 100: [\d.]+ nats a word", said)[:10] == [
+        str(10 * n) for n in range(1, 11)
+    ]
     # Of animals and of the sky: each topic has words that the other hardly has.
     animals = first.log_phi().exp()[:, 4:]
     words = lm_latent_eval.load(tmp_path / "first").checkpoint.encoder().tokenizer

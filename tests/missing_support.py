@@ -1,0 +1,32 @@
+"""Texts that no draw of importance sampling is possible for: those with one word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from lm_latent_eval.inference.importance import ImportanceSampling
+from tests.tiny_checkpoint import ids
+
+WORD = "saw"
+
+
+def miss(monkeypatch) -> None:
+    """Let every draw of a text with the word "saw" have a weight of zero."""
+    [number] = ids(WORD)
+    weigh, extend = ImportanceSampling.log_weights, ImportanceSampling.extend
+
+    def emptied(log_w, batch):
+        has = (batch.targets == number).any(-1).to(log_w.device)
+        return log_w.masked_fill(has[:, None], -torch.inf)
+
+    def log_weights(self, model, proposal, batch, keys):
+        return emptied(weigh(self, model, proposal, batch, keys), batch)
+
+    def extended(self, model, proposal, batch, *more):
+        found = extend(self, model, proposal, batch, *more)
+        return replace(found, log_w=emptied(found.log_w, batch))
+
+    monkeypatch.setattr(ImportanceSampling, "log_weights", log_weights)
+    monkeypatch.setattr(ImportanceSampling, "extend", extended)
