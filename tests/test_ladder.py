@@ -14,6 +14,8 @@ LADDER = (
     "extras",
     "durable",
     "file_names",
+    "plain_json",
+    "parquet",
     "resuming",
     "uniforms",
     "values",
