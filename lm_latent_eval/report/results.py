@@ -7,16 +7,13 @@ found is in the sample log of ``--log_samples``.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.file_names import beside, regular
+from lm_latent_eval.file_names import beside
+from lm_latent_eval.report import sample_logs
 from lm_latent_eval.resuming.folder import SETTINGS_FILE
 from lm_latent_eval.scoring import records, workers
-from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.scoring.records import UNFINISHED, Record
 from lm_latent_eval.text import strict_json
@@ -82,7 +79,7 @@ def _results(path: Path) -> list[Record]:
                 found.append(Record(task, {**named, **record.settings}, record.answers))
             elif (log := _sample_log(path, task)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
-                found.append(Record(task, settings, list(_logged(log))))
+                found.append(Record(task, settings, sample_logs.read(log)))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
@@ -119,41 +116,6 @@ def _foreign(config: dict[str, Any]) -> dict[str, Any]:
         else "pieces of its own tokenizer; no end of a text is charged",
         "estimator": "exact",
     }
-
-
-def _logged(path: Path) -> Iterator[Answer]:
-    """Yield the answers in a sample log of lm-eval.
-
-    Raises:
-        ValueError: If its answers are no log-likelihoods.
-    """
-    lines = [json.loads(line) for line in regular(path).read_text("utf-8").splitlines()]
-    for sample in (line for line in lines if line["filter"] == lines[0]["filter"]):
-        arguments = [[*asked.values()] for asked in sample["arguments"].values()]
-        for option, (asked, answers) in enumerate(
-            zip(arguments, sample["resps"], strict=True)
-        ):
-            log_p, *greedy = answers[0] if isinstance(answers[0], list) else answers
-            if not isinstance(asked[-1], str):
-                raise ValueError(
-                    f"{path} is of generated texts, which have no likelihood"
-                )
-            answer = Answer.exact(log_p, asked[-1], "".join(asked[:-1]))
-            yield replace(
-                answer,
-                index=sample["doc_id"],
-                option=option,
-                words=_count(sample, "word_perplexity", answer.words),
-                bytes=_count(sample, "bits_per_byte", answer.bytes),
-                is_greedy=greedy[0] == "True" if greedy else None,
-                accuracy=sample.get("acc"),
-            )
-
-
-def _count(sample: dict[str, Any], metric: str, otherwise: int) -> int:
-    """Return what a task divides by: the text's words, say."""
-    term = sample.get(metric)
-    return int(term[1]) if isinstance(term, list) and len(term) == 2 else otherwise
 
 
 __all__ = ["newest", "read"]

@@ -136,6 +136,16 @@ def answer_of(row: dict[str, Any]) -> Answer:
     return Answer(estimate=estimate, **read(Answer, "estimate", "replicates"))
 
 
+def checked_answer(answer: Answer) -> Answer:
+    """Return what somebody else has found, if a record could hold it.
+
+    Raises:
+        ValueError: If it could not.
+    """
+    answer_of(row_of(answer) | {"log_weights": []})
+    return answer
+
+
 def _checked(column: str, row: dict[str, Any]) -> Any:
     """Return the value of a column."""
     if column not in row:
@@ -307,6 +317,7 @@ __all__ = [
     "Record",
     "Row",
     "answer_of",
+    "checked_answer",
     "journal",
     "read",
     "read_unfinished",
