@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lm_latent_eval import parquet_footer
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.parquet_footer import Footer
 from lm_latent_eval.plain_json import parse
 
 BYTES_A_ROW = 2
@@ -32,6 +34,8 @@ ALWAYS = 64 << 20
 CODECS = ("SNAPPY", "UNCOMPRESSED")
 """What Arrow writes by default. Others pack a thousand times as much into a byte."""
 DIGESTS = b"lm_latent_eval_columns"
+_ABOUT = ""
+"""The name that the digest of what metadata say has among those of columns."""
 _ROWS_AT_ONCE = 1024
 _BROKEN = (pa.ArrowException, OSError, ValueError, RuntimeError, MemoryError)
 """What Arrow raises where a file is none of Parquet."""
@@ -50,10 +54,9 @@ def write(path: Path, table: pa.Table, name: bytes, said: dict[str, Any]) -> Non
     for batch in table.to_batches():
         for column, digest in digests.items():
             digest.add(batch[column])
-    metadata = {
-        name: json.dumps(said).encode(),
-        DIGESTS: json.dumps({c: str(d) for c, d in digests.items()}).encode(),
-    }
+    about = json.dumps(said).encode()
+    sealed = {_ABOUT: _short(about), **{c: str(d) for c, d in digests.items()}}
+    metadata = {name: about, DIGESTS: json.dumps(sealed).encode()}
     with replacing(path) as partial:
         pq.write_table(table.replace_schema_metadata(metadata), partial)
 
@@ -72,9 +75,10 @@ class RowFile:
             ValueError: If it is no such file, or claims more than fits into it.
         """
         self.path, self.kind = regular(path), kind
+        with self._named():
+            self._check_size(parquet_footer.read(self.path))
         with self._named(), pq.ParquetFile(self.path) as file:
-            self._file, self._schema = file.metadata, file.schema_arrow
-            self._check_size()
+            self._schema = file.schema_arrow
 
     def said(self, name: bytes) -> dict[str, Any]:
         """Return what its metadata say under a name.
@@ -82,14 +86,19 @@ class RowFile:
         Raises:
             ValueError: If there is nothing.
         """
-        metadata = self._schema.metadata or {}
-        if name not in metadata:
+        found = self._parsed(name)
+        if found is None:
             raise self._error("it does not say how its rows were made")
-        with self._named():
-            found = parse(metadata[name].decode(), infinities=True)
-        if not isinstance(found, dict):
-            raise self._error("it does not say how its rows were made")
+        sealed = self._parsed(DIGESTS)
+        if sealed and sealed.get(_ABOUT) != _short(self._schema.metadata[name]):
+            raise self._error("how its rows were made is not as it was written")
         return found
+
+    def _parsed(self, name: bytes) -> dict[str, Any] | None:
+        content = (self._schema.metadata or {}).get(name, b"null")
+        with self._named():
+            found = parse(content.decode(), infinities=True)
+        return found if isinstance(found, dict) else None
 
     def rows(
         self, schema: pa.Schema, *, optional: Collection[str] = (), sealed: bool
@@ -126,27 +135,22 @@ class RowFile:
     def _has(self, name: str) -> bool:
         return bool(self._schema.get_all_field_indices(name))
 
-    def _check_size(self) -> None:
+    def _check_size(self, footer: Footer) -> None:
         size = self.path.stat().st_size
-        if self._file.num_rows * BYTES_A_ROW > size:
+        if footer.num_rows * BYTES_A_ROW > size:
             raise self._error(
-                f"it claims {self._file.num_rows:,} rows in {size:,} bytes, of which a "
-                f"row takes {BYTES_A_ROW} at least"
+                f"it claims {footer.num_rows:,} rows in {size:,} bytes, of which a row "
+                f"takes {BYTES_A_ROW} at least"
             )
-        chunks = [
-            group.column(n)
-            for group in map(self._file.row_group, range(self._file.num_row_groups))
-            for n in range(group.num_columns)
-        ]
-        for chunk in chunks:
-            if chunk.compression not in CODECS:
+        for chunk in footer.chunks:
+            if chunk.codec not in CODECS:
                 raise self._error(
-                    f"column {chunk.path_in_schema!a:.60} is packed by "
-                    f"{chunk.compression}, where ours are by {CODECS[0]}"
+                    f"column {chunk.column!a:.60} is packed by {chunk.codec}, where "
+                    f"ours are by {CODECS[0]}"
                 )
-        if sum(chunk.total_compressed_size for chunk in chunks) > size:
+        if sum(chunk.num_bytes for chunk in footer.chunks) > size:
             raise self._error("its columns claim more bytes than it has")
-        self._check_memory(8 * sum(chunk.num_values for chunk in chunks))
+        self._check_memory(8 * sum(chunk.num_values for chunk in footer.chunks))
 
     def _check_memory(self, taken: int) -> None:
         size = self.path.stat().st_size
@@ -167,9 +171,11 @@ class RowFile:
             )
 
     def _check_digests(self, digests: dict[str, _ColumnDigest], sealed: bool) -> None:
-        if not sealed and DIGESTS not in (self._schema.metadata or {}):
+        said = self._parsed(DIGESTS)
+        if said is None and not sealed:
             return
-        said = self.said(DIGESTS)
+        if said is None:
+            raise self._error("it has no digests of its columns")
         for name, digest in digests.items():
             if said.get(name) != str(digest):
                 raise self._error(f"column {name!r} is not as it was written")
@@ -190,6 +196,10 @@ class RowFile:
 
 class RowFileError(ValueError):
     """A file of rows that is not what it should be."""
+
+
+def _short(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _size(array: pa.Array) -> int:
@@ -237,7 +247,7 @@ class _ColumnDigest:
     def __str__(self) -> str:
         """Return it."""
         parts = ((name, digest.hexdigest()) for name, digest in self._parts.items())
-        return hashlib.sha256(json.dumps(sorted(parts)).encode()).hexdigest()[:16]
+        return _short(json.dumps(sorted(parts)).encode())
 
 
 __all__ = ["RowFile", "RowFileError", "write"]

@@ -15,6 +15,7 @@ LADDER = (
     "durable",
     "file_names",
     "plain_json",
+    "parquet_footer",
     "parquet",
     "resuming",
     "uniforms",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pyarrow as pa
@@ -93,9 +94,41 @@ def test_an_edited_column_is_named(tmp_path, name):
 def read_unsealed(path, table):
     """Read a file of which somebody has taken the digests away."""
     pq.write_table(table.replace_schema_metadata({b"about": b'{"seed": 3}'}), path)
-    with pytest.raises(ValueError, match="does not say how its rows were made"):
+    with pytest.raises(ValueError, match="has no digests of its columns"):
         read(path)
     return read(path, sealed=False)
+
+
+def test_edited_metadata_are_named(tmp_path):
+    path = tmp_path / "rows"
+    write(path)
+    table = pq.read_table(path)
+    about = table.schema.metadata | {b"about": b'{"seed": 4}'}
+    pq.write_table(table.replace_schema_metadata(about), path)
+    with pytest.raises(ValueError, match="how its rows were made is not as it was"):
+        read(path)
+    pq.write_table(table.replace_schema_metadata({b"about": b"3"}), path)
+    with pytest.raises(ValueError, match="does not say how its rows were made"):
+        read(path)
+
+
+FLIPPED = 2000
+
+
+def test_a_footer_that_is_damaged_is_refused_and_ends_no_process(tmp_path):
+    """Arrow's classes of metadata abort where a column is damaged."""
+    path = tmp_path / "rows"
+    write(path, ROWS[:20])
+    content, dice = path.read_bytes(), random.Random(0)
+    [*footer] = range(8 * (len(content) - 600), 8 * len(content))
+    for at in dice.sample(footer, FLIPPED):
+        flipped = bytearray(content)
+        flipped[at // 8] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        try:
+            assert repr(read(path)) == repr(ROWS[:20])
+        except ValueError as err:
+            assert str(err).startswith(f"{path} is no file of finds (")  # noqa: PT017
 
 
 def columns(**changes):

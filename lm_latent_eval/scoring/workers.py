@@ -23,6 +23,7 @@ from lm_latent_eval.arguments import whole
 from lm_latent_eval.extras import require
 from lm_latent_eval.file_names import regular
 from lm_latent_eval.parquet import RowFile, RowFileError
+from lm_latent_eval.parquet_footer import is_whole
 from lm_latent_eval.resuming import folder
 from lm_latent_eval.resuming.row_digests import DIGEST, RowDigests
 from lm_latent_eval.resuming.settings import Settings, check_format
@@ -59,8 +60,6 @@ DEATHS = 3
 """How often a worker is started again, and its block given out again, before the run
 ends: what kills each worker that gets it would go round for ever."""
 KIND = "scored corpus"
-_END = b"PAR1"
-"""The last bytes of a whole file of Parquet."""
 BLOCK = SCHEMA.append(pa.field(DIGEST, pa.string()))
 """Columns of the files that workers write."""
 
@@ -290,21 +289,13 @@ def _left(output: Path, claimed: Settings) -> bytearray:
     """
     left = bytearray([True]) * num_texts_of(claimed)
     for path in output.glob("*.parquet"):
-        if _is_cut_short(path):
+        if not is_whole(regular(path)):
             logger.warning("%s was cut short: its texts are scored again", path)
             path.unlink()
             continue
         for answer in _answers(path, claimed):
             left[answer.index] = False
     return left
-
-
-def _is_cut_short(path: Path) -> bool:
-    """Whether a file was cut short, or is being written."""
-    with regular(path).open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(file.tell() - len(_END), 0))
-        return file.read() != _END
 
 
 def _answers(path: Path, claimed: Settings) -> Iterator[Answer]:
@@ -353,7 +344,7 @@ def read(output: Path) -> Record:
         raise ValueError(f"{output / folder.SETTINGS_FILE} says {err}") from err
     found: dict[int, Answer] = {}
     for path in sorted(output.glob("*.parquet")):
-        if not _is_cut_short(path):
+        if is_whole(regular(path)):
             for answer in _answers(path, claimed):
                 found.setdefault(answer.index, answer)
     answers = [found[n] for n in sorted(found)]

@@ -62,6 +62,8 @@ def _opened(path: Path) -> Iterator[TextIO]:
         except UnicodeDecodeError as err:
             why = f"a byte-order mark of {mark}" if (mark := _encoding(path)) else err
             raise ValueError(f"{path} is not UTF-8 ({why}): convert it first") from err
+        except OSError as err:  # which does not say of which file
+            raise ValueError(f"{path} cannot be read ({err.strerror})") from err
 
 
 def _encoding(path: Path) -> str | None:

@@ -171,17 +171,19 @@ class Spelling(nn.Module):
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             shape = json.loads(metadata["shape"])
             check(shape, RULES)
-            model = cls(bytes.fromhex(shape.pop("alphabet")), **shape)
+            alphabet = bytes.fromhex(shape.pop("alphabet"))
+            with torch.device("meta"):  # which takes no memory, whatever its sizes
+                model = cls(alphabet, **shape)
             # log_outside is in float64, whatever the rest.
             log_outside = weights["log_outside"]
             if log_outside.dtype != torch.float64 or not log_outside <= 0:
                 raise ValueError("log_outside is no logarithm of a share in float64")
-            model.to(shared_type({n: weights[n] for n, _ in model.named_parameters()}))
-            model.load_state_dict(weights)
-            model.log_outside = log_outside
+            shared_type({n: weights[n] for n, _ in model.named_parameters()})
+            model.load_state_dict(weights, assign=True)
         except Exception as err:  # of four libraries
+            why = " ".join(str(err).split())
             raise ValueError(
-                f"{path} is not a readable spelling model ({err}): train the "
+                f"{path} is not a readable spelling model ({why:.200}): train the "
                 "checkpoint's spelling again"
             ) from err
         if not all(bool(weight.isfinite().all()) for weight in weights.values()):

@@ -125,7 +125,7 @@ def read(path: Path) -> Columns:
         version = file.metadata.get("format", FORMATS[0])
         if version not in FORMATS:
             raise GraphError(
-                f"is of the format {version}, which this version of lm_latent_eval "
+                f"is of the format {version!a:.40}, which this version of lm_latent_eval "
                 f"does not know; it reads {', '.join(FORMATS)}: update the package"
             )
         checked = version == CHECKED
