@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.messages import naming
+
 MAGIC = b"PAR1"
 _DEEPEST = 16
 """Structs within each other; those of a footer are six."""
@@ -47,7 +49,7 @@ class Footer:
 
 def is_whole(path: Path) -> bool:
     """Whether a file ends as one of Parquet does; one that was cut short does not."""
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(size - len(MAGIC), 0))
         return file.read() == MAGIC
@@ -59,7 +61,7 @@ def read(path: Path) -> Footer:
     Raises:
         ValueError: If there is none.
     """
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(size - 8, 0))
         (length, magic) = struct.unpack("<I4s", file.read().rjust(8, b"\0"))

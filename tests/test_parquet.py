@@ -128,7 +128,7 @@ def test_a_footer_that_is_damaged_is_refused_and_ends_no_process(tmp_path):
         try:
             assert repr(read(path)) == repr(ROWS[:20])
         except ValueError as err:
-            assert str(err).startswith(f"{path} is no file of finds (")  # noqa: PT017
+            assert str(err).startswith(f"{path} is no file of finds (")
 
 
 def columns(**changes):

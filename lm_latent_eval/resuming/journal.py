@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from lm_latent_eval.durable import no_room, write_text
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.messages import naming
 from lm_latent_eval.plain_json import parse
 from lm_latent_eval.resuming.one_writer import BusyError, only_writer
 from lm_latent_eval.resuming.row_digests import RowDigests, UnsealedError
@@ -189,7 +190,8 @@ def whole_lines(path: Path) -> tuple[dict[int, bytes], bool]:
         there is more. A crash cuts the last line short, and where the power went out
         there may be bytes of zero, which no line of JSON has.
     """
-    lines = path.read_bytes().split(b"\n")
+    with naming(path):
+        lines = path.read_bytes().split(b"\n")
     whole = {n: line for n, line in enumerate(lines[:-1], 1) if b"\0" not in line}
     return whole, len(whole) < len(lines) - 1 or bool(lines[-1])
 

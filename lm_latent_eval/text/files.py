@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.messages import naming
 
 _MARK = "\ufeff"
 _MARKS = {
@@ -56,14 +57,12 @@ def read_text(path: Path) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    with Path(path).open(encoding="utf-8-sig") as file:
+    with naming(path), Path(path).open(encoding="utf-8-sig") as file:
         try:
             yield file
         except UnicodeDecodeError as err:
             why = f"a byte-order mark of {mark}" if (mark := _encoding(path)) else err
             raise ValueError(f"{path} is not UTF-8 ({why}): convert it first") from err
-        except OSError as err:  # which does not say of which file
-            raise ValueError(f"{path} cannot be read ({err.strerror})") from err
 
 
 def _encoding(path: Path) -> str | None:

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lm_latent_eval.durable import replacing
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.values import Matching, Rules, Whole, check
 from lm_latent_eval.weights import shared_type
 
@@ -181,9 +182,8 @@ class Spelling(nn.Module):
             shared_type({n: weights[n] for n, _ in model.named_parameters()})
             model.load_state_dict(weights, assign=True)
         except Exception as err:  # of four libraries
-            why = " ".join(str(err).split())
             raise ValueError(
-                f"{path} is not a readable spelling model ({why:.200}): train the "
+                f"{path} is not a readable spelling model ({one_line(err)}): train the "
                 "checkpoint's spelling again"
             ) from err
         if not all(bool(weight.isfinite().all()) for weight in weights.values()):

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.estimators import MissedSupportError
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
@@ -141,7 +142,9 @@ class Network:
             )
         except (OSError, ValueError, StrictDataclassError) as err:
             kind = getattr(auto_class, "__name__", str(auto_class))
-            raise ValueError(f"{directory}: no network for {kind} ({err})") from err
+            raise ValueError(
+                f"{directory}: no network for {kind} ({one_line(err)})"
+            ) from err
         return cls.of(moved(model, device), tokenizer)
 
     @property

@@ -1,7 +1,7 @@
 """Files of ours as somebody damages or changes them, the same ones for a seed.
 
-``make fuzz`` makes them in full, with a seed of its own (``HOSTILE_SEED`` makes them
-again); elsewhere a tenth of each kind is made.
+``make fuzz`` makes them ten times over, with a seed of its own (``HOSTILE_SEED`` makes
+them again); elsewhere a quarter of them is made.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from safetensors.torch import load_file, save_file
 from lm_latent_eval import manifest
 
 COUNTS = {"flips": 123, "cuts": 41, "links": 46, "resealed": 429, "columns": 189}
-"""How many of each kind are made in full."""
-SLICE = 10
+"""How many of each kind are made once over."""
+SLICE, FUZZ = 0.25, 10
 SECONDS, MEMORY = 20.0, 1 << 29
 """What a file of some kilobytes may take."""
 
@@ -36,17 +36,16 @@ def seed() -> int:
     """Return the seed of this run."""
     if said := os.environ.get("HOSTILE_SEED"):
         return int(said)
-    return random.SystemRandom().randrange(10**6) if _in_full() else 2612
+    return random.SystemRandom().randrange(10**6) if _is_fuzzing() else 2612
 
 
-def _in_full() -> bool:
+def _is_fuzzing() -> bool:
     return settings.get_current_profile_name() == "fuzz"
 
 
 def dice(kind: str, start: int) -> Iterator[random.Random]:
     """Yield a source of randomness for each file of a kind."""
-    number = COUNTS[kind] if _in_full() else math.ceil(COUNTS[kind] / SLICE)
-    for n in range(number):
+    for n in range(math.ceil(COUNTS[kind] * (FUZZ if _is_fuzzing() else SLICE))):
         yield random.Random(f"{start} {kind} {n}")
 
 

@@ -29,7 +29,15 @@ from lm_latent_eval.wrappers.cot.marks import Ending
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 from tests.fuzz import hostile, models
 from tests.fuzz.hostile import Subject
-from tests.fuzz.law import Refused, SilentDifference, Traceback, finite, outcome, tally
+from tests.fuzz.law import (
+    Refused,
+    SilentDifference,
+    Traceback,
+    finite,
+    outcome,
+    same,
+    tally,
+)
 from tests.memory_limit import at_most
 from tests.time_limit import within
 
@@ -54,7 +62,8 @@ def _numbers(path) -> list[Any] | str:
         for name, number in report_numbers.numbers(record).items()
     ]
     # One that was killed has any of its numbers, as has what lacks a last line.
-    return rows if all(record.finished for record in found) else UNFINISHED
+    finished = bool(found) and all(record.finished for record in found)
+    return rows if finished else UNFINISHED
 
 
 def _thoughts(path) -> list[str]:
@@ -171,7 +180,9 @@ def _unmoved(subject: Subject) -> Callable[[Any], None]:
     expected = subject.numbers(subject.path)
 
     def check(found: Any) -> None:
-        if found != UNFINISHED and repr(found) != repr(expected):
+        if isinstance(found[0], float):  # alone or in a batch
+            same(subject.name, found == pytest.approx(expected, rel=1e-12), True)
+        elif found != UNFINISHED and repr(found) != repr(expected):
             raise SilentDifference(f"{found!r:.200}, not {expected!r:.200}")
 
     return check
