@@ -19,6 +19,14 @@ from lm_latent_eval.scoring.records import UNFINISHED, Record
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"
+SAID = {
+    **dict.fromkeys(("model", "checkpoint", "estimator", "proposal"), (str,)),
+    **dict.fromkeys(("unk", "vocabulary", "mass"), (str,)),
+    "configs": (dict,),
+    "num_samples": (int,),
+    "temperature": (int, float),
+}
+"""Settings that tables, verdicts and exports are made of -> types, besides None."""
 
 
 def read(path: Path) -> list[Record]:
@@ -27,8 +35,22 @@ def read(path: Path) -> list[Record]:
     Raises:
         FileNotFoundError: If there is no result.
         ValueError: If there are those of several models, or it lacks what each text
-            was found to have.
+            was found to have, or says something else than a result does.
     """
+    found = _read(path)
+    for record in found:
+        for name, kinds in SAID.items():
+            said = record.settings.get(name)
+            if said is not None and type(said) not in kinds:
+                raise ValueError(f"{path}: {name} of {record.task} is {said!a:.40}")
+        if not isinstance(
+            record.settings.get("configs", {}).get(record.task, {}), dict
+        ):
+            raise ValueError(f"{path} holds no results of lm_eval (its configs)")
+    return found
+
+
+def _read(path: Path) -> list[Record]:
     if path.is_dir():
         return _folder(path)
     if not path.exists():

@@ -23,11 +23,18 @@ from hypothesis import settings
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from lm_latent_eval import manifest
+from lm_latent_eval import manifest, parquet
 
-COUNTS = {"flips": 123, "cuts": 41, "links": 46, "resealed": 429, "columns": 189}
+COUNTS = {
+    "flips": 123,
+    "cuts": 41,
+    "links": 46,
+    "resealed": 429,
+    "columns": 189,
+    "results": 120,
+}
 """How many of each kind are made once over."""
-SLICE, FUZZ = 0.25, 10
+SLICE, FUZZ = 0.25, 3
 SECONDS, MEMORY = 20.0, 1 << 29
 """What a file of some kilobytes may take."""
 
@@ -256,6 +263,29 @@ def reseal(subject: Subject, rng: random.Random) -> str:
     said = change(file, rng)
     manifest.write(subject.path)
     return f"{file.name}: {said}"
+
+
+# -- results of lm-eval --------------------------------------------------------------
+
+
+def results(subject: Subject, rng: random.Random) -> str:
+    """Change a value in results or a sample log, or in what a record says of itself."""
+    file = rng.choice(subject.files())
+    if file.suffix == ".jsonl":
+        lines = file.read_text().splitlines()
+        at = rng.randrange(len(lines))
+        changed = _inner(json.loads(lines[at]), rng)
+        lines[at] = json.dumps(changed)
+        file.write_text("\n".join(lines) + "\n")
+        return f"line {at + 1}: {changed!r:.200}"
+    if file.suffix == ".json":
+        return _json(file, rng)
+    table, name = pq.read_table(file), b"lm_latent_eval"
+    about = _inner(json.loads(table.schema.metadata[name]), rng)
+    if not isinstance(about, dict):
+        about = {}
+    parquet.write(file, table, name, about)
+    return f"{about!r:.300}"
 
 
 # -- columns -------------------------------------------------------------------------

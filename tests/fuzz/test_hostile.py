@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -33,12 +34,14 @@ from tests.fuzz.law import (
     Refused,
     SilentDifference,
     Traceback,
+    command,
     finite,
     outcome,
     same,
     tally,
 )
 from tests.memory_limit import at_most
+from tests.report.test_compare import SAMPLE, hf_folder
 from tests.time_limit import within
 
 TEXTS = ["the fox saw Ada .", "zebra  Bo", "the", "Ada saw the fox ."]
@@ -249,7 +252,81 @@ def test_columns_that_are_changed_are_refused_or_numbers(
 
 
 def _any_numbers(found: Any) -> None:
-    assert found
+    """Whoever seals it means it: numbers may be others, but are some."""
+    shown = repr(found)
+    if re.search(r"\bnan\b", shown):
+        raise SilentDifference(f"{shown:.200} without a word")
+
+
+COMMANDS = {
+    "recompute": ("recompute", "{a}"),
+    "recompute as CSV": ("recompute", "{a}", "--format", "csv"),
+    "explain": ("explain", "{a}"),
+    "compare": ("compare", "{a}", "{b}"),
+    "report": ("report", "{a}", "{b}", "--output", "{out}.html"),
+    "model card": (
+        *("export", "{a}", "--to", "model-card", "--model-id", "me/mine"),
+        *("--output", "{out}.md"),
+    ),
+    "an archive": (
+        *("export", "{a}", "--to", "every-eval-ever", "--output", "{out}"),
+        *("--model-id", "me/mine", "--organization", "us"),
+        *("--relationship", "first_party"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, outputs):
+    """Return what lm-eval leaves of a model of ours and of another."""
+    root = tmp_path_factory.mktemp("runs")
+    found = files.read_record(outputs[0].path).answers
+    answers = [replace(answer, unspelled=0, respaced=0) for answer in found]
+    ours = {**SETTINGS, "estimator": "is", "num_samples": 3, "proposal": "prior"}
+    ours |= {"temperature": 1.0, "seed": 3, "samples_per_request": [3, 3]}
+    (root / "ours").mkdir()
+    records.write(
+        root / "ours" / "record_t_1.parquet", "t", ours, [row_of(a) for a in answers]
+    )
+    config = {"model": "latent_kglm", "checkpoint_digest": "c"}
+    config["latent_eval"] = {**ours, "records": {"t": "record_t_1.parquet"}}
+    numbers = {"word_perplexity,none": 23.4, "word_perplexity_stderr,none": 1.5}
+    content = {"config": config, "results": {"t": numbers}, "configs": {"t": {}}}
+    content |= {"lm_eval_version": "0.4.9", "date": 1.5e9, "model_name": "x"}
+    (root / "ours" / "results_1.json").write_text(json.dumps(content))
+    other = hf_folder(root / "other")
+    lines = [
+        SAMPLE | {"doc_id": n, "arguments": {"gen_args_0": {"arg_0": text}}}
+        for n, text in enumerate(TEXTS)
+    ]
+    log = "".join(json.dumps(line) + "\n" for line in lines)
+    (other / "samples_t_1.jsonl").write_text(log)
+    return [
+        Subject(path.name, path, lambda path: path) for path in (root / "ours", other)
+    ]
+
+
+def test_results_that_are_changed_are_refused_or_shown(runs, findings, tmp_path):
+    places = {"b": runs[1].path, "out": tmp_path / "out"}
+    for rng in hostile.dice("results", findings.start):
+        subject = rng.choice(runs)
+        copied = subject.copy(tmp_path / "copy")
+        said = hostile.results(copied, rng)
+        name = rng.choice([*COMMANDS])
+
+        def numbers(path, name=name) -> Any:
+            return command(*(part.format(a=path, **places) for part in COMMANDS[name]))
+
+        shown = replace(copied, numbers=numbers)
+        findings.hold(shown, f"{name}, {said}", lambda found: None)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_results_that_nobody_changed_are_shown(runs, tmp_path, name):
+    for run, other in (runs, runs[::-1]):
+        places = {"a": run.path, "b": other.path, "out": tmp_path / "out"}
+        found = command(*(part.format(**places) for part in COMMANDS[name]))
+        assert not isinstance(found, Refused), found
 
 
 def _seal(name: bytes) -> Callable[..., None]:
