@@ -43,10 +43,9 @@ def read(path: Path) -> list[Record]:
             said = record.settings.get(name)
             if said is not None and type(said) not in kinds:
                 raise ValueError(f"{path}: {name} of {record.task} is {said!a:.40}")
-        if not isinstance(
-            record.settings.get("configs", {}).get(record.task, {}), dict
-        ):
-            raise ValueError(f"{path} holds no results of lm_eval (its configs)")
+        configs = record.settings.get("configs") or {}
+        if not isinstance(configs.get(record.task, {}), dict):
+            raise ValueError(f"{path}: configs of {record.task} is no object")
     return found
 
 
@@ -118,7 +117,7 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
         "lm_eval": content.get("lm_eval_version"),
         "date": content.get("date"),
         "model_name": content.get("model_name"),
-        "configs": content.get("configs", {}),
+        "configs": content.get("configs") or {},
     }
 
 
