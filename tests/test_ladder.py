@@ -9,11 +9,15 @@ import lm_latent_eval
 
 ROOT = Path(lm_latent_eval.__file__).parent
 LADDER = (
+    "messages",
     "arguments",
     "options",
     "extras",
     "durable",
     "file_names",
+    "plain_json",
+    "parquet_footer",
+    "parquet",
     "resuming",
     "uniforms",
     "values",

@@ -17,6 +17,7 @@ from lm_latent_eval.resuming.journal import Journal, appending, remove, whole_li
 from lm_latent_eval.resuming.one_writer import LOCK_FILE, BusyError, only_writer
 from lm_latent_eval.resuming.settings import FormatError
 from lm_latent_eval.resuming.state import StateFile
+from tests.journals import sealed
 
 # -- one writer ----------------------------------------------------------------------
 
@@ -126,7 +127,7 @@ def test_lines_have_the_places_that_they_have_in_the_file(tmp_path):
     assert [*journal(tmp_path).read()[1]] == [2, 4]
     with journal(tmp_path).going_on(ASKED, None) as (rows, _):
         assert rows == {2: {"n": 1}, 3: {"n": 3}}
-    assert path.read_bytes().splitlines()[2] == b'{"n": 3}'
+    assert path.read_bytes().splitlines()[2].startswith(b'{"n": 3, "digest": ')
 
 
 @pytest.mark.parametrize("left", ["", '{"format": 1, "se', '{"format"\0\0\0'])
@@ -153,6 +154,66 @@ def test_what_is_of_another_run_or_none_stays_as_it_is(tmp_path, content, messag
     with pytest.raises(ValueError, match=message):
         fill(tmp_path, 1)
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda row: row | {"n": 4}, "its digest is of other values of 'n'"),
+        (lambda row: row | {"n": 3.0}, "its digest is of other values of 'n'"),
+        (lambda row: row | {"k": 4}, "more or fewer fields than its digest"),
+        (lambda row: row | {"digest": 3}, "more or fewer fields than its digest"),
+        (
+            lambda row: row | {"n": 4, "m": 3},
+            "its digest is of another row, or of other settings",
+        ),
+    ],
+)
+def test_a_row_that_was_edited_says_where(tmp_path, edit, said):
+    with journal(tmp_path).going_on(ASKED, None) as (_, append):
+        append({"n": 3, "m": 2})
+    path = journal(tmp_path).path
+    head, line = path.read_text().splitlines()
+    edited = edit(json.loads(line))
+    path.write_text(f"{head}\n{json.dumps(edited)}\n")
+    for read in (journal(tmp_path).read, lambda: fill(tmp_path, 1)):
+        with pytest.raises(ValueError, match=rf"line 2 is not .*{said}.*: remove"):
+            read()
+    path.write_text(f"{head}\n{sealed(head, json.loads(line) | {'n': 4})}\n")
+    assert journal(tmp_path).read()[1] == {2: {"n": 4, "m": 2}}
+
+
+def test_rows_without_digests_are_of_another_version(tmp_path):
+    fill(tmp_path, 3)
+    path = journal(tmp_path).path
+    path.write_text(path.read_text().partition("\n")[0] + '\n{"n": 3}\n')
+    with pytest.raises(FormatError, match=r"line 2: it has no digest.* finish it with"):
+        fill(tmp_path, 4)
+
+
+def test_a_row_belongs_to_the_settings_above_it(tmp_path):
+    fill(tmp_path, 3)
+    path = journal(tmp_path).path
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(ValueError, match=r"line 2 .* of other settings"):
+        journal(tmp_path).read()
+
+
+def test_a_journal_of_another_version_says_which(tmp_path):
+    with journal(tmp_path).going_on({"lm_latent_eval": "0.2.0"}, None):
+        pass
+    with pytest.raises(FormatError, match=r"of lm-latent-eval 0\.2\.0, .*finish it wi"):
+        journal(tmp_path, 2).read()
+
+
+def test_what_a_file_says_is_shown_in_one_line(tmp_path):
+    path = journal(tmp_path).path
+    path.write_text(
+        json.dumps({"format": 1, "seed": "a\nb" * 99, "sizes": [1, 2]}) + "\n"
+    )
+    with pytest.raises(ValueError, match="seed is 'a") as caught:
+        fill(tmp_path, 1)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path):

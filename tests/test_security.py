@@ -21,7 +21,11 @@ ROOT = Path(lm_latent_eval.__file__).parent
 SELF = "test_security.py"
 
 STATEMENTS = {
-    "held against `manifest.json`": "test_manifest.py::test_what_is_not_as_listed",
+    "held against `manifest.json`": (
+        "test_manifest.py::test_what_is_not_as_listed "
+        "fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing "
+        "fuzz/test_hostile.py::test_links_and_swapped_files_are_refused_or_move_nothing"
+    ),
     "Nothing in them is run, and no value of a configuration imports anything": (
         f"{SELF}::test_a_configuration_imports_nothing"
     ),
@@ -55,9 +59,35 @@ STATEMENTS = {
         "convert/test_kglm_refused.py::test_headers_without_end"
     ),
     "JSON without double names": "text/test_strict_json.py::test_what_is_not_clear",
-    "A broken one ends in one line that names it": (
+    "nested at most 100 deep": (
+        "report/test_sample_logs.py::test_a_line_that_is_no_sample_is_named "
+        "test_resuming.py::test_what_is_of_another_run_or_none_stays_as_it_is"
+    ),
+    "A broken one ends in one line that names file, line and field": (
         "fuzz/test_files.py::test_hostile_files "
-        "fuzz/test_arguments.py::test_any_results_are_explained_or_refused"
+        "fuzz/test_arguments.py::test_any_results_are_explained_or_refused "
+        "fuzz/test_hostile.py::test_results_that_are_changed_are_refused_or_shown "
+        "report/test_sample_logs.py::test_an_odd_field_is_named_with_its_line "
+        "scoring/test_files.py::test_an_edited_record_is_refused_by_its_line"
+    ),
+    "a file has two bytes a row or more": (
+        "test_parquet.py::test_five_million_equal_rows_are_no_record "
+        "scoring/test_workers.py::test_any_number_of_texts_is_refused_or_costs_nothing"
+    ),
+    "is packed by Snappy or not at all, and its values take at most a hundred times "
+    "its size, or 64 MB": "test_parquet.py::test_a_small_file_takes_little_memory",
+    "Columns have the types that we write": (
+        "test_parquet.py::test_a_column_that_is_another_is_named "
+        "fuzz/test_hostile.py::test_columns_that_are_changed_are_refused_or_numbers"
+    ),
+    "a row has a digest over its values and the run's settings": (
+        "test_resuming.py::test_a_row_that_was_edited_says_where "
+        "test_resuming.py::test_a_row_belongs_to_the_settings_above_it "
+        "scoring/test_workers.py::test_rows_that_were_edited_are_refused"
+    ),
+    "a finished file one of each column": (
+        "test_parquet.py::test_an_edited_column_is_named "
+        "test_parquet.py::test_edited_metadata_are_named"
     ),
     "A file named after one lies below `--output`": (
         "test_file_names.py::test_exports_write_below_their_output "
@@ -74,7 +104,8 @@ STATEMENTS = {
         "test_endless_files.py::test_pickles_and_archives"
     ),
     "whoever can change a file can seal it again": (
-        "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_sealing"
+        "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_sealing "
+        "test_resuming.py::test_a_row_that_was_edited_says_where"
     ),
     "with `--trust` alone": (
         "convert/test_lda.py::test_files_of_tomotopy_have_to_be_trusted"
@@ -121,7 +152,7 @@ def test_a_statement_is_there_and_so_are_its_tests(statement):
 def test_every_row_of_what_is_not_trusted_has_a_statement():
     table = PAGE.partition("## What is not trusted")[2].partition("##")[0]
     rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
-    assert len(rows) == 7
+    assert len(rows) == 9
     # `.pt` files are "the same", and say what is not.
     assert not [r for r in rows if not any(said in r for said in STATEMENTS)]
 

@@ -26,6 +26,7 @@ from lm_eval.api.model import LM, CacheHook
 import lm_latent_eval
 from lm_latent_eval.extras import require
 from lm_latent_eval.harness.cache import GuardedHook
+from lm_latent_eval.messages import one_line
 
 END, UNKNOWN = "</s>", "<unk>"
 MARKS = ("<s>", END, UNKNOWN)
@@ -91,8 +92,8 @@ class KenLM(LM):
             self.model = kenlm.Model(str(self.path), options)
         except (OSError, RuntimeError) as err:
             raise ValueError(
-                f"{self.path} is no model that KenLM reads ({err}): expected an ARPA "
-                "file, or what build_binary made of one"
+                f"{self.path} is no model that KenLM reads ({one_line(err)}): expected "
+                "an ARPA file, or what build_binary made of one"
             ) from err
         self._state = kenlm.State
         self.words = self.unknown = 0

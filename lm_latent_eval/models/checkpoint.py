@@ -33,6 +33,7 @@ from transformers.models.auto.modeling_auto import (
 from lm_latent_eval import manifest
 from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.durable import replacing
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of, tuning
 from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
 from lm_latent_eval.text import strict_json
@@ -286,7 +287,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
         config = strict_json.read(path)
     except ValueError as err:
         raise CheckpointError(
-            f"{path} is not JSON ({err}): written to the end?"
+            f"{path} is not JSON ({one_line(err)}): written to the end?"
         ) from err
     found = config.get("model_type") if isinstance(config, dict) else None
     if expected is not None and ":" in expected:  # that class, whether declared or not
@@ -363,7 +364,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         weights = load_file(path)
     except (SafetensorError, OSError) as err:
         raise CheckpointError(
-            f"{path} is damaged ({err}): copy or train it again"
+            f"{path} is damaged ({one_line(err)}): copy or train it again"
         ) from err
     try:
         shared_type(weights)

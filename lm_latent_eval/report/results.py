@@ -7,17 +7,15 @@ found is in the sample log of ``--log_samples``.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.file_names import beside, regular
+from lm_latent_eval.file_names import beside
+from lm_latent_eval.report import sample_logs
 from lm_latent_eval.resuming.folder import SETTINGS_FILE
 from lm_latent_eval.scoring import records, workers
-from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.scoring.records import UNFINISHED, Record
 from lm_latent_eval.text import strict_json
@@ -25,6 +23,14 @@ from lm_latent_eval.text import strict_json
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")
 """What was asked of lm-eval, for archives."""
+SAID = {
+    **dict.fromkeys(("model", "checkpoint", "estimator", "proposal"), (str,)),
+    **dict.fromkeys(("unk", "vocabulary", "mass"), (str,)),
+    "configs": (dict,),
+    "num_samples": (int,),
+    "temperature": (int, float),
+}
+"""Settings that tables, verdicts and exports are made of -> types, besides None."""
 
 
 def read(path: Path) -> list[Record]:
@@ -33,8 +39,21 @@ def read(path: Path) -> list[Record]:
     Raises:
         FileNotFoundError: If there is no result.
         ValueError: If there are those of several models, or it lacks what each text
-            was found to have.
+            was found to have, or says something else than a result does.
     """
+    found = _read(path)
+    for record in found:
+        for name, kinds in SAID.items():
+            said = record.settings.get(name)
+            if said is not None and type(said) not in kinds:
+                raise ValueError(f"{path}: {name} of {record.task} is {said!a:.40}")
+        configs = record.settings.get("configs") or {}
+        if not isinstance(configs.get(record.task, {}), dict):
+            raise ValueError(f"{path}: configs of {record.task} is no object")
+    return found
+
+
+def _read(path: Path) -> list[Record]:
     if path.is_dir():
         return _folder(path)
     if not path.exists():
@@ -87,7 +106,7 @@ def _results(path: Path) -> list[Record]:
                 )
             elif (log := _sample_log(path, task)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
-                found.append(Record(task, settings, list(_logged(log))))
+                found.append(Record(task, settings, sample_logs.read(log)))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
@@ -104,7 +123,7 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
         "lm_eval": content.get("lm_eval_version"),
         "date": content.get("date"),
         "model_name": content.get("model_name"),
-        "configs": content.get("configs", {}),
+        "configs": content.get("configs") or {},
         "transformers": content.get("transformers_version"),
         "torch": _torch(content.get("pretty_env_info")),
         "run": {name: content["config"].get(name) for name in RUN},
@@ -145,41 +164,6 @@ def _name(config: dict[str, Any]) -> str:
     named = given.get("pretrained") or given.get("model") or config["model"]
     name = Path(str(named)).name if Path(str(named)).is_absolute() else named
     return f"{name} (no digest: lm_eval {config['model']} says none of its weights)"
-
-
-def _logged(path: Path) -> Iterator[Answer]:
-    """Yield the answers in a sample log of lm-eval.
-
-    Raises:
-        ValueError: If its answers are no log-likelihoods.
-    """
-    lines = [json.loads(line) for line in regular(path).read_text("utf-8").splitlines()]
-    for sample in (line for line in lines if line["filter"] == lines[0]["filter"]):
-        arguments = [[*asked.values()] for asked in sample["arguments"].values()]
-        for option, (asked, answers) in enumerate(
-            zip(arguments, sample["resps"], strict=True)
-        ):
-            log_p, *greedy = answers[0] if isinstance(answers[0], list) else answers
-            if not isinstance(asked[-1], str):
-                raise ValueError(
-                    f"{path} is of generated texts, which have no likelihood"
-                )
-            answer = Answer.exact(log_p, asked[-1], "".join(asked[:-1]))
-            yield replace(
-                answer,
-                index=sample["doc_id"],
-                option=option,
-                words=_count(sample, "word_perplexity", answer.words),
-                bytes=_count(sample, "bits_per_byte", answer.bytes),
-                is_greedy=greedy[0] == "True" if greedy else None,
-                accuracy=sample.get("acc"),
-            )
-
-
-def _count(sample: dict[str, Any], metric: str, otherwise: int) -> int:
-    """Return what a task divides by: the text's words, say."""
-    term = sample.get(metric)
-    return int(term[1]) if isinstance(term, list) and len(term) == 2 else otherwise
 
 
 __all__ = ["newest", "read"]

@@ -35,6 +35,13 @@ ENDINGS = {
 }
 
 
+_HOW = (
+    *("model", "checkpoint", "num_samples"),
+    *("proposal", "close", "max_think_tokens", "model_temperature", "seed"),
+)
+"""Settings that are shown."""
+
+
 def thought_files(path: Path) -> list[ThoughtFile]:
     """Read the thoughts of a run, one file a task, or what a killed one has of them.
 
@@ -45,6 +52,17 @@ def thought_files(path: Path) -> list[ThoughtFile]:
         FileNotFoundError: If there is nothing.
         ValueError: If it holds no thoughts.
     """
+    found = _thought_files(path)
+    for file in found:
+        if missing := [name for name in _HOW if name not in file.settings]:
+            raise ValueError(f"{path} does not say the {missing[0]} of its thoughts")
+        close = file.settings["close"]
+        if not isinstance(close, str) or close not in ENDINGS:
+            raise ValueError(f"{path}: close is {close!a:.40}")
+    return found
+
+
+def _thought_files(path: Path) -> list[ThoughtFile]:
     if not path.is_dir():
         unfinished = path.name.endswith(UNFINISHED)
         return read_unfinished([path]) if unfinished else [read(path)]
@@ -54,8 +72,11 @@ def thought_files(path: Path) -> list[ThoughtFile]:
         raise FileNotFoundError(
             f"{path} has no results: run lm_eval with --output_path {path}"
         )
-    ours = strict_json.read(results)["config"].get("latent_eval", {})
-    names = ours.get("thoughts", {}).get("files", {}).values()
+    try:
+        ours = strict_json.read(results)["config"].get("latent_eval", {})
+        names = ours.get("thoughts", {}).get("files", {}).values()
+    except (KeyError, TypeError, AttributeError) as err:
+        raise ValueError(f"{results} holds no results of lm_eval ({err!r})") from err
     if not names:
         raise ValueError(f"{results} is of no run of latent_cot: it names no thoughts")
     return [read(beside(results, name)) for name in names]
@@ -188,11 +209,8 @@ def _drawn(kept: ThoughtFile) -> Iterator[str]:
         f"{settings['num_samples']} thoughts each, {settings['model']}"
         + (", not finished" if not kept.finished else "")
     )
-    how = ("proposal", "close", "max_think_tokens", "model_temperature", "seed")
-    yield (
-        f"  checkpoint {settings['checkpoint']} "
-        + " ".join(f"{name}={settings[name]}" for name in how)
-    )
+    how = " ".join(f"{name}={settings[name]}" for name in _HOW[3:])
+    yield f"  checkpoint {settings['checkpoint']} {how}"
     shares = ", ".join(
         f"{sum(t.ending is ending for t in thoughts) / number:.1%} {ending}"
         for ending in Ending

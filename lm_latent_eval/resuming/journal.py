@@ -12,8 +12,12 @@ from typing import Any, TypeVar
 
 from lm_latent_eval.durable import no_room, write_text
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.messages import naming
+from lm_latent_eval.plain_json import parse
 from lm_latent_eval.resuming.one_writer import BusyError, only_writer
+from lm_latent_eval.resuming.row_digests import RowDigests, UnsealedError
 from lm_latent_eval.resuming.settings import (
+    FormatError,
     Settings,
     check_format,
     parsed,
@@ -28,7 +32,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Journal:
-    """A file of JSON lines: what was asked for, then a result a line."""
+    """A file of JSON lines: what was asked for, then a result a line.
+
+    Each result has a digest, which only the values that were written have, below the
+    settings that they were written below.
+    """
 
     path: Path
     kind: str
@@ -54,8 +62,9 @@ class Journal:
         """
         with only_writer(self.path, kept, lock=_lock(self.path)):
             rows = self._taken_up(settings)
+            digests = RowDigests({"format": self.format, **settings})
             with appending(self.path) as append:
-                yield rows, lambda row: append(_line(row))
+                yield rows, lambda row: append(_line(digests.added(row)))
 
     def read(self) -> tuple[Settings, dict[int, Row]]:
         """Return the settings, and by line the results that were written whole.
@@ -72,7 +81,9 @@ class Journal:
         except ValueError as err:
             raise self.not_one(str(err)) from err
         check_format(self.path, settings, self.format)
-        return settings, {place: self._row(place, lines[place]) for place in lines}
+        digests = RowDigests(settings)
+        rows = {n: self._row(n, line, digests) for n, line in lines.items()}
+        return settings, rows
 
     def not_one(self, why: str) -> ValueError:
         """Return the error that the file is something else."""
@@ -106,14 +117,19 @@ class Journal:
             rows = dict(enumerate(rows.values(), 2))
         return rows
 
-    def _row(self, place: int, line: bytes) -> Row:
+    def _row(self, place: int, line: bytes, digests: RowDigests) -> Row:
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as err:
+            row = parse(line.decode())
+            if not isinstance(row, dict):
+                raise ValueError("no record")
+            return digests.checked(row)
+        except UnsealedError as err:
+            raise FormatError(
+                f"{self.path}, line {place}: {err}: finish it with the version that "
+                "began it, or run the command again, with another path for its output"
+            ) from err
+        except ValueError as err:
             raise self.edited(place, str(err)) from err
-        if not isinstance(row, dict):
-            raise self.edited(place, "no record")
-        return row
 
 
 def read_run(
@@ -123,7 +139,7 @@ def read_run(
 
     Args:
         journals: The files; of none, nothing.
-        parse: Makes a result of a row.
+        parse: Makes a result of a row, or raises a ``ValueError``.
 
     Returns:
         What the results depend on, and the results in the order of files and lines.
@@ -138,8 +154,8 @@ def read_run(
         for place, row in rows.items():
             try:
                 found.append(parse(row))
-            except (ValueError, KeyError, TypeError) as err:
-                raise journal.edited(place, f"{err!r:.200}") from err
+            except ValueError as err:
+                raise journal.edited(place, str(err)) from err
     if len(runs) > 1:
         names = ", ".join(str(journal.path) for journal in journals)
         raise ValueError(f"there are several unfinished runs: name one of {names}")
@@ -174,7 +190,8 @@ def whole_lines(path: Path) -> tuple[dict[int, bytes], bool]:
         there is more. A crash cuts the last line short, and where the power went out
         there may be bytes of zero, which no line of JSON has.
     """
-    lines = path.read_bytes().split(b"\n")
+    with naming(path):
+        lines = path.read_bytes().split(b"\n")
     whole = {n: line for n, line in enumerate(lines[:-1], 1) if b"\0" not in line}
     return whole, len(whole) < len(lines) - 1 or bool(lines[-1])
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from array import array
 from pathlib import Path
 from typing import Any
+
+from lm_latent_eval.plain_json import parse
 
 Settings = dict[str, Any]
 """As JSON takes it."""
@@ -30,8 +33,16 @@ def differences(theirs: Settings, ours: Settings) -> str:
             inner = differences(there, here)
             found += [f"{key}.{each}" for each in inner.split("; ") if each]
         elif there != here:
-            found.append(f"{key} is {there} there and {here} here")
+            found.append(
+                f"{_shown(key)} is {_shown(there)} there and {_shown(here)} here"
+            )
     return "; ".join(found)
+
+
+def _shown(value: Any) -> str:
+    """Write a value of a file in a message of one line."""
+    plain = str(value)
+    return plain if len(plain) <= 80 and plain.isprintable() else f"{value!a:.80}"
 
 
 def plain(value: Any) -> Any:
@@ -57,10 +68,13 @@ def check_format(where: Path, settings: Settings, expected: int) -> None:
         FormatError: If they are.
     """
     if (there := settings.get("format", 1)) != expected:
+        version = settings.get("lm_latent_eval")
+        known = isinstance(version, str) and re.fullmatch(r"[\w.+]{1,20}", version)
+        wrote = f"lm-latent-eval {version}" if known else "another lm-latent-eval"
         raise FormatError(
-            f"{where} is in format {there}, written by another version of "
-            f"lm-latent-eval; this one reads format {expected}: run the command again, "
-            "with another path for its output"
+            f"{where} is in format {there!a:.20}, of {wrote}, and this one reads "
+            f"format {expected}: finish it with that version, or run the command "
+            "again, with another path for its output"
         )
 
 
@@ -70,10 +84,7 @@ def parsed(content: bytes, having: str | None) -> Settings:
     Raises:
         ValueError: If they are none, or lack a name that they have to have.
     """
-    try:
-        settings = json.loads(content)
-    except RecursionError as err:
-        raise ValueError("it is nested too deeply") from err
+    settings = parse(content.decode(), infinities=True)
     if not isinstance(settings, dict) or (having and having not in settings):
         raise ValueError(f"it names no {having or 'settings'}")
     return settings

@@ -20,6 +20,7 @@ from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.records import FORMAT, Record, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.text.digests import digest
 
 TASK = "estimate"
 
@@ -54,6 +55,9 @@ def score_file(
             journal = _journal(output)
             with journal.going_on(settings, "the estimates so far") as (rows, append):
                 found |= _answers(journal, rows, len(texts))
+                for n, answer in found.items():
+                    if answer.text != digest(texts[n]):
+                        raise journal.not_one(f"text {n} is another one there")
                 left = {n: text for n, text in enumerate(texts) if n not in found}
                 for answer in scored(scorer, left):
                     found[answer.index] = answer
@@ -76,9 +80,10 @@ def read_record(path: Path) -> Record:
     """
     journal = _journal(path)
     settings, rows = journal.read()
-    num_texts = settings.get("num_texts")
-    if not isinstance(num_texts, int):
-        raise journal.not_one("its first line says no num_texts")
+    try:
+        num_texts = num_texts_of(settings)
+    except ValueError as err:
+        raise journal.not_one(f"its first line says {err}") from err
     found = _answers(journal, rows, num_texts)
     finished = len(found) == num_texts
     return Record(TASK, settings, [found[n] for n in sorted(found)], finished)
@@ -109,6 +114,18 @@ def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
         "texts": seen.digest,
         **scorer.fingerprint,
     }
+
+
+def num_texts_of(settings: Mapping[str, Any]) -> int:
+    """Return how many texts there are, by the settings of a file.
+
+    Raises:
+        ValueError: If they do not say.
+    """
+    said = settings.get("num_texts")
+    if type(said) is not int or said < 0:
+        raise ValueError(f"no num_texts but {said!a:.40}")
+    return said
 
 
 class SeenTexts:
@@ -144,9 +161,8 @@ def _answers(
     for place, row in rows.items():
         try:
             answer = answer_of(row)
-        except (ValueError, TypeError, KeyError) as err:
-            what = f"no {err}" if isinstance(err, KeyError) else str(err)
-            raise journal.edited(place, what) from err
+        except ValueError as err:
+            raise journal.edited(place, str(err)) from err
         if not 0 <= answer.index < num_texts:
             raise journal.edited(place, f"there is no text {answer.index}")
         if answer.index in places:

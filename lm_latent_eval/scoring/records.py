@@ -8,7 +8,7 @@ killed leaves what it has.
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from lm_latent_eval.durable import replacing
+from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.resuming.journal import Journal, Row, read_run
-from lm_latent_eval.resuming.settings import FormatError, check_format
+from lm_latent_eval.resuming.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
 
 METADATA = b"lm_latent_eval"
@@ -87,8 +86,18 @@ _MAY_BE_EMPTY = (
     "canonical",
 )
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
-_INFINITE = ("inf", "-inf", "nan")
+_INFINITE = ("inf", "-inf")
 """How ``plain`` writes what JSON has no number for."""
+_MAY_BE_INFINITE = (
+    "stderr",
+    "draws_stderr",
+    "draws_degrees",
+    "upper",
+    "pareto_k",
+    "log_weights",
+)
+_LARGEST = 2**50
+"""What no finite number of a text exceeds: a text of a petabyte would."""
 
 
 def row_of(answer: Answer) -> Row:
@@ -113,29 +122,39 @@ def _sums(answer: Answer) -> dict[str, float | None]:
     }
 
 
-def answer_of(row: Any) -> Answer:
+def answer_of(row: dict[str, Any]) -> Answer:
     """Read a row back.
 
     Raises:
-        KeyError: If a column is missing.
-        TypeError: If a value is of another type, or there is no row.
-        ValueError: If the values make no estimate.
+        ValueError: If a column is missing, holds something else than its kind, or the
+            values make no estimate.
     """
-    if not isinstance(row, dict):
-        raise TypeError("no record")
 
     def read(kind: type, *but: str) -> dict[str, Any]:
         names = [field.name for field in fields(kind) if field.name not in but]
         columns = ((name, _COLUMN.get(name, name)) for name in names)
-        return {name: _checked(column, row[column]) for name, column in columns}
+        return {name: _checked(column, row) for name, column in columns}
 
     values = read(Estimate)
     estimate = Estimate(**{**values, "bound": Bound(values["bound"])})
     return Answer(estimate=estimate, **read(Answer, "estimate", "replicates"))
 
 
-def _checked(column: str, value: Any) -> Any:
-    """Return a value of a column, or raise a ``TypeError``."""
+def checked_answer(answer: Answer) -> Answer:
+    """Return what somebody else has found, if a record could hold it.
+
+    Raises:
+        ValueError: If it could not.
+    """
+    answer_of(row_of(answer) | {"log_weights": []})
+    return answer
+
+
+def _checked(column: str, row: dict[str, Any]) -> Any:
+    """Return the value of a column."""
+    if column not in row:
+        raise ValueError(f"there is no {column}")
+    value = row[column]
     if value is None and column in _MAY_BE_EMPTY:
         return None
     if column == "log_weights" and isinstance(value, list):
@@ -145,10 +164,28 @@ def _checked(column: str, value: Any) -> Any:
 
 def _of_kind(column: str, value: Any, kind: type | None) -> Any:
     if kind is float and (type(value) is int or value in _INFINITE):
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"{column} is {value!r:.40}")
+        value = _float(value)
+    if type(value) is not kind or not _is_possible(column, value):
+        raise ValueError(f"{column} is {value!a:.40}")
     return value
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # of a whole number
+        return math.inf if value > 0 else -math.inf
+
+
+def _is_possible(column: str, value: Any) -> bool:
+    """Whether a number is one that a text can have."""
+    if isinstance(value, int):
+        return 0 <= value <= _LARGEST
+    if not isinstance(value, float) or column == "draws_degrees":
+        return True
+    if math.isinf(value):
+        return column in _MAY_BE_INFINITE
+    return abs(value) <= _LARGEST
 
 
 @dataclass(frozen=True)
@@ -185,9 +222,7 @@ def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) 
     if not any(row["log_weights"] for row in rows):
         table = table.drop_columns("log_weights")
     said = {"format": FORMAT, "task": task, "texts": texts, **settings}
-    metadata = {METADATA: json.dumps(said).encode()}
-    with replacing(path) as partial:
-        pq.write_table(table.replace_schema_metadata(metadata), partial)
+    parquet.write(path, table, METADATA, said)
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
@@ -204,18 +239,38 @@ def read(path: Path) -> list[Record]:
     """
     if path.name.endswith(UNFINISHED):
         return read_unfinished([path])
+    file = parquet.RowFile(path, "record of a run")
+    settings = file.said(METADATA)
+    check_format(path, settings, FORMAT)
     try:
-        table = pq.read_table(path)
-        settings = json.loads((table.schema.metadata or {})[METADATA])
-        check_format(path, settings, FORMAT)
-        rows = table.to_pylist()
-        answers = [answer_of({"log_weights": [], **row}) for row in rows]
-        finished = not settings.get(WITHOUT_NUMBER)
-        return [Record(settings.pop("task"), settings, answers, finished)]
-    except FormatError:
-        raise
-    except (pa.ArrowException, ValueError, KeyError, TypeError) as err:
-        raise ValueError(f"{path} is no record of a run ({err!r:.200})") from err
+        task = task_of(settings)
+    except ValueError as err:
+        raise ValueError(f"{path} is no record of a run ({err})") from err
+    settings = {name: said for name, said in settings.items() if name != "task"}
+    rows = file.rows(SCHEMA, optional=["log_weights"], sealed=True)
+    found: dict[tuple[int, int], Answer] = {}
+    for place, row in enumerate(rows, start=1):
+        try:
+            answer = answer_of({"log_weights": [], **row})
+            if (answer.index, answer.option) in found:
+                raise ValueError("the same document and option as one before")
+        except ValueError as err:
+            raise ValueError(f"{path}, row {place}: {err}") from err
+        found[answer.index, answer.option] = answer
+    finished = not settings.get(WITHOUT_NUMBER)
+    return [Record(task, settings, [*found.values()], finished)]
+
+
+def task_of(said: dict[str, Any]) -> str:
+    """Return the task that a row or a file names.
+
+    Raises:
+        ValueError: If it names none.
+    """
+    task = said.get("task")
+    if not isinstance(task, str):
+        raise ValueError(f"task is {task!a:.40}")
+    return task
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[Record]:
@@ -226,7 +281,7 @@ def read_unfinished(paths: Sequence[Path]) -> list[Record]:
     """
 
     def placed(row: Row) -> tuple[str, Answer]:
-        return row["task"], answer_of(row)
+        return task_of(row), answer_of(row)
 
     settings, rows = read_run([_journal(path) for path in paths], placed)
     tasks: dict[str, dict[tuple[int, int], Answer]] = {}
@@ -268,10 +323,12 @@ __all__ = [
     "Record",
     "Row",
     "answer_of",
+    "checked_answer",
     "journal",
     "read",
     "read_unfinished",
     "row_of",
     "table_of",
+    "task_of",
     "write",
 ]

@@ -25,6 +25,7 @@ from transformers import (
 from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.memory import Room
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import name_of
 from lm_latent_eval.scoring.model import LatentModel, load
 
@@ -63,7 +64,9 @@ def score_function(
                     scorer, trust_remote_code=False
                 )
             except StrictDataclassError as err:
-                raise ValueError(f"{scorer} holds no causal LM ({err})") from err
+                raise ValueError(
+                    f"{scorer} holds no causal LM ({one_line(err)})"
+                ) from err
     if isinstance(scorer, LatentModel):
         latent = scorer
         return lambda texts: latent.log_likelihood(texts, **settings)

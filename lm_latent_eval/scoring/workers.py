@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -19,14 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lm_latent_eval.arguments import whole
 from lm_latent_eval.extras import require
+from lm_latent_eval.file_names import regular
+from lm_latent_eval.parquet import RowFile, RowFileError
+from lm_latent_eval.parquet_footer import is_whole
 from lm_latent_eval.resuming import folder
-from lm_latent_eval.resuming.settings import check_format
+from lm_latent_eval.resuming.row_digests import DIGEST, RowDigests
+from lm_latent_eval.resuming.settings import Settings, check_format
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import TASK, SeenTexts, scored, settings_of
+from lm_latent_eval.scoring.files import (
+    TASK,
+    SeenTexts,
+    num_texts_of,
+    scored,
+    settings_of,
+)
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
@@ -53,6 +62,8 @@ DEATHS = 3
 """How often a worker is started again, and its block given out again, before the run
 ends: what kills each worker that gets it would go round for ever."""
 KIND = "scored corpus"
+BLOCK = SCHEMA.append(pa.field(DIGEST, pa.string()))
+"""Columns of the files that workers write."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +140,14 @@ def score_corpus(
     claimed = settings_of(opening.scorer(), stream_texts(data))
     _refuse_other_files(output)
     with folder.going_on(output, claimed, KIND, "the estimates so far"):
-        left = _left(output, claimed["num_texts"])
+        left = _left(output, claimed)
         if words is None:
             total = sum(len(text.split()) for text in stream_texts(data))
             words = max(1, min(WORDS, total // (SHARES * workers)))
         if any(left):
             texts = claimed["num_texts"], claimed["texts"]
             reader = _Reader(data.resolve(), texts, left, words)
-            _run(opening, reader, output, workers)
+            _run(opening, claimed, reader, output, workers)
         return read(output)
 
 
@@ -202,23 +213,32 @@ class _Reader:
 class _Worker:
     """Scores blocks of texts with a model that it keeps."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, claimed: Settings) -> None:
         self.scorer = opening.scorer()
+        self.digests = RowDigests(claimed)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         documents, texts = (
             column.combine_chunks().flatten().to_pylist() for column in rows.columns
         )
         found = scored(self.scorer, dict(zip(documents, texts, strict=True)))
-        kept: list[Row] = []
+        kept: list[Answer] = []
         # A text without a number is told of at the end, by what lacks it.
         with suppress(MissedTextsError):
             for answer in found:
-                kept.append(row_of(answer))
-        return table_of(kept)
+                kept.append(answer)
+        return block_of(kept, self.digests)
 
 
-def _run(opening: Opening, reader: _Reader, output: Path, workers: int) -> None:
+def block_of(answers: Iterable[Answer], digests: RowDigests) -> pa.Table:
+    """Put answers into the rows of a worker's file."""
+    rows = table_of([row_of(answer) for answer in answers]).to_pylist()
+    return pa.Table.from_pylist([digests.added(row) for row in rows], schema=BLOCK)
+
+
+def _run(
+    opening: Opening, claimed: Settings, reader: _Reader, output: Path, workers: int
+) -> None:
     ray = require("ray", extra="ray")
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         raise ValueError(
@@ -244,7 +264,7 @@ def _run(opening: Opening, reader: _Reader, output: Path, workers: int) -> None:
         )
         read.repartition(target_num_rows_per_block=1).map_batches(
             _Worker,
-            fn_constructor_args=(opening,),
+            fn_constructor_args=(opening, claimed),
             compute=ray.data.ActorPoolStrategy(size=workers),
             batch_size=None,
             batch_format="pyarrow",
@@ -281,41 +301,49 @@ def _refuse_other_files(output: Path) -> None:
         )
 
 
-def _left(output: Path, num_texts: int) -> bytearray:
+def _left(output: Path, claimed: Settings) -> bytearray:
     """Return which texts no interrupted run has scored; drop files cut short.
 
     Raises:
         ValueError: If a file is whole, and has other rows than answers to these texts.
     """
-    left = bytearray([True]) * num_texts
+    left = bytearray([True]) * num_texts_of(claimed)
     for path in output.glob("*.parquet"):
-        if (file := _opened(path)) is None:
+        if not is_whole(regular(path)):
             logger.warning("%s was cut short: its texts are scored again", path)
             path.unlink()
             continue
-        with file:
-            documents = file.read(columns=["document"])[0].to_pylist()
-        for n in documents:
-            if not 0 <= n < num_texts:
-                raise ValueError(f"{path} answers other texts: move it elsewhere")
-            left[n] = False
+        for answer in _answers(path, claimed):
+            left[answer.index] = False
     return left
 
 
-def _opened(path: Path) -> pq.ParquetFile | None:
-    """Open a file of rows; None if it was cut short, or is being written.
+def _answers(path: Path, claimed: Settings) -> Iterator[Answer]:
+    """Yield the answers of a file of rows that is whole.
 
     Raises:
-        ValueError: If it is whole, and has other rows than answers.
+        ValueError: If it has other rows than answers to these texts, or was edited.
     """
+    digests, num_texts = RowDigests(claimed), num_texts_of(claimed)
     try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid:
-        return None
-    if file.schema_arrow.names != SCHEMA.names:
-        file.close()
-        raise ValueError(f"{path} has no answers in it: move it elsewhere")
-    return file
+        rows = RowFile(path, "file of a worker").rows(BLOCK, sealed=False)
+        for place, row in enumerate(rows, start=1):
+            answer = _answer(path, place, digests.checked, row)
+            if answer.index >= num_texts:
+                raise ValueError(f"{path} answers other texts: move it elsewhere")
+            yield answer
+    except RowFileError as err:
+        raise ValueError(f"{err}: move it elsewhere") from err
+
+
+def _answer(path: Path, place: int, checked: Callable[[Row], Row], row: Row) -> Answer:
+    try:
+        return answer_of(checked(row))
+    except ValueError as err:
+        raise ValueError(
+            f"{path}, row {place} is not as it was written ({err}): remove the file, "
+            "and its texts are scored again"
+        ) from err
 
 
 def read(output: Path) -> Record:
@@ -330,14 +358,14 @@ def read(output: Path) -> Record:
     """
     claimed = folder.read(output, KIND, having="num_texts")
     check_format(output, claimed, FORMAT)
-    rows: dict[int, Answer] = {}
+    try:
+        num_texts = num_texts_of(claimed)
+    except ValueError as err:
+        raise ValueError(f"{output / folder.SETTINGS_FILE} says {err}") from err
+    found: dict[int, Answer] = {}
     for path in sorted(output.glob("*.parquet")):
-        if (file := _opened(path)) is None:
-            continue
-        with file:
-            for row in file.read().to_pylist():
-                answer = answer_of(row)
-                rows.setdefault(answer.index, answer)
-    answers = [rows[n] for n in sorted(rows)]
-    finished = sorted(rows) == [*range(claimed["num_texts"])]
-    return Record(TASK, claimed, answers, finished)
+        if is_whole(regular(path)):
+            for answer in _answers(path, claimed):
+                found.setdefault(answer.index, answer)
+    answers = [found[n] for n in sorted(found)]
+    return Record(TASK, claimed, answers, len(found) == num_texts)

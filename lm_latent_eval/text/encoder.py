@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from tokenizers import Tokenizer
 
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.text.reading import Reading
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import encodable
@@ -135,7 +136,9 @@ class SubwordEncoder:
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as err:  # the library raises bare exceptions
-            raise ValueError(f"{path} is not a readable tokenizer ({err})") from err
+            raise ValueError(
+                f"{path} is not a readable tokenizer ({one_line(err)})"
+            ) from err
 
         def numbered(token: str) -> int:
             index = tokenizer.token_to_id(token)

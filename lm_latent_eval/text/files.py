@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.messages import naming
 
 _MARK = "\ufeff"
 _MARKS = {
@@ -56,7 +57,7 @@ def read_text(path: Path) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    with Path(path).open(encoding="utf-8-sig") as file:
+    with naming(path), Path(path).open(encoding="utf-8-sig") as file:
         try:
             yield file
         except UnicodeDecodeError as err:

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lm_latent_eval.durable import replacing
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.values import Matching, Rules, Whole, check
 from lm_latent_eval.weights import shared_type
 
@@ -171,17 +172,18 @@ class Spelling(nn.Module):
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             shape = json.loads(metadata["shape"])
             check(shape, RULES)
-            model = cls(bytes.fromhex(shape.pop("alphabet")), **shape)
+            alphabet = bytes.fromhex(shape.pop("alphabet"))
+            with torch.device("meta"):  # which takes no memory, whatever its sizes
+                model = cls(alphabet, **shape)
             # log_outside is in float64, whatever the rest.
             log_outside = weights["log_outside"]
             if log_outside.dtype != torch.float64 or not log_outside <= 0:
                 raise ValueError("log_outside is no logarithm of a share in float64")
-            model.to(shared_type({n: weights[n] for n, _ in model.named_parameters()}))
-            model.load_state_dict(weights)
-            model.log_outside = log_outside
+            shared_type({n: weights[n] for n, _ in model.named_parameters()})
+            model.load_state_dict(weights, assign=True)
         except Exception as err:  # of four libraries
             raise ValueError(
-                f"{path} is not a readable spelling model ({err}): train the "
+                f"{path} is not a readable spelling model ({one_line(err)}): train the "
                 "checkpoint's spelling again"
             ) from err
         if not all(bool(weight.isfinite().all()) for weight in weights.values()):

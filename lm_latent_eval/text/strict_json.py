@@ -1,35 +1,19 @@
-"""JSON that somebody else wrote: what could be read in two ways is refused.
+"""Files of JSON that somebody else wrote, and the types of what is in them.
 
-Python's ``json`` keeps the last value of a name that stands twice in an object, takes
-``NaN`` for a number, and runs out of stack where values are nested too deeply. A string
-where a list is expected would be read letter by letter.
+A string where a list is expected would be read letter by letter.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
+from lm_latent_eval.plain_json import parse
 from lm_latent_eval.text.files import read_text
 
 T = TypeVar("T")
 
 _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
-
-
-def parse(text: str) -> Any:
-    """Parse one JSON value.
-
-    Raises:
-        ValueError: If it is none, a name stands twice in an object, or values are
-            nested too deeply.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_number)
-    except RecursionError as err:
-        raise ValueError("it is nested too deeply") from err
 
 
 def read(path: Path) -> Any:
@@ -67,13 +51,4 @@ def strings(value: Any, what: str) -> list[str]:
     return [checked(each, str, what) for each in checked(value, list, what)]
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{name!r} stands twice in one place")
-    return found
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+__all__ = ["checked", "parse", "read", "strings"]

@@ -19,6 +19,7 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
 
 from lm_latent_eval.durable import replacing
+from lm_latent_eval.messages import one_line
 
 PADDING, UNKNOWN, START, END = range(4)
 SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -202,7 +203,9 @@ class WordTokenizer:
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as err:  # the library raises bare exceptions
-            raise ValueError(f"{path} is not a readable tokenizer ({err})") from err
+            raise ValueError(
+                f"{path} is not a readable tokenizer ({one_line(err)})"
+            ) from err
         if not isinstance(tokenizer.model, WordLevel):
             raise ValueError(f"{path}: its tokens are pieces of words")
         if wrong := _what_is_wrong(tokenizer):

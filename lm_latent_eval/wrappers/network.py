@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.estimators import MissedSupportError
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import MODELS, checkpoint
 from lm_latent_eval.text.digests import digest
 
@@ -143,7 +144,9 @@ class Network:
                 directory, trust_remote_code=False
             )
         except (OSError, ValueError, StrictDataclassError) as err:
-            raise ValueError(f"{directory}: no network for {kind} ({err})") from err
+            raise ValueError(
+                f"{directory}: no network for {kind} ({one_line(err)})"
+            ) from err
         return cls.of(moved(model, device), tokenizer)
 
     @property

@@ -18,6 +18,7 @@ from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
+from tests.journals import sealed
 from tests.report.test_compare import estimated, hf_folder, questions, record
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra"]
@@ -103,10 +104,12 @@ def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, capsys):
     head, *rows = scored[0].read_text().splitlines()
     lacking = json.loads(head)
     del lacking["vocabulary"]
+    lacking = json.dumps(lacking)
+    resealed = [sealed(lacking, json.loads(row)) for row in rows]
     cut = tmp_path / "cut.jsonl"
     for lines, message in (
         ([head], f"{cut} has no estimate yet"),
-        ([json.dumps(lacking), *rows], f"{cut} does not say its 'vocabulary'"),
+        ([lacking, *resealed], f"{cut} does not say its 'vocabulary'"),
         (['{"format": 3, "seed": 0}'], f"{cut} is not a file of estimates"),
     ):
         cut.write_text("\n".join(lines) + "\n")

@@ -14,6 +14,7 @@ from lm_latent_eval.scoring import files
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
+from tests.journals import sealed
 from tests.rounding import agree
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada"]
@@ -223,7 +224,7 @@ def test_the_file_is_a_record_of_the_run(checkpoint, tmp_path):
     output.write_text(whole)
     old = output.read_text().replace('"text":', '"txt":')
     output.write_text(old)
-    with pytest.raises(ValueError, match=r"line 2 .*text"):
+    with pytest.raises(ValueError, match=r"line 2 .*'txt'"):
         files.read_record(output)
 
 
@@ -256,13 +257,18 @@ def test_an_edited_record_is_refused_by_its_line(checkpoint, tmp_path, finished,
     head, *lines = finished
     first, *rest = sorted(lines, key=lambda line: json.loads(line)["document"])
     record = json.loads(first)
+    del record["digest"]
     sums = {"log_sum_weights", "log_sum_squared_weights"}  # of weights that are there
     assert {*record} == {*CHANGES} | sums, "premise: every field"
     missing = {key: value for key, value in record.items() if key != name}
     edited = [missing, *(record | {name: value} for value in CHANGES[name])]
     output = tmp_path / "out.jsonl"
-    for one in edited:
-        content = "\n".join([head, *rest, json.dumps(one)]) + "\n"
+    # Whoever edits them may know the digest, or keep the old one.
+    old = {"digest": json.loads(first)["digest"]}
+    lines = [json.dumps(one | old) for one in edited]
+    lines += [sealed(head, one) for one in edited]
+    for line in lines:
+        content = "\n".join([head, *rest, line]) + "\n"
         output.write_text(content)
         with pytest.raises(ValueError, match=r"out\.jsonl, line 5 .* remove") as caught:
             scored(checkpoint, output, num_samples=20)

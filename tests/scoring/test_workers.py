@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,15 +16,18 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.report.results import read
 from lm_latent_eval.resuming import folder
+from lm_latent_eval.resuming.row_digests import RowDigests
 from lm_latent_eval.scoring import workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import SeenTexts
-from lm_latent_eval.scoring.records import row_of, table_of
-from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
+from lm_latent_eval.scoring.records import FORMAT
+from lm_latent_eval.scoring.workers import Opening, block_of, blocks, score_corpus
 from lm_latent_eval.text.corpora import stream_texts
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
+from tests.memory_limit import at_most
 from tests.rounding import agree
+from tests.time_limit import within
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada", "the fox"] * 4
 SCRIPT = """
@@ -65,6 +69,14 @@ def data(tmp_path_factory):
     return path
 
 
+def claims(output):
+    return folder.read(output, workers.KIND)
+
+
+def write_block(path, answers, settings):
+    pq.write_table(block_of(answers, RowDigests(settings)), path)
+
+
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys):
     """In a folder that an interrupted run has left, with a file cut short."""
@@ -79,7 +91,7 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     kept, cut = output / "kept.parquet", output / "cut.parquet"
     # Rows that no model would give show whether they are found again.
     known = [replace(answer, unspelled=99) for answer in alone.answers[3:7]]
-    pq.write_table(table_of([row_of(answer) for answer in known]), kept)
+    write_block(kept, known, alone.settings)
     cut.write_bytes(kept.read_bytes()[:-9])
     (tmp_path / "script.py").write_text(SCRIPT)
     run(tmp_path / "script.py", spelled_directory, data, output, killed, "once")
@@ -140,7 +152,9 @@ def test_files_of_something_else_are_left_alone(spelled_directory, data, tmp_pat
     corpus.rename(tmp_path / "moved")
     assert not score_corpus(opening, data, tmp_path, workers=2).finished
     (tmp_path / "moved").rename(corpus)
-    with pytest.raises(ValueError, match=r"corpus\.parquet has no answers in it"):
+    with pytest.raises(
+        ValueError, match=r"corpus\.parquet is no file of .*: move it els"
+    ):
         score_corpus(opening, data, tmp_path, workers=2)
     assert corpus.exists()
 
@@ -154,8 +168,7 @@ def test_texts_that_orphans_scored_as_well_count_once(
     score_corpus(opening, data, tmp_path, workers=2)
     answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
     for name, some in {"a": answers[:12], "b": answers[9:]}.items():
-        table = table_of([row_of(answer) for answer in some])
-        pq.write_table(table, tmp_path / f"{name}.parquet")
+        write_block(tmp_path / f"{name}.parquet", some, claims(tmp_path))
     found = score_corpus(opening, data, tmp_path, workers=2)
     assert found.finished
     assert agree([a.estimate for a in found.answers], [a.estimate for a in answers])
@@ -169,10 +182,46 @@ def test_texts_that_orphans_scored_as_well_count_once(
 def test_answers_to_other_texts_are_refused(spelled_directory, data, tmp_path):
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
     score_corpus(opening, data, tmp_path, workers=2)
-    row = row_of(replace(Answer.exact(-3.0, "a text"), index=len(TEXTS)))
-    pq.write_table(table_of([row]), tmp_path / "more.parquet")
+    answer = replace(Answer.exact(-3.0, "a text"), index=len(TEXTS))
+    write_block(tmp_path / "more.parquet", [answer], claims(tmp_path))
     with pytest.raises(ValueError, match=r"more\.parquet answers other texts"):
         score_corpus(opening, data, tmp_path, workers=2)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_rows_that_were_edited_are_refused(spelled_directory, data, tmp_path):
+    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
+    score_corpus(opening, data, tmp_path, workers=2)
+    path = tmp_path / "a.parquet"
+    write_block(path, [Answer.exact(-3.0, TEXTS[0])], claims(tmp_path))
+    [row] = pq.read_table(path).to_pylist()
+    edited = pa.Table.from_pylist([row | {"log_likelihood": -1.0}], workers.BLOCK)
+    pq.write_table(edited, path)
+    for call in (
+        lambda: read(tmp_path),
+        lambda: score_corpus(opening, data, tmp_path, workers=2),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=r"a\.parquet, row 1 .* other values of 'log_likelihood'.*: rem",
+        ):
+            call()
+
+
+@pytest.mark.parametrize("said", [-1, 3.0, "3", True, None, [], 10**12, 10**400])
+def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
+    settings = {"format": FORMAT, "num_texts": said}
+    (tmp_path / folder.SETTINGS_FILE).write_text(json.dumps(settings))
+    write_block(tmp_path / "a.parquet", [Answer.exact(-3.0, "a text")], settings)
+    with at_most(1 << 26), within(10):
+        if type(said) is int and said > 0:
+            [found] = read(tmp_path)
+            assert len(found.answers) == 1 and not found.finished
+        else:
+            with pytest.raises(
+                ValueError, match=r"settings\.json says no num_texts but"
+            ):
+                read(tmp_path)
 
 
 def test_a_worker_opens_the_revision_that_was_asked_for(monkeypatch):

@@ -34,6 +34,7 @@ from lm_latent_eval.distortion.languages.words import (
     LANGUAGE_FILE,
     write_description,
 )
+from lm_latent_eval.messages import one_line
 
 _LOGITS = 1 << 22
 """Predictions held in float64 at a time; moves no number."""
@@ -110,7 +111,9 @@ class CausalLanguage:
                 path, dtype=dtype, trust_remote_code=False
             )
         except (OSError, StrictDataclassError) as err:
-            raise ValueError(f"{path} is not a causal language model ({err})") from err
+            raise ValueError(
+                f"{path} is not a causal language model ({one_line(err)})"
+            ) from err
         check_causal(model, str(path))
         tokenizer = load_tokenizer(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -19,6 +19,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedModel
 
 from lm_latent_eval.arguments import TRUTHS, one_of, truth, whole
+from lm_latent_eval.messages import one_line
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 """How Python says that a function has no such argument."""
@@ -64,7 +65,7 @@ def refusing(arguments: Mapping[str, Any], options: Sequence[str]) -> Iterator[N
         given = ", ".join(f"{name}={arguments[name]!r}" for name in others)
         raise ValueError(
             f"{given}: transformers, which is given what --model hf does not know, "
-            f"cannot load the network with that ({err})"
+            f"cannot load the network with that ({one_line(err)})"
         ) from err
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lm_latent_eval.durable import replacing
+from lm_latent_eval.messages import one_line
 from lm_latent_eval.models.kglm.columns import (
     Rows,
     TensorFile,
@@ -125,8 +126,9 @@ def read(path: Path) -> Columns:
         version = file.metadata.get("format", FORMATS[0])
         if version not in FORMATS:
             raise GraphError(
-                f"is of the format {version}, which this version of lm_latent_eval "
-                f"does not know; it reads {', '.join(FORMATS)}: update the package"
+                f"is of the format {version!a:.40}, which this version of "
+                "lm_latent_eval does not know; it reads "
+                f"{', '.join(FORMATS)}: update the package"
             )
         checked = version == CHECKED
         columns = _columns(file, checked)
@@ -135,8 +137,8 @@ def read(path: Path) -> Columns:
         raise GraphError(f"{path}: {err}") from err
     except Exception as err:
         raise GraphError(
-            f"{path} is not a readable graph ({err}); was its writing interrupted? "
-            "Build it again with the checkpoint"
+            f"{path} is not a readable graph ({one_line(err)}); was its writing "
+            "interrupted? Build it again with the checkpoint"
         ) from err
     return columns
 

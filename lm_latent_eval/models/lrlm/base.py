@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
-from lm_latent_eval.models.lrlm.topics import FILE_NAME, Topics, TopicsError
+from lm_latent_eval.models.lrlm.topics import FILE_NAME, PAD, Topics, TopicsError
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.recurrent import initialise
 
@@ -70,13 +70,15 @@ def check_fit(topics: Topics, config: RelationConfig, directory: Path) -> None:
                 f"{directory / FILE_NAME} has {name}={size}, the model "
                 f"{getattr(config, name)}: it belongs to another checkpoint"
             )
-    for name, column, limit in (
-        ("a relation", topics.fact_relation, config.num_relations),
-        ("an object", topics.fact_object, config.num_objects or None),
-        ("a word of an alias", topics.alias_words, config.num_words),
-        ("a piece of an alias", topics.alias_pieces, config.num_pieces),
+    for name, column, least, limit in (
+        ("a relation", topics.fact_relation, 0, config.num_relations),
+        ("an object", topics.fact_object, 0, config.num_objects or None),
+        ("a word of an alias", topics.alias_words, PAD, config.num_words),
+        ("a piece of an alias", topics.alias_pieces, 0, config.num_pieces),
     ):
-        if limit is not None and len(column) and int(column.max()) >= limit:
+        if limit is None or not column.numel():
+            continue
+        if int(column.min()) < least or int(column.max()) >= limit:
             raise TopicsError(
                 f"{directory / FILE_NAME}: {name} is not one of {limit}: it belongs "
                 "to another checkpoint"

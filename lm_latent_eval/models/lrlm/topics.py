@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lm_latent_eval.durable import replacing
+from lm_latent_eval.messages import one_line
 
 FILE_NAME = "topics.safetensors"
 PAD = -1
@@ -236,7 +237,8 @@ class Topics:
                 columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, ValueError) as err:
             raise TopicsError(
-                f"{path} is missing or damaged ({err}): copy or train it again"
+                f"{path} is missing or damaged ({one_line(err)}): copy or train it "
+                "again"
             ) from err
         try:
             return cls(columns, names)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.resuming.journal import Journal, Row, read_run
-from lm_latent_eval.scoring.records import UNFINISHED
+from lm_latent_eval.scoring.records import UNFINISHED, task_of
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 
-FORMAT = 1
+FORMAT = 2
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
     """
 
     def placed(row: Row) -> tuple[str, Kept]:
-        return row["task"], kept_of(row)
+        return task_of(row), kept_of(row)
 
     settings, rows = read_run([_journal(path) for path in paths], placed)
     tasks: dict[str, dict[tuple[int, str], Kept]] = {}

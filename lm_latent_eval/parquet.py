@@ -1,0 +1,253 @@
+"""Parquet files of rows, whose columns are known and whose size is bounded.
+
+A small file may claim any number of rows, and one value may stand for millions. What a
+file claims is held against its size before anything is read, and what is read is
+counted. Files of ours carry a digest of each column, by which an edited one is known;
+as with every digest, whoever edits a file can compute it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lm_latent_eval import parquet_footer
+from lm_latent_eval.durable import replacing
+from lm_latent_eval.file_names import regular
+from lm_latent_eval.parquet_footer import Footer
+from lm_latent_eval.plain_json import parse
+
+BYTES_A_ROW = 2
+"""Bytes of a file that a row takes at least; the number of its document takes four."""
+UNPACKED = 100
+"""Times the size of a file that its values may take in memory."""
+ALWAYS = 64 << 20
+"""Bytes that values may take however small the file."""
+CODECS = ("SNAPPY", "UNCOMPRESSED")
+"""What Arrow writes by default. Others pack a thousand times as much into a byte."""
+DIGESTS = b"lm_latent_eval_columns"
+_ABOUT = ""
+"""The name that the digest of what metadata say has among those of columns."""
+_ROWS_AT_ONCE = 1024
+_BROKEN = (pa.ArrowException, OSError, ValueError, RuntimeError, MemoryError)
+"""What Arrow raises where a file is none of Parquet."""
+
+
+def write(path: Path, table: pa.Table, name: bytes, said: dict[str, Any]) -> None:
+    """Write rows, whole or not at all.
+
+    Args:
+        path: The file.
+        table: The rows.
+        name: Under which the metadata say how they were made.
+        said: That.
+    """
+    digests = {column: _ColumnDigest() for column in table.column_names}
+    for batch in table.to_batches():
+        for column, digest in digests.items():
+            digest.add(batch[column])
+    about = json.dumps(said).encode()
+    sealed = {_ABOUT: _short(about), **{c: str(d) for c, d in digests.items()}}
+    metadata = {name: about, DIGESTS: json.dumps(sealed).encode()}
+    with replacing(path) as partial:
+        pq.write_table(table.replace_schema_metadata(metadata), partial)
+
+
+class RowFile:
+    """A file that somebody else may have written."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        """Read what it says of itself.
+
+        Args:
+            path: The file.
+            kind: What it holds, for messages: "record of a run", say.
+
+        Raises:
+            ValueError: If it is no such file, or claims more than fits into it.
+        """
+        self.path, self.kind = regular(path), kind
+        with self._named():
+            self._check_size(parquet_footer.read(self.path))
+        with self._named(), pq.ParquetFile(self.path) as file:
+            self._schema = file.schema_arrow
+
+    def said(self, name: bytes) -> dict[str, Any]:
+        """Return what its metadata say under a name.
+
+        Raises:
+            ValueError: If there is nothing.
+        """
+        found = self._parsed(name)
+        if found is None:
+            raise self._error("it does not say how its rows were made")
+        sealed = self._parsed(DIGESTS)
+        if sealed and sealed.get(_ABOUT) != _short(self._schema.metadata[name]):
+            raise self._error("how its rows were made is not as it was written")
+        return found
+
+    def _parsed(self, name: bytes) -> dict[str, Any] | None:
+        content = (self._schema.metadata or {}).get(name, b"null")
+        with self._named():
+            found = parse(content.decode(), infinities=True)
+        return found if isinstance(found, dict) else None
+
+    def rows(
+        self, schema: pa.Schema, *, optional: Collection[str] = (), sealed: bool
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows.
+
+        Args:
+            schema: Columns and types that it has to have.
+            optional: Names of columns that it may lack.
+            sealed: Whether it has to have digests of them.
+
+        Raises:
+            ValueError: If it has others, they take more memory than the file's size
+                allows, or one of them was edited: this is known after the last row.
+        """
+        names = [n for n in schema.names if n not in optional or self._has(n)]
+        for name in names:
+            self._check_type(schema.field(name))
+        digests = {name: _ColumnDigest() for name in names}
+        size = 0
+        strings = [n for n in names if pa.types.is_string(schema.field(n).type)]
+        with self._named(), pq.ParquetFile(self.path, read_dictionary=strings) as file:
+            batches = file.iter_batches(_ROWS_AT_ONCE, columns=names)
+            for batch in batches:
+                columns = {}
+                for name in names:
+                    size += _size(batch[name])
+                    self._check_memory(size)
+                    columns[name] = _plain(batch[name])
+                    digests[name].add(columns[name])
+                yield from pa.table(columns).to_pylist()
+        self._check_digests(digests, sealed)
+
+    def _has(self, name: str) -> bool:
+        return bool(self._schema.get_all_field_indices(name))
+
+    def _check_size(self, footer: Footer) -> None:
+        size = self.path.stat().st_size
+        if footer.num_rows * BYTES_A_ROW > size:
+            raise self._error(
+                f"it claims {footer.num_rows:,} rows in {size:,} bytes, of which a row "
+                f"takes {BYTES_A_ROW} at least"
+            )
+        for chunk in footer.chunks:
+            if chunk.codec not in CODECS:
+                raise self._error(
+                    f"column {chunk.column!a:.60} is packed by {chunk.codec}, where "
+                    f"ours are by {CODECS[0]}"
+                )
+        if sum(chunk.num_bytes for chunk in footer.chunks) > size:
+            raise self._error("its columns claim more bytes than it has")
+        self._check_memory(8 * sum(chunk.num_values for chunk in footer.chunks))
+
+    def _check_memory(self, taken: int) -> None:
+        size = self.path.stat().st_size
+        if taken > ALWAYS + UNPACKED * size:
+            raise self._error(
+                f"its values would take more than {UNPACKED} times its {size:,} bytes"
+            )
+
+    def _check_type(self, field: pa.Field) -> None:
+        places = self._schema.get_all_field_indices(field.name)
+        if len(places) != 1:
+            number = "no" if not places else len(places)
+            raise self._error(f"it has {number} columns {field.name!r}")
+        there = self._schema.field(places[0]).type
+        if there != field.type:
+            raise self._error(
+                f"column {field.name!r} holds {there!s:.60}, not {field.type}"
+            )
+
+    def _check_digests(self, digests: dict[str, _ColumnDigest], sealed: bool) -> None:
+        said = self._parsed(DIGESTS)
+        if said is None and not sealed:
+            return
+        if said is None:
+            raise self._error("it has no digests of its columns")
+        for name, digest in digests.items():
+            if said.get(name) != str(digest):
+                raise self._error(f"column {name!r} is not as it was written")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say which file it was that Arrow could not read."""
+        try:
+            yield
+        except _BROKEN as err:
+            if isinstance(err, RowFileError) or getattr(err, "filename", None):
+                raise
+            raise self._error(f"{err!r:.200}") from err
+
+    def _error(self, why: str) -> RowFileError:
+        return RowFileError(f"{self.path} is no {self.kind} ({why})")
+
+
+class RowFileError(ValueError):
+    """A file of rows that is not what it should be."""
+
+
+def _short(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _size(array: pa.Array) -> int:
+    """Return the bytes of values once each is written out."""
+    if not pa.types.is_dictionary(array.type):
+        return int(array.nbytes)
+    lengths = pc.binary_length(array.dictionary).take(array.indices)
+    return int(pc.sum(lengths).as_py() or 0) + 8 * len(array)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    is_dictionary = pa.types.is_dictionary(array.type)
+    return array.dictionary_decode() if is_dictionary else array
+
+
+class _ColumnDigest:
+    """A digest of the values of a column, wherever Arrow cuts it."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+
+    def add(self, array: pa.Array, place: str = "") -> None:
+        """Take in some more values."""
+        if not len(array):
+            return
+        self._update(f"{place}known", array.is_valid())
+        if pa.types.is_list(array.type):
+            lengths = pc.list_value_length(array)
+            self._update(f"{place}lengths", lengths)
+            self.add(array.flatten(), f"{place}each ")
+        elif pa.types.is_string(array.type):
+            self._update(f"{place}lengths", pc.binary_length(array))
+            strings = "".join(array.drop_null().to_pylist())
+            self._part(f"{place}strings").update(strings.encode())
+        else:
+            self._update(f"{place}values", array)
+
+    def _update(self, part: str, array: pa.Array) -> None:
+        known = pc.fill_null(array, False if pa.types.is_boolean(array.type) else 0)
+        self._part(part).update(known.to_numpy(zero_copy_only=False).tobytes())
+
+    def _part(self, name: str) -> Any:
+        return self._parts.setdefault(name, hashlib.sha256())
+
+    def __str__(self) -> str:
+        """Return it."""
+        parts = ((name, digest.hexdigest()) for name, digest in self._parts.items())
+        return _short(json.dumps(sorted(parts)).encode())
+
+
+__all__ = ["RowFile", "RowFileError", "write"]

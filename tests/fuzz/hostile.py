@@ -1,0 +1,344 @@
+"""Files of ours as somebody damages or changes them, the same ones for a seed.
+
+``make fuzz`` makes them ten times over, with a seed of its own (``HOSTILE_SEED`` makes
+them again); elsewhere a quarter of them is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from hypothesis import settings
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from lm_latent_eval import manifest, parquet
+
+COUNTS = {
+    "flips": 123,
+    "cuts": 41,
+    "links": 46,
+    "resealed": 429,
+    "columns": 189,
+    "results": 120,
+}
+"""How many of each kind are made once over."""
+SLICE, FUZZ = 0.25, 3
+SECONDS, MEMORY = 20.0, 1 << 29
+"""What a file of some kilobytes may take."""
+
+
+def seed() -> int:
+    """Return the seed of this run."""
+    if said := os.environ.get("HOSTILE_SEED"):
+        return int(said)
+    return random.SystemRandom().randrange(10**6) if _is_fuzzing() else 2612
+
+
+def _is_fuzzing() -> bool:
+    return settings.get_current_profile_name() == "fuzz"
+
+
+def dice(kind: str, start: int) -> Iterator[random.Random]:
+    """Yield a source of randomness for each file of a kind."""
+    for n in range(math.ceil(COUNTS[kind] * (FUZZ if _is_fuzzing() else SLICE))):
+        yield random.Random(f"{start} {kind} {n}")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A file or folder of ours, and the numbers that are read from it."""
+
+    name: str
+    path: Path
+    numbers: Callable[[Path], Any]
+
+    def copy(self, folder: Path) -> Subject:
+        """Put a copy of it into an empty folder."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        copied = folder / self.path.name
+        if self.path.is_dir():
+            shutil.copytree(self.path, copied)
+        else:
+            shutil.copy(self.path, copied)
+        return Subject(self.name, copied, self.numbers)
+
+    def files(self) -> list[Path]:
+        """Return its files, in the order of their names."""
+        if not self.path.is_dir():
+            return [self.path]
+        return sorted(path for path in self.path.iterdir() if path.is_file())
+
+
+# -- damage --------------------------------------------------------------------------
+
+
+def flip(subject: Subject, rng: random.Random) -> str:
+    """Flip a bit."""
+    file = rng.choice(subject.files())
+    content = bytearray(file.read_bytes())
+    at = rng.randrange(8 * len(content))
+    content[at // 8] ^= 1 << at % 8
+    file.write_bytes(content)
+    return f"bit {at} of {file.name}"
+
+
+def cut(subject: Subject, rng: random.Random) -> str:
+    """Leave the beginning of a file."""
+    file = rng.choice(subject.files())
+    size = rng.randrange(file.stat().st_size)
+    os.truncate(file, size)
+    return f"{size} bytes of {file.name}"
+
+
+def _swapped(file: Path, other: Path) -> None:
+    between = file.with_name("between")
+    file.rename(between)
+    other.rename(file)
+    between.rename(other)
+
+
+def _linked(file: Path, target: Path | str) -> None:
+    file.unlink()
+    file.symlink_to(target)
+
+
+LINKS: dict[str, Callable[[Path, Path], None]] = {
+    "a link to another": _linked,
+    "a link to itself": lambda file, _: _linked(file, file.name),
+    "a link to nothing": lambda file, _: _linked(file, "nothing"),
+    "a link to the folder": lambda file, _: _linked(file, "."),
+    "a link to /dev/zero": lambda file, _: _linked(file, "/dev/zero"),
+    "a link to /dev/null": lambda file, _: _linked(file, "/dev/null"),
+    "a link to itself through /proc": lambda file, _: _linked(file, "/proc/self/mem"),
+    "a pipe": lambda file, _: (file.unlink(), os.mkfifo(file))[0],
+    "a folder": lambda file, _: (file.unlink(), file.mkdir())[0],
+    "a hard link": lambda file, other: (file.unlink(), file.hardlink_to(other))[0],
+    "nothing": lambda file, _: file.unlink(),
+    "swapped": _swapped,
+}
+
+
+def link(subject: Subject, others: list[Subject], rng: random.Random) -> str:
+    """Put something else in the place of a file, or two in each other's."""
+    kind, file = rng.choice([*LINKS]), rng.choice(subject.files())
+    foreign = rng.choice(others).files()
+    same = [path for path in subject.files() if path != file]
+    of_another = next((path for path in foreign if path.name == file.name), foreign[0])
+    other = rng.choice([*same, of_another])
+    if kind == "swapped" and other not in same:
+        shutil.copy(other, file)
+    else:
+        LINKS[kind](file, other)
+    return f"{file.name}: {kind} ({other.parent.name}/{other.name})"
+
+
+# -- checkpoints that are sealed again -----------------------------------------------
+
+_NESTED: Any = []
+for _ in range(300):
+    _NESTED = [_NESTED]
+VALUES: tuple[Any, ...] = (
+    *(0, 1, -1, 2, 3, 7, 10**6, 2**31, 2**63, 10**30, 0.5, -0.0, 1e300, 1e-300),
+    *(math.inf, -math.inf, math.nan, None, True, False, "", "1", "nan", "../..", "é"),
+    *([], [0], [1, 2], [-1], [None], [[]], {}, {"a": 1}, _NESTED, "\ud800", "a\nb"),
+    *("a" * 10_000, list(range(3000))),
+)
+
+
+def _inner(value: Any, rng: random.Random) -> Any:
+    """Change something within a value."""
+    if isinstance(value, dict) and value:
+        key = rng.choice(sorted(value))
+        if rng.random() < 0.2:
+            return {name: each for name, each in value.items() if name != key}
+        return value | {key: _inner(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        at = rng.randrange(len(value))
+        change = rng.choice(("other", "gone", "twice", "turned"))
+        if change == "gone":
+            return value[:at] + value[at + 1 :]
+        if change == "twice":
+            return [*value[:at], value[at], *value[at:]]
+        if change == "turned":
+            return value[::-1]
+        return [*value[:at], _inner(value[at], rng), *value[at + 1 :]]
+    if type(value) in (int, float) and rng.random() < 0.4:
+        return value * rng.choice((-1, 2, 0, 100, 10**9))
+    return rng.choice(VALUES)
+
+
+def _json(file: Path, rng: random.Random) -> str:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    changed = _inner(content, rng)
+    file.write_text(json.dumps(changed))
+    keys = changed.keys() if isinstance(changed, dict) else ()
+    different = [k for k in keys if repr(changed[k]) != repr(content.get(k))]
+    return f"{different} = {[changed[k] for k in different]!r:.80}"
+
+
+def _lines(file: Path, rng: random.Random) -> str:
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+    at = rng.randrange(len(lines))
+    other = rng.choice(("", "\n", "\0\n", lines[0], lines[at] * 2, "a b\tc\n", "é\r\n"))
+    file.write_text("".join([*lines[:at], other, *lines[at + 1 :]]), encoding="utf-8")
+    return f"line {at + 1} is {other!r:.40}"
+
+
+def _tensors(file: Path, rng: random.Random) -> str:
+    tensors = load_file(file)
+    with safe_open(file, "pt") as opened:
+        about = opened.metadata() or {}
+    if about and rng.random() < 0.2:
+        name = rng.choice(sorted(about))
+        about[name] = _worded(about[name], rng)
+        save_file(tensors, file, about)
+        return f"{name} = {about[name]!r:.80}"
+    name, kind = rng.choice(sorted(tensors)), rng.choice([*TENSORS])
+    value = tensors.pop(name)
+    changed = TENSORS[kind](value if value.ndim else value.view(1))
+    if changed is not None:
+        called = f"{name}_" if kind == "named otherwise" else name
+        tensors[called] = changed.contiguous()
+    save_file(tensors, file, about)
+    return f"{name}: {kind}"
+
+
+def _worded(value: str, rng: random.Random) -> str:
+    try:
+        return json.dumps(_inner(json.loads(value), rng))
+    except ValueError:
+        return rng.choice(("", "1", "a\nb", "{", "[" * 3000, '{"shape": 3}'))
+
+
+def _set(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.clone().flatten()
+        changed[-1:] = value if tensor.is_floating_point() else -1
+        return changed.view(tensor.shape)
+
+    return change
+
+
+TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
+    "gone": lambda tensor: None,
+    "named otherwise": lambda tensor: tensor,
+    "NaN": _set(math.nan),
+    "inf": _set(math.inf),
+    "-inf": _set(-math.inf),
+    "huge": _set(1e300),
+    "empty": lambda tensor: tensor[:0],
+    "of no axes": lambda tensor: tensor.sum(),
+    "flat": lambda tensor: tensor.flatten(),
+    "turned": lambda tensor: tensor.t() if tensor.ndim == 2 else tensor.flip(0),
+    "shorter": lambda tensor: tensor[:-1],
+    "twice": lambda tensor: torch.cat([tensor, tensor]),
+    "of integers": lambda tensor: tensor.to(torch.int64),
+    "of bytes": lambda tensor: tensor.to(torch.uint8),
+    "in half": lambda tensor: tensor.half(),
+    "in bfloat16": lambda tensor: tensor.bfloat16(),
+    "of truth values": lambda tensor: tensor.bool(),
+    "complex": lambda tensor: tensor.to(torch.complex64),
+}
+
+
+def reseal(subject: Subject, rng: random.Random) -> str:
+    """Change a field, a line or a tensor of a checkpoint, and write its manifest."""
+    files = [path for path in subject.files() if path.name != "manifest.json"]
+    config = next(path for path in files if path.name == "config.json")
+    file = config if rng.random() < 0.5 else rng.choice(files)
+    change = {".json": _json, ".safetensors": _tensors}.get(file.suffix, _lines)
+    said = change(file, rng)
+    manifest.write(subject.path)
+    return f"{file.name}: {said}"
+
+
+# -- results of lm-eval --------------------------------------------------------------
+
+
+def results(subject: Subject, rng: random.Random) -> str:
+    """Change a value in results or a sample log, or in what a record says of itself."""
+    file = rng.choice(subject.files())
+    if file.suffix == ".jsonl":
+        lines = file.read_text().splitlines()
+        at = rng.randrange(len(lines))
+        changed = _inner(json.loads(lines[at]), rng)
+        lines[at] = json.dumps(changed)
+        file.write_text("\n".join(lines) + "\n")
+        return f"line {at + 1}: {changed!r:.200}"
+    if file.suffix == ".json":
+        return _json(file, rng)
+    table, name = pq.read_table(file), b"lm_latent_eval"
+    about = _inner(json.loads(table.schema.metadata[name]), rng)
+    if not isinstance(about, dict):
+        about = {}
+    parquet.write(file, table, name, about)
+    return f"{about!r:.300}"
+
+
+# -- columns -------------------------------------------------------------------------
+
+
+def _like(column: pa.ChunkedArray, value: Any) -> pa.Array:
+    """One value again and again, of the column's type if it has such."""
+    try:
+        return pa.array([value] * len(column), column.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.array([value] * len(column))
+
+
+COLUMNS: dict[str, Callable[[pa.ChunkedArray], Any]] = {
+    "gone": lambda column: None,
+    "of nulls": lambda column: pa.nulls(len(column)),
+    "a null within": lambda column: pa.array(
+        [None, *column.to_pylist()[1:]], column.type
+    ),
+    "in lists": lambda column: pa.array([[each] for each in column.to_pylist()]),
+    "of strings": lambda column: pa.array([str(each) for each in column.to_pylist()]),
+    "of bytes": lambda column: pa.array([b"\xff"] * len(column)),
+    "true": lambda column: pa.array([True] * len(column)),
+    "turned": lambda column: pa.array(column.to_pylist()[::-1], column.type),
+    **{
+        f"{value!r:.20}": lambda column, value=value: _like(column, value)
+        for value in (
+            *(0, -1, 7, 2**40, 2**62, 0.5, -0.25, 1e300, math.inf, -math.inf),
+            *(math.nan, "", "a\nb", "a" * 100_000, [], [0.5], [math.nan], [[]]),
+        )
+    },
+}
+
+
+def column(subject: Subject, rng: random.Random, write: Callable[..., None]) -> str:
+    """Change a column; half of the files keep their digests, the others fit again.
+
+    Args:
+        subject: A file of Parquet.
+        rng: Decides which.
+        write: Writes a table as ours are written, with what its metadata say.
+    """
+    [path] = [file for file in subject.files() if file.suffix == ".parquet"]
+    table = pq.read_table(path)
+    name, kind = rng.choice(table.column_names), rng.choice([*COLUMNS])
+    place, about = table.column_names.index(name), table.schema.metadata
+    values = COLUMNS[kind](table[name])
+    changed = table.remove_column(place)
+    if values is not None:
+        changed = changed.add_column(place, name, values)
+    resealed = rng.random() < 0.5
+    if resealed:
+        write(path, changed, about)
+    else:
+        pq.write_table(changed.replace_schema_metadata(about), path)
+    return f"{name}: {kind}{' and sealed' * resealed}"

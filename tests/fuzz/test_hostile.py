@@ -1,0 +1,375 @@
+"""Hostile files in numbers: the same numbers or one clear line, within limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lm_latent_eval import parquet
+from lm_latent_eval.report import numbers as report_numbers
+from lm_latent_eval.report import results
+from lm_latent_eval.report.thoughts import text as thought_text
+from lm_latent_eval.report.thoughts import thought_files
+from lm_latent_eval.resuming import folder as resumed
+from lm_latent_eval.resuming.row_digests import DIGEST, RowDigests
+from lm_latent_eval.scoring import files, records, workers
+from lm_latent_eval.scoring.interface import scorer_of
+from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.records import row_of
+from lm_latent_eval.wrappers.cot import files as thoughts
+from lm_latent_eval.wrappers.cot.marks import Ending
+from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
+from tests.fuzz import hostile, models
+from tests.fuzz.hostile import Subject
+from tests.fuzz.law import (
+    Refused,
+    SilentDifference,
+    Traceback,
+    command,
+    finite,
+    outcome,
+    same,
+    tally,
+)
+from tests.memory_limit import at_most
+from tests.report.test_compare import SAMPLE, hf_folder
+from tests.time_limit import within
+
+TEXTS = ["the fox saw Ada .", "zebra  Bo", "the", "Ada saw the fox ."]
+UNFINISHED = "not finished"
+SETTINGS = {"model": "m", "checkpoint": "c", "unk": "spelled", "vocabulary": "v"}
+
+
+# -- what is damaged -----------------------------------------------------------------
+
+
+def _scores(folder) -> list[float]:
+    estimates = load(folder, device="cpu").log_likelihood(TEXTS, num_samples=3)
+    return [estimate.log_evidence for estimate in estimates]
+
+
+def _numbers(path) -> list[Any] | str:
+    found = results.read(path)
+    rows = [
+        (record.task, name, number)
+        for record in found
+        for name, number in report_numbers.numbers(record).items()
+    ]
+    # One that was killed has any of its numbers, as has what lacks a last line.
+    finished = bool(found) and all(record.finished for record in found)
+    return rows if finished else UNFINISHED
+
+
+def _thoughts(path) -> list[str]:
+    return [thought_text(file) for file in thought_files(path)]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(folders):
+    """Return every tiny model."""
+    return [Subject(name, path, _scores) for name, path in folders.items()]
+
+
+@pytest.fixture(scope="module")
+def resume(folders):
+    """Return what goes on with a file of estimates, and returns what it finds."""
+    scorer = scorer_of(load(folders["kglm"], device="cpu").checkpoint, {"seed": 3})
+
+    def go_on(path) -> list[float]:
+        found = files.score_file(scorer, TEXTS, path)
+        return [answer.estimate.log_evidence for answer in found]
+
+    return go_on
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory, resume):
+    """Return results of every form."""
+    root = tmp_path_factory.mktemp("outputs")
+    resume(root / "estimates.jsonl")
+    answers = files.read_record(root / "estimates.jsonl").answers
+    records.write(root / "r.parquet", "t", SETTINGS, [row_of(a) for a in answers])
+    with records.journal(root / f"r{records.UNFINISHED}", SETTINGS) as add:
+        for answer in answers:
+            add("t", answer)
+    claimed = {"format": records.FORMAT, "num_texts": len(TEXTS), **SETTINGS}
+    resumed.claim(root / "workers", claimed, workers.KIND)
+    block = workers.block_of(answers, RowDigests(claimed))
+    pq.write_table(block, root / "workers" / "a.parquet")
+    about = {"task": "t", "close": "natural", "proposal": "model"}
+    about |= {"num_samples": 3, "max_think_tokens": 3, "seed": 0}
+    thoughts.write(
+        root / "thoughts.parquet",
+        {**SETTINGS, **about, "model_temperature": 1.0},
+        [_thought(n) for n in range(6)],
+        str,
+    )
+    return [
+        Subject("estimates", root / "estimates.jsonl", _numbers),
+        Subject("estimates that are gone on with", root / "estimates.jsonl", resume),
+        Subject("a record", root / "r.parquet", _numbers),
+        Subject("an unfinished record", root / f"r{records.UNFINISHED}", _numbers),
+        Subject("a folder of workers", root / "workers", _numbers),
+        Subject("thoughts", root / "thoughts.parquet", _thoughts),
+    ]
+
+
+def _thought(n: int) -> thoughts.Kept:
+    generator = torch.Generator().manual_seed(n)
+    log_p = torch.rand(3, generator=generator, dtype=torch.float64).log()
+    found = Thoughts(
+        f"t/{n}",
+        f"question {n}",
+        (),
+        (" yes", " no"),
+        tuple(Thought((1, 2, k), Ending.CLOSED) for k in range(3)),
+        log_p,
+        log_p,
+        torch.rand(2, 3, generator=generator, dtype=torch.float64).log(),
+        (True, False),
+    )
+    return thoughts.Kept(n, found, (1.0, 0.0))
+
+
+# -- the law -------------------------------------------------------------------------
+
+
+class Findings:
+    """What was wrong, all of it: a run in full is not stopped by the first."""
+
+    def __init__(self, start: int) -> None:
+        self.start, self.wrong = start, list[str]()
+
+    def hold(self, subject: Subject, said: str, check: Callable[[Any], None]) -> None:
+        """Read a changed file within limits; what comes of it is checked."""
+        try:
+            with within(hostile.SECONDS), at_most(hostile.MEMORY):
+                found = outcome(lambda: subject.numbers(subject.path))
+            if not isinstance(found, Refused):
+                check(found)
+        except (Traceback, SilentDifference) as err:
+            self.wrong.append(f"{subject.name}, {said}: {err}")
+        except BaseException as err:
+            if type(err).__name__ != "_Late":
+                raise
+            tally.tracebacks.add(said)
+            self.wrong.append(f"{subject.name}, {said}: {err}")
+
+    def none(self) -> None:
+        """Fail where something was found."""
+        listed = "\n".join(self.wrong)
+        assert not self.wrong, f"HOSTILE_SEED={self.start}\n{listed}"
+
+
+@pytest.fixture
+def findings():
+    """Return a list that has to stay empty."""
+    found = Findings(hostile.seed())
+    yield found
+    found.none()
+
+
+def _unmoved(subject: Subject) -> Callable[[Any], None]:
+    """Return what wants the numbers of a file that nobody changed."""
+    expected = subject.numbers(subject.path)
+
+    def check(found: Any) -> None:
+        if isinstance(found[0], float):  # alone or in a batch
+            same(subject.name, found == pytest.approx(expected, rel=1e-12), True)
+        elif found != UNFINISHED and repr(found) != repr(expected):
+            raise SilentDifference(f"{found!r:.200}, not {expected!r:.200}")
+
+    return check
+
+
+@pytest.fixture
+def unmoved(checkpoints, outputs):
+    """Return the check of each subject, by name."""
+    return {each.name: _unmoved(each) for each in [*checkpoints, *outputs]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"), [("flips", hostile.flip), ("cuts", hostile.cut)]
+)
+def test_damage_is_refused_or_moves_nothing(
+    checkpoints, outputs, unmoved, findings, tmp_path, kind, damage
+):
+    for rng in hostile.dice(kind, findings.start):
+        subject = rng.choice([rng.choice(checkpoints), rng.choice(outputs)])
+        copied = subject.copy(tmp_path / "copy")
+        said = damage(copied, rng)
+        findings.hold(copied, said, unmoved[subject.name])
+
+
+def test_links_and_swapped_files_are_refused_or_move_nothing(
+    checkpoints, outputs, unmoved, findings, tmp_path
+):
+    for rng in hostile.dice("links", findings.start):
+        subject = rng.choice([*checkpoints, *outputs[-2:]])
+        copied = subject.copy(tmp_path / "copy")
+        others = [each.copy(tmp_path / "other") for each in [rng.choice(checkpoints)]]
+        said = hostile.link(copied, others, rng)
+        findings.hold(copied, said, unmoved[subject.name])
+
+
+def test_checkpoints_that_are_sealed_again_are_refused_or_have_numbers(
+    checkpoints, findings, tmp_path
+):
+    for rng in hostile.dice("resealed", findings.start):
+        subject = rng.choice(checkpoints)
+        copied = subject.copy(tmp_path / "copy")
+        said = hostile.reseal(copied, rng)
+        known = subject.name in models.PROBABILITIES
+
+        def probable(found: list[float], said=said, known=known) -> None:
+            finite(said, *found)
+            if known and max(found) > 1e-9:
+                raise SilentDifference(f"{found}: no log-probabilities")
+
+        findings.hold(copied, said, probable)
+
+
+def test_columns_that_are_changed_are_refused_or_numbers(
+    outputs, unmoved, findings, tmp_path
+):
+    of_parquet = [each for each in outputs if each.name in SEALS]
+    for rng in hostile.dice("columns", findings.start):
+        subject = rng.choice(of_parquet)
+        copied = subject.copy(tmp_path / "copy")
+        said = hostile.column(copied, rng, SEALS[subject.name])
+        sealed = said.endswith("sealed")
+        check = _any_numbers if sealed else unmoved[subject.name]
+        findings.hold(copied, said, check)
+
+
+def _any_numbers(found: Any) -> None:
+    """Whoever seals it means it: numbers may be others, but are some."""
+    shown = repr(found)
+    if re.search(r"\bnan\b", shown):
+        raise SilentDifference(f"{shown:.200} without a word")
+
+
+COMMANDS = {
+    "recompute": ("recompute", "{a}"),
+    "recompute as CSV": ("recompute", "{a}", "--format", "csv"),
+    "explain": ("explain", "{a}"),
+    "compare": ("compare", "{a}", "{b}"),
+    "report": ("report", "{a}", "{b}", "--output", "{out}.html"),
+    "model card": (
+        *("export", "{a}", "--to", "model-card", "--model-id", "me/mine"),
+        *("--output", "{out}.md"),
+    ),
+    "an archive": (
+        *("export", "{a}", "--to", "every-eval-ever", "--output", "{out}"),
+        *("--model-id", "me/mine", "--organization", "us"),
+        *("--relationship", "first_party"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, outputs):
+    """Return what lm-eval leaves of a model of ours and of another."""
+    root = tmp_path_factory.mktemp("runs")
+    found = files.read_record(outputs[0].path).answers
+    answers = [replace(answer, unspelled=0, respaced=0) for answer in found]
+    ours = {**SETTINGS, "estimator": "is", "num_samples": 3, "proposal": "prior"}
+    ours |= {"temperature": 1.0, "seed": 3, "samples_per_request": [3, 3]}
+    (root / "ours").mkdir()
+    records.write(
+        root / "ours" / "record_t_1.parquet", "t", ours, [row_of(a) for a in answers]
+    )
+    config = {"model": "latent_kglm", "checkpoint_digest": "c"}
+    config["latent_eval"] = {**ours, "records": {"t": "record_t_1.parquet"}}
+    numbers = {"word_perplexity,none": 23.4, "word_perplexity_stderr,none": 1.5}
+    content = {"config": config, "results": {"t": numbers}, "configs": {"t": {}}}
+    content |= {"lm_eval_version": "0.4.9", "date": 1.5e9, "model_name": "x"}
+    (root / "ours" / "results_1.json").write_text(json.dumps(content))
+    other = hf_folder(root / "other")
+    lines = [
+        SAMPLE | {"doc_id": n, "arguments": {"gen_args_0": {"arg_0": text}}}
+        for n, text in enumerate(TEXTS)
+    ]
+    log = "".join(json.dumps(line) + "\n" for line in lines)
+    (other / "samples_t_1.jsonl").write_text(log)
+    return [
+        Subject(path.name, path, lambda path: path) for path in (root / "ours", other)
+    ]
+
+
+def test_results_that_are_changed_are_refused_or_shown(runs, findings, tmp_path):
+    places = {"b": runs[1].path, "out": tmp_path / "out"}
+    for rng in hostile.dice("results", findings.start):
+        subject = rng.choice(runs)
+        copied = subject.copy(tmp_path / "copy")
+        said = hostile.results(copied, rng)
+        name = rng.choice([*COMMANDS])
+
+        def numbers(path, name=name) -> Any:
+            return command(*(part.format(a=path, **places) for part in COMMANDS[name]))
+
+        shown = replace(copied, numbers=numbers)
+        findings.hold(shown, f"{name}, {said}", lambda found: None)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_results_that_nobody_changed_are_shown(runs, tmp_path, name):
+    for run, other in (runs, runs[::-1]):
+        places = {"a": run.path, "b": other.path, "out": tmp_path / "out"}
+        found = command(*(part.format(**places) for part in COMMANDS[name]))
+        assert not isinstance(found, Refused), found
+
+
+def _seal(name: bytes) -> Callable[..., None]:
+    def write(path, table: pa.Table, about) -> None:
+        try:
+            parquet.write(path, table, name, json.loads(about[name]))
+        except pa.ArrowException:  # of a type that has no digest
+            pq.write_table(table.replace_schema_metadata(about), path)
+
+    return write
+
+
+def _seal_block(path, table: pa.Table, about) -> None:
+    claimed = resumed.read(path.parent, workers.KIND)
+    kept = table.drop_columns([DIGEST]) if DIGEST in table.column_names else table
+    digests = pa.array([_digest(RowDigests(claimed), row) for row in kept.to_pylist()])
+    pq.write_table(kept.append_column(DIGEST, digests), path)
+
+
+def _digest(digests: RowDigests, row: dict[str, Any]) -> str:
+    try:
+        return digests.added(row)[DIGEST]
+    except TypeError:  # bytes have none
+        return ""
+
+
+SEALS = {
+    "a record": _seal(records.METADATA),
+    "thoughts": _seal(thoughts.METADATA),
+    "a folder of workers": _seal_block,
+}
+
+
+def test_what_is_held_to_the_law_has_numbers(checkpoints, outputs):
+    """Otherwise everything would be refused, and nothing found."""
+    for subject in [*checkpoints, *outputs]:
+        found = subject.numbers(subject.path)
+        assert found, subject.name
+    scores = [_scores(each.path) for each in checkpoints]
+    assert all(math.isfinite(one) for some in scores for one in some)
+    with pytest.raises(AssertionError, match="HOSTILE_SEED=7"):
+        changed = replace(checkpoints[0], numbers=lambda _: [math.nan])
+        found = Findings(7)
+        found.hold(changed, "a change", lambda numbers: finite("it", *numbers))
+        found.none()
+    tally.differences.clear()  # found on purpose

@@ -1,0 +1,245 @@
+"""Files of rows that claim, hold or pack more than they should."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lm_latent_eval import parquet
+from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import row_of
+from tests.memory_limit import at_most
+from tests.time_limit import within
+
+SCHEMA = pa.schema(
+    {
+        "n": pa.int64(),
+        "share": pa.float64(),
+        "name": pa.string(),
+        "sure": pa.bool_(),
+        "weights": pa.list_(pa.float64()),
+        "words": pa.list_(pa.list_(pa.string())),
+    }
+)
+ROWS = [
+    {
+        "n": n,
+        "share": [0.5, None, math.inf, -0.0, math.nan][n % 5],
+        "name": [f"a{n}", "", None, "é"][n % 4],
+        "sure": [True, False, None][n % 3],
+        "weights": [[0.5, n / 7], [], None][n % 3],
+        "words": [[["a", f"b{n}"], []], [], None, [["c"]]][n % 4],
+    }
+    for n in range(3000)
+]
+LITTLE, SECONDS = 1 << 28, 30
+
+
+def write(path, rows=ROWS, **options):
+    parquet.write(path, pa.Table.from_pylist(rows, SCHEMA), b"about", {"seed": 3})
+    if options:  # as another program would
+        pq.write_table(pq.read_table(path), path, **options)
+
+
+def read(path, **options):
+    file = parquet.RowFile(path, "file of finds")
+    assert file.said(b"about") == {"seed": 3}
+    return [*file.rows(SCHEMA, **{"sealed": True} | options)]
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "rows"
+    for number in (0, 1, 1024, 3000):
+        write(path, ROWS[:number])
+        assert repr(read(path)) == repr(ROWS[:number])
+
+
+def test_digests_are_of_values_and_not_of_how_they_lie(tmp_path):
+    path = tmp_path / "rows"
+    write(path, row_group_size=700, use_dictionary=False, compression="none")
+    assert pq.ParquetFile(path).num_row_groups == 5, "premise"
+    assert repr(read(path)) == repr(ROWS)
+
+
+EDITS = {
+    "n": 7,
+    "share": 0.25,
+    "name": "b",
+    "sure": None,
+    "weights": [0.5],
+    "words": [["a"], ["b1"], []],
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_column_is_named(tmp_path, name):
+    path = tmp_path / "rows"
+    write(path)
+    rows = [*ROWS[:1], ROWS[1] | {name: EDITS[name]}, *ROWS[2:]]
+    assert rows[1] != ROWS[1], "premise"
+    metadata = pq.read_schema(path).metadata
+    edited = pa.Table.from_pylist(rows, SCHEMA).replace_schema_metadata(metadata)
+    pq.write_table(edited, path)
+    with pytest.raises(ValueError, match=f"rows is no file of finds .column '{name}' "):
+        read(path)
+    assert len(read_unsealed(path, edited)) == 3000
+
+
+def read_unsealed(path, table):
+    """Read a file of which somebody has taken the digests away."""
+    pq.write_table(table.replace_schema_metadata({b"about": b'{"seed": 3}'}), path)
+    with pytest.raises(ValueError, match="has no digests of its columns"):
+        read(path)
+    return read(path, sealed=False)
+
+
+def test_edited_metadata_are_named(tmp_path):
+    path = tmp_path / "rows"
+    write(path)
+    table = pq.read_table(path)
+    about = table.schema.metadata | {b"about": b'{"seed": 4}'}
+    pq.write_table(table.replace_schema_metadata(about), path)
+    with pytest.raises(ValueError, match="how its rows were made is not as it was"):
+        read(path)
+    pq.write_table(table.replace_schema_metadata({b"about": b"3"}), path)
+    with pytest.raises(ValueError, match="does not say how its rows were made"):
+        read(path)
+
+
+FLIPPED = 2000
+
+
+def test_a_footer_that_is_damaged_is_refused_and_ends_no_process(tmp_path):
+    """Arrow's classes of metadata abort where a column is damaged."""
+    path = tmp_path / "rows"
+    write(path, ROWS[:20])
+    content, dice = path.read_bytes(), random.Random(0)
+    [*footer] = range(8 * (len(content) - 600), 8 * len(content))
+    for at in dice.sample(footer, FLIPPED):
+        flipped = bytearray(content)
+        flipped[at // 8] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        try:
+            assert repr(read(path)) == repr(ROWS[:20])
+        except ValueError as err:
+            assert str(err).startswith(f"{path} is no file of finds (")
+
+
+def columns(**changes):
+    table = pa.Table.from_pylist(ROWS, SCHEMA)
+    for name, column in changes.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, column)
+    return table.replace_schema_metadata({b"about": b'{"seed": 3}'})
+
+
+def twice(table):
+    return table.append_column("n", table["n"])
+
+
+OTHERS = {
+    "gone": (columns().drop_columns(["n"]), "no columns 'n'"),
+    "twice": (twice(columns()), "2 columns 'n'"),
+    "of strings": (columns(n=pa.array(["a"] * 3000)), "'n' holds string, not int64"),
+    "of nulls": (columns(n=pa.nulls(3000)), "'n' holds null, not int64"),
+    "of lists": (columns(n=pa.array([[1]] * 3000)), "'n' holds list<.*>, not int64"),
+    "of few numbers": (columns(n=pa.array([0.5] * 3000)), "'n' holds double, not"),
+    "of bytes": (columns(name=pa.array([b"\xff"] * 3000)), "'name' holds binary, not"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_column_that_is_another_is_named(tmp_path, kind):
+    table, said = OTHERS[kind]
+    pq.write_table(table, tmp_path / "rows")
+    with pytest.raises(ValueError, match=rf"rows is no file of finds .*{said}"):
+        read(tmp_path / "rows")
+
+
+def test_a_column_may_be_left_out(tmp_path):
+    pq.write_table(columns().drop_columns(["weights"]), tmp_path / "rows")
+    found = read(tmp_path / "rows", optional=["weights"], sealed=False)
+    assert len(found) == 3000 and "weights" not in found[0]
+
+
+def equal(number, **values):
+    """A table of equal rows, which takes little room in a file."""
+    found = {"n": 1, "share": 0.5, "name": "a", "sure": True} | values
+    lists = {"weights": [0.5], "words": [["a"]]} | values
+    made = {
+        name: pa.repeat(pa.scalar(value, SCHEMA.field(name).type), number)
+        for name, value in {**found, **lists}.items()
+    }
+    return pa.table(made).replace_schema_metadata({b"about": b'{"seed": 3}'})
+
+
+HUGE = {
+    "rows": (lambda: equal(1_000_000), {}, "claims 1,000,000 rows in"),
+    "weights": (
+        lambda: equal(900, weights=[0.5] * 20_000),
+        {},
+        "more than 100 times its",
+    ),
+    "a long name": (lambda: equal(2000, name="a" * 500_000), {}, "more than 100 times"),
+    "long words": (
+        lambda: equal(500, words=[["a" * 500_000]]),
+        {},
+        "more than 100 times its",
+    ),
+    "packed": (lambda: equal(10), {"compression": "zstd"}, "is packed by ZSTD, where"),
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_a_small_file_takes_little_memory(tmp_path, kind):
+    make, options, said = HUGE[kind]
+    path = tmp_path / "rows"
+    pq.write_table(make(), path, **options)
+    assert path.stat().st_size < 1 << 18, "premise"
+    with at_most(LITTLE), within(SECONDS), pytest.raises(ValueError, match=said) as err:
+        read(path, sealed=False)
+    assert str(err.value).startswith(f"{path} is no file of finds (")
+
+
+def test_five_million_equal_rows_are_no_record(tmp_path):
+    row = row_of(Answer.exact(-3.0, "the"))
+    table = {
+        name: pa.repeat(pa.scalar(row[name], kind), 5_000_000)
+        for name, kind in records.TYPES.items()
+        if name != "log_weights"
+    }
+    path = tmp_path / "r.parquet"
+    records.write(path, "t", {"seed": 3}, [row])
+    metadata = pq.read_schema(path).metadata
+    pq.write_table(pa.table(table).replace_schema_metadata(metadata), path)
+    assert path.stat().st_size < 1 << 20, "premise"
+    with (
+        at_most(LITTLE),
+        within(SECONDS),
+        pytest.raises(ValueError, match=r"claims 5,000,000 rows in [0-9,]+ bytes"),
+    ):
+        records.read(path)
+
+
+def test_a_document_that_stands_twice_is_named(tmp_path):
+    path = tmp_path / "r.parquet"
+    first = Answer.exact(-3.0, "the")
+    rows = [row_of(a) for a in (first, replace(first, option=1), first)]
+    records.write(path, "t", {"seed": 3}, rows)
+    with pytest.raises(ValueError, match=r"r\.parquet, row 3: the same document"):
+        records.read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1\0\0\0\0PAR1", b"PAR1" * 99])
+def test_what_is_no_parquet_is_named(tmp_path, content):
+    path = tmp_path / "rows"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="rows is no file of finds") as caught:
+        parquet.RowFile(path, "file of finds")
+    assert "\n" not in str(caught.value)
