@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from lm_eval.api.instance import Instance
 
+from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -108,21 +109,21 @@ def write(
 
 def rolling(*texts: str, task: str = "task", first: int = 0) -> list[Instance]:
     return [
-        Instance("loglikelihood_rolling", {}, (text,), 0, (task, first + i, 1))
+        request("loglikelihood_rolling", (text,), {}, 0, (task, first + i, 1))
         for i, text in enumerate(texts)
     ]
 
 
 def conditional(*pairs: tuple[str, str], task: str = "task") -> list[Instance]:
     return [
-        Instance("loglikelihood", {}, pair, 0, (task, i, 1))
+        request("loglikelihood", pair, {}, 0, (task, i, 1))
         for i, pair in enumerate(pairs)
     ]
 
 
 def generation(*contexts: str, task: str = "task", **kwargs) -> list[Instance]:
     return [
-        Instance("generate_until", {}, (context, kwargs), 0, (task, i, 1))
+        request("generate_until", (context, kwargs), {}, 0, (task, i, 1))
         for i, context in enumerate(contexts)
     ]
 

@@ -20,7 +20,7 @@ from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
 from lm_latent_eval.arguments import truth
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, of_whole_text
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
@@ -90,11 +90,14 @@ class Backend(LM):
 
     # -- lm-eval's interface ----------------------------------------------------------
 
-    def loglikelihood_rolling(self, requests: list[Instance]) -> list[ScoredFloat]:
+    def loglikelihood_rolling(
+        self, requests: list[Instance]
+    ) -> list[ScoredFloat | tuple[ScoredFloat, bool]]:
         """Return log p-hat of whole texts, their ends included, in nats.
 
-        An unnormalised model has none, and answers only tasks that compare its scores
-        of a text with those of distorted copies.
+        In pairs where lm-eval asks in pairs (``of_whole_text``). An unnormalised model
+        has none, and answers only tasks that compare its scores of a text with those of
+        distorted copies.
 
         Raises:
             ValueError: If another task asks such a model.
@@ -105,7 +108,11 @@ class Backend(LM):
         score = self._scorer.score_texts
         answers = self._answers(requests, "loglikelihood_rolling", score)
         self._warn_of_bytes(answers)
-        return self._finished(requests, answers)
+        finished = self._finished(requests, answers)
+        return [
+            of_whole_text(request.args, scored)
+            for request, scored in zip(requests, finished, strict=True)
+        ]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[ScoredFloat, bool]]:
         """Return log p-hat of continuations in nats, and whether they are greedy.
@@ -163,8 +170,13 @@ class Backend(LM):
                 _refuse_left_out(request, scored)
                 answers[request.query.index] = scored
                 greedy = scored.answer.is_greedy
-                result = scored if greedy is None else (scored, greedy)
-                self.cache_hook.add_partial(kind, request.arguments, result)
+                self.cache_hook.add_partial(
+                    kind,
+                    request.arguments,
+                    of_whole_text(request.arguments, scored)
+                    if greedy is None
+                    else (scored, greedy),
+                )
         return {n: answers[place] for n, place in enumerate(places)}
 
     def _refuse_unnormalised(self, request: Instance) -> None:

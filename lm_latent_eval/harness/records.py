@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.file_names import safe_name
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.running import host, or_without, run_digest
+from lm_latent_eval.harness.running import host, or_without, run_digest, said
 from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import UNFINISHED, Row, journal, row_of, write
@@ -132,28 +132,27 @@ def _answers(task: Any) -> Iterator[Answer]:
     for instances in documents.values():
         instances.sort(key=lambda instance: instance.idx)
         answers = [instance.resps[0] for instance in instances if instance.resps]
-        scores = [a[0] if isinstance(a, tuple) else a for a in answers]
-        if len(scores) < len(instances) or not all(
-            isinstance(score, ScoredFloat) for score in scores
-        ):
+        scores = [score_of(answer) for answer in answers]
+        ours = [score for score in scores if isinstance(score, ScoredFloat)]
+        if len(ours) < len(instances):
             continue  # generated text, or a kind of request still to come
-        said = task.process_results(instances[0].doc, answers)
-        for instance, score in zip(instances, scores, strict=True):
-            yield _counted(_placed(instance, score), said)
+        values = said(task, instances, answers)
+        for instance, score in zip(instances, ours, strict=True):
+            yield _counted(_placed(instance, score), values)
 
 
 def _placed(request: Placed, scored: ScoredFloat) -> Answer:
     return replace(scored.answer, index=request.doc_id or 0, option=request.idx)
 
 
-def _counted(answer: Answer, said: dict[str, Any]) -> Answer:
+def _counted(answer: Answer, values: dict[str, Any]) -> Answer:
     """Take over the words and bytes that the task divides by, and its accuracy."""
     counts = {
         unit: value[1]
         for unit, metric in (("words", "word_perplexity"), ("bytes", "bits_per_byte"))
-        if isinstance(value := said.get(metric), Sequence) and len(value) == 2
+        if isinstance(value := values.get(metric), Sequence) and len(value) == 2
     }
-    accuracy = said.get("acc")
+    accuracy = values.get("acc")
     return replace(
         answer, **counts, accuracy=None if accuracy is None else float(accuracy)
     )

@@ -22,6 +22,8 @@ from lm_latent_eval.scoring.records import UNFINISHED, Record
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"
+WHOLE_TEXTS = "loglikelihood_rolling"
+"""What lm-eval calls tasks of them."""
 
 
 def read(path: Path) -> list[Record]:
@@ -82,7 +84,9 @@ def _results(path: Path) -> list[Record]:
                 found.append(Record(task, {**named, **record.settings}, record.answers))
             elif (log := _sample_log(path, task)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
-                found.append(Record(task, settings, list(_logged(log))))
+                whole = content["configs"][task].get("output_type") == WHOLE_TEXTS
+                answers = list(_logged(log, whole=whole))
+                found.append(Record(task, settings, answers))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
@@ -121,8 +125,13 @@ def _foreign(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _logged(path: Path) -> Iterator[Answer]:
+def _logged(path: Path, *, whole: bool) -> Iterator[Answer]:
     """Yield the answers in a sample log of lm-eval.
+
+    Args:
+        path: The log.
+        whole: Whether they are of whole texts, which are not greedy nor the contrary:
+            lm-eval 0.5 writes False there.
 
     Raises:
         ValueError: If its answers are no log-likelihoods.
@@ -145,7 +154,7 @@ def _logged(path: Path) -> Iterator[Answer]:
                 option=option,
                 words=_count(sample, "word_perplexity", answer.words),
                 bytes=_count(sample, "bits_per_byte", answer.bytes),
-                is_greedy=greedy[0] == "True" if greedy else None,
+                is_greedy=greedy[0] == "True" if greedy and not whole else None,
                 accuracy=sample.get("acc"),
             )
 
