@@ -8,6 +8,7 @@ import lm_eval
 import pytest
 from lm_eval.tasks import TaskManager
 
+from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.offline import write_dataset
 
 STOCK = Path(lm_eval.__file__).parent / "tasks"
@@ -60,11 +61,26 @@ def tasks(include_path=None, **options):
 
 
 def log_likelihoods(results):
-    """Every number that the tasks were answered, by task and document."""
+    """Every answer, by task and document: numbers for whole texts, pairs elsewhere."""
+
+    def plain(name, answer):
+        whole = results["configs"][name]["output_type"] == "loglikelihood_rolling"
+        return score_of(answer) if whole else answer
+
     return {
-        (name, sample["doc_id"]): [resp[0] for resp in sample["resps"]]
+        (name, sample["doc_id"]): [plain(name, resp[0]) for resp in sample["resps"]]
         for name, samples in results["samples"].items()
         for sample in samples
+    }
+
+
+def plain_names(results):
+    """Call the tasks of groups what 0.4 calls them; 0.5 says ``group::task``."""
+    return {
+        key: {name.rpartition("::")[2]: found for name, found in value.items()}
+        if isinstance(value, dict) and key != "config"
+        else value
+        for key, value in results.items()
     }
 
 

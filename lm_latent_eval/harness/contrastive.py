@@ -189,8 +189,7 @@ class ContrastiveEntropyTask(WholeTextTask):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Read the data as any task of lm-eval, and prepare the noise."""
         super().__init__(config)
-        metadata = self.config.metadata
-        self.options = NoiseOptions.parse(metadata)
+        self.options = NoiseOptions.parse(self.config.metadata)
         self.metrics = self._at_every_level(super().aggregation())
         if "contrastive_entropy_ratio" in super().aggregation():
             self._warn_of_groups()
@@ -202,7 +201,7 @@ class ContrastiveEntropyTask(WholeTextTask):
             for level in self.options.levels
         }
         # Into the results' ``configs``, beside the numbers.
-        metadata["noise"] = {
+        self.config.metadata["noise"] = {
             "levels": list(self.options.levels),
             "channel": "of every unit exactly one: substituted (probability = level), "
             "transposed with a random one of its sentence (= level), left alone",

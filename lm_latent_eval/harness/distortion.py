@@ -73,6 +73,7 @@ class DistributionalDistortionTask(WholeTextTask):
         """Read the corpus, and say in the results what is compared."""
         self.bin_of: dict[int, int] = {}
         super().__init__(config)
+        _ = self.dataset  # lm-eval 0.5 would read, and refuse, it when all is loaded
 
     def download(self, *_: Any, **__: Any) -> None:
         """Read the corpus that the metadata name."""

@@ -64,11 +64,14 @@ def host() -> Host | None:
 def running_tasks() -> dict[str, Any]:
     """Return the tasks of the ``simple_evaluate`` that runs, by name; {} without one.
 
+    By the name that is in their requests: lm-eval 0.5 lists those of a group as
+    ``group::task``.
+
     Of every document that is this process's they hold all instances, those that a cache
     has answered too.
     """
     tasks: dict[str, Any] = _evaluation().get("loaded", {}).get("tasks", {})
-    return tasks
+    return {task.task_name: task for task in tasks.values()}
 
 
 def stock_rates(task: Any) -> list[str]:

@@ -78,15 +78,16 @@ def _results(path: Path) -> list[Record]:
         ours = config.get("latent_eval", {}).get("records", {})
         named = {"name": config.get("model_args") or {}, **_about(content)}
         found = []
-        for task in content["configs"]:
-            if task in ours:
-                [record] = records.read(beside(path, ours[task]))
-                found.append(Record(task, {**named, **record.settings}, record.answers))
-            elif (log := _sample_log(path, task)).exists():
+        for listed, task in content["configs"].items():
+            name = task.get("task", listed)  # without that of a group
+            if name in ours:
+                [record] = records.read(beside(path, ours[name]))
+                found.append(Record(name, {**named, **record.settings}, record.answers))
+            elif (log := _sample_log(path, listed)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
-                whole = content["configs"][task].get("output_type") == WHOLE_TEXTS
+                whole = task.get("output_type") == WHOLE_TEXTS
                 answers = list(_logged(log, whole=whole))
-                found.append(Record(task, settings, answers))
+                found.append(Record(name, settings, answers))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
