@@ -332,5 +332,5 @@ def test_the_results_say_what_the_numbers_are(results):
     assert said["samples_per_request"][0] == 80 + 20, "searched for and drawn"
     assert 1 <= said["effective_sample_size_minimum"] <= 20, "half are drawn"
     samples = results["samples"]["latent_perplexity"]
-    scores = [score_of(sample["filtered_resps"][0]) for sample in samples]
+    scores = [score_of(sample["resps"][0][0]) for sample in samples]
     assert all(map(math.isfinite, scores))
