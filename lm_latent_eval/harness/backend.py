@@ -283,9 +283,20 @@ class Backend(LM):
         So here diagnostics are gathered. ``loglikelihood`` is not called where a cache
         answers every request, and ``get_model_info`` on one process alone.
         """
+        _drop_padding()
         self._report()
         self._recorder.collect()
         self._processes.barrier()
+
+
+def _drop_padding() -> None:
+    """Take off the answers of requests that lm-eval repeats to pad a process's share.
+
+    The scorers of lm-eval 0.5 would take them for those of more options.
+    """
+    for task in running_tasks().values():
+        for instance in task.instances:
+            del instance.resps[instance.repeats or 1 :]
 
 
 def _refuse_left_out(request: Request, scored: ScoredFloat) -> None:
