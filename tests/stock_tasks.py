@@ -57,7 +57,7 @@ def write_stock_data():
 def tasks(include_path=None, **options):
     """Index the stock tasks that are run here: indexing all takes half a minute."""
     stock = [str(STOCK / name) for name in ("wikitext", "lambada", "blimp")]
-    more = [include_path] if include_path else []
+    more = [include_path] if isinstance(include_path, str) else include_path or []
     options["include_defaults"] = False
     return TaskManager(include_path=[*stock, *more], **options)
 
