@@ -9,7 +9,7 @@ stamp := $(VENV)/.installed
 ngram := $(VENV)/.ngram
 release := .venv-release
 results := results/demo
-NEXT ?= 0.5.0.dev1
+NEXT ?= $(shell sed -n 's/^NEXT = "\(.*\)"/\1/p' tests/harness/test_next.py)
 of_next := README.md docs tests/harness tests/report tests/test_cli.py tests/test_explain.py \
   tests/fuzz/test_requests.py tests/convert/test_kglm.py tests/models/srnn/test_harness.py
 
@@ -61,7 +61,7 @@ next: ## Run README and the tests of the harness with the next line of lm-eval, 
 	$(PYTHON) -m venv --clear .venv-next
 	grep -v '^lm-eval==' constraints.txt > .venv-next/constraints.txt
 	.venv-next/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -c .venv-next/constraints.txt lm_eval==$(NEXT) -e '.[dev]'
+	  -c .venv-next/constraints.txt $(NEXT) -e '.[dev]'
 	date -u && .venv-next/bin/python -m pip list 2> /dev/null | grep -E '^(lm_eval|torch|transformers|datasets) '
 	.venv-next/bin/python -m pytest $(PYTEST_ARGS) $(or $(TESTS),$(of_next))
 	.venv-next/bin/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --batch_size auto --output_path results/next

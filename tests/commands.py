@@ -21,7 +21,7 @@ def commands(page: str) -> Iterator[str]:
     r"""Yield the commands of a page: indented lines that begin with a program of ours.
 
     Example:
-        >>> page = "Say\n\n    lm_eval --model x \\\n        --tasks y\n\nor\n\n    ls\n"
+        >>> page = "Say\n\n    lm_eval --model x \\\n        --tasks y\n\n    ls\n"
         >>> [*commands(page)]
         ['lm_eval --model x --tasks y']
     """
