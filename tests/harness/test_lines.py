@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
+import lm_eval
 import pytest
+import yaml
 from lm_eval.api.model import CachingLM
+from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness import running, tasks
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
@@ -142,3 +146,38 @@ def test_padding_is_no_second_answer(backend, monkeypatch):
     monkeypatch.setattr(module, "running_tasks", lambda: {"task": task})
     lm.barrier()
     assert [instance.resps for instance in asked] == [[-1.0], [-1.0, -2.0]]
+
+
+REPEATED = {
+    "task": "repeated",
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "said.jsonl"}},
+    "output_type": "generate_until",
+    "test_split": "test",
+    "doc_to_text": "{{text}}",
+    "doc_to_target": "{{text}}",
+    "generation_kwargs": {"until": ["."], "max_gen_toks": 8, "do_sample": True},
+    "repeats": 6,
+    "metric_list": [{"metric": "exact_match"}],
+}
+
+
+def test_repeats_are_draws_of_their_own(backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    Path("said.jsonl").write_text('{"text": "Ada saw"}\n{"text": "Ada saw"}\n')
+    Path("repeated.yaml").write_text(yaml.safe_dump(REPEATED))
+
+    def drawn():
+        found = lm_eval.simple_evaluate(
+            model=backend(num_samples=5),
+            tasks=["repeated"],
+            task_manager=TaskManager(include_path=".", include_defaults=False),
+            bootstrap_iters=0,
+        )
+        return [sample["resps"][0] for sample in found["samples"]["repeated"]]
+
+    first, second = drawn()
+    assert len(first) == len(second) == 6
+    assert len({*first}) > 1 and first != second
+    assert drawn() == [first, second], "by their names"
