@@ -9,6 +9,9 @@ stamp := $(VENV)/.installed
 ngram := $(VENV)/.ngram
 release := .venv-release
 results := results/demo
+NEXT ?= $(shell sed -n 's/^NEXT = "\(.*\)"/\1/p' tests/harness/test_next.py)
+of_next := README.md docs tests/harness tests/report tests/test_cli.py tests/test_explain.py \
+  tests/fuzz/test_requests.py tests/convert/test_kglm.py tests/models/srnn/test_harness.py
 
 export HF_HUB_OFFLINE ?= 1
 # Threads that wait for each other sleep: awake, they keep a busy machine from what they
@@ -16,7 +19,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs crash fuzz mutate oldest newest study worlds lint release-check clean
+.PHONY: help demo test docs crash fuzz mutate oldest newest next study worlds lint release-check clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +54,19 @@ oldest newest:
 	  --resolution $(if $(filter oldest,$@),lowest-direct,highest) -e '.[dev]'
 	.venv-$@/bin/python -m pytest $(PYTEST_ARGS) $(TESTS) \
 	  --deselect tests/test_requirements.py::test_everything_that_they_need_is_locked_as_it_is_installed
+
+# Versions are the locked ones but for lm-eval. What follows the tests is the command of
+# `make demo`, then those of README and of the tutorial.
+next: ## Run README and the tests of the harness with the next line of lm-eval, 0.5.
+	$(PYTHON) -m venv --clear .venv-next
+	grep -v '^lm-eval==' constraints.txt > .venv-next/constraints.txt
+	.venv-next/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c .venv-next/constraints.txt $(NEXT) -e '.[dev]'
+	date -u && .venv-next/bin/python -m pip list 2> /dev/null | grep -E '^(lm_eval|torch|transformers|datasets) '
+	.venv-next/bin/python -m pytest $(PYTEST_ARGS) $(or $(TESTS),$(of_next))
+	.venv-next/bin/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --batch_size auto --output_path results/next
+	.venv-next/bin/lm-latent-eval explain results/next
+	.venv-next/bin/python -m tests.commands README.md docs/tutorial.md
 
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
 	$(bin)/lm-latent-eval distort study --output results/distortion

@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from lm_eval.api.instance import Instance
 from torch import Tensor
 
 import lm_latent_eval
@@ -33,6 +32,7 @@ from lm_latent_eval.contrastive.entropy import contrastive_entropy
 from lm_latent_eval.contrastive.vocabulary import distinct_words
 from lm_latent_eval.estimators.means import mean_stderr, ratio_stderr
 from lm_latent_eval.extras import require
+from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.models.rnn.training import train_rnn
 from lm_latent_eval.models.srnn.training import train_srnn
 from lm_latent_eval.text.corpora import read_texts
@@ -113,7 +113,7 @@ def n_gram(corpus: Corpus, output: Path, lmplz: str, order: int) -> Score:
 
     def score(texts: list[str]) -> Tensor:
         asked = [
-            Instance("loglikelihood_rolling", {}, (text,), n)
+            request("loglikelihood_rolling", (text,), {}, 0, ("ptb", n, 1))
             for n, text in enumerate(ordinary(texts))
         ]
         return torch.tensor(model.loglikelihood_rolling(asked), dtype=torch.float64)

@@ -9,8 +9,10 @@ from datasets import Dataset
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
+from lm_latent_eval.harness.answers import of_whole_text
 from lm_latent_eval.harness.contrastive import ContrastiveEntropyTask
 from tests.conftest import PROJECT
+from tests.stock_tasks import plain_names
 
 TASK, GROUP = "contrastive_entropy_text", "contrastive_entropy"
 FOLDER = PROJECT / "tasks" / GROUP
@@ -34,7 +36,10 @@ class Unigrams(LM):
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
         self.calls.append(requests)
-        return [-math.log(2) * self.bits(*request.args) for request in requests]
+        return [
+            of_whole_text(r.args, -math.log(2) * self.bits(r.args[-1]))
+            for r in requests
+        ]
 
     @staticmethod
     def bits(text: str) -> int:
@@ -82,10 +87,12 @@ def evaluate(lm, folder, tasks=(GROUP,), metadata=None, include_path=FOLDER, **o
         include_defaults=False,
         metadata=files | (metadata or {}),
     )
-    return lm_eval.simple_evaluate(
-        model=lm,
-        tasks=list(tasks),
-        task_manager=manager,
-        bootstrap_iters=0,
-        **options,
+    return plain_names(
+        lm_eval.simple_evaluate(
+            model=lm,
+            tasks=list(tasks),
+            task_manager=manager,
+            bootstrap_iters=0,
+            **options,
+        )
     )

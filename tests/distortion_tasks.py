@@ -14,8 +14,10 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.languages.words import word_tokenizer
+from lm_latent_eval.harness.answers import of_whole_text
 from tests.conftest import PROJECT
 from tests.distortion.languages.tiny import gpt2
+from tests.stock_tasks import plain_names
 
 GROUP = "distributional_distortion"
 TASK = f"{GROUP}_corpus"
@@ -80,7 +82,7 @@ def evaluate(
         task_manager=manager(corpus, **(metadata or {})),
         **options,
     )
-    return dict(found)
+    return plain_names(found)
 
 
 def errors(found: dict[str, Any]) -> dict[int, float]:
@@ -99,7 +101,7 @@ class Told(LM):
         return [(self.log_p[request.args[1]], False) for request in requests]
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> Any:
-        return [self.log_p[request.args[0]] for request in requests]
+        return [of_whole_text(r.args, self.log_p[r.args[-1]]) for r in requests]
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> Any:
         raise AssertionError("log-likelihoods only")

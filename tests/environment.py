@@ -35,7 +35,13 @@ def of_worker(**more: str) -> dict[str, str]:
 class Environment:
     """A virtual environment with every third-party package but ours."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, without: tuple[str, ...] = ()) -> None:
+        """Make it.
+
+        Args:
+            root: Where.
+            without: How names begin of others that it is not to have.
+        """
         self.root = root
         venv.create(root, symlinks=True)
         scripts = root / ("Scripts" if os.name == "nt" else "bin")
@@ -45,7 +51,7 @@ class Environment:
         for folder in site.getsitepackages():
             for entry in Path(folder).iterdir():
                 link = links / entry.name
-                if not entry.name.startswith(OURS) and not link.exists():
+                if not entry.name.startswith(OURS + without) and not link.exists():
                     link.symlink_to(entry)
         (self.site_packages / "third_party.pth").write_text(f"{links}\n")
 

@@ -8,6 +8,7 @@ import lm_eval
 import pytest
 from lm_eval.tasks import TaskManager
 
+from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.offline import write_dataset
 
 STOCK = Path(lm_eval.__file__).parent / "tasks"
@@ -49,22 +50,39 @@ def write_stock_data():
     passages = [{"text": text} for text in PASSAGES]
     write_dataset("EleutherAI/lambada_openai", {"default": {"test": passages}})
     pairs = [{"sentence_good": good, "sentence_bad": bad} for good, bad in PAIRS]
-    write_dataset("nyu-mll/blimp", {"adjunct_island": {"train": pairs}})
+    for name in ("nyu-mll/blimp", "blimp"):  # on 0.4, and on 0.5
+        write_dataset(name, {"adjunct_island": {"train": pairs}})
 
 
 def tasks(include_path=None, **options):
     """Index the stock tasks that are run here: indexing all takes half a minute."""
     stock = [str(STOCK / name) for name in ("wikitext", "lambada", "blimp")]
-    more = [include_path] if include_path else []
-    return TaskManager(include_path=[*stock, *more], include_defaults=False, **options)
+    more = [include_path] if isinstance(include_path, str) else include_path or []
+    options["include_defaults"] = False
+    return TaskManager(include_path=[*stock, *more], **options)
 
 
 def log_likelihoods(results):
-    """Every number that the tasks were answered, by task and document."""
+    """Every answer, by task and document: numbers for whole texts, pairs elsewhere."""
+
+    def plain(name, answer):
+        whole = results["configs"][name]["output_type"] == "loglikelihood_rolling"
+        return score_of(answer) if whole else answer
+
     return {
-        (name, sample["doc_id"]): [resp[0] for resp in sample["resps"]]
+        (name, sample["doc_id"]): [plain(name, resp[0]) for resp in sample["resps"]]
         for name, samples in results["samples"].items()
         for sample in samples
+    }
+
+
+def plain_names(results):
+    """Call the tasks of groups what 0.4 calls them; 0.5 says ``group::task``."""
+    return {
+        key: {name.rpartition("::")[2]: found for name, found in value.items()}
+        if isinstance(value, dict) and key != "config"
+        else value
+        for key, value in results.items()
     }
 
 

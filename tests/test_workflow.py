@@ -29,6 +29,7 @@ def test_every_job_runs_a_target_of_the_makefile():
             "test",
             "oldest",
             "newest",
+            "next",
             "release-check",
         }
         <= {*targets}

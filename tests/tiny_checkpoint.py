@@ -13,7 +13,10 @@ from pathlib import Path
 
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
 
+from lm_latent_eval.harness.answers import score_of
+from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -108,21 +111,30 @@ def write(
 
 def rolling(*texts: str, task: str = "task", first: int = 0) -> list[Instance]:
     return [
-        Instance("loglikelihood_rolling", {}, (text,), 0, (task, first + i, 1))
+        request("loglikelihood_rolling", (text,), {}, 0, (task, first + i, 1))
         for i, text in enumerate(texts)
     ]
 
 
+def log_likelihoods(lm: LM, *texts: str) -> list[float]:
+    """What any model of lm-eval says of whole texts, asked as lm-eval asks it."""
+    asked = [
+        request("loglikelihood_rolling", whole_text(text), {}, 0, ("task", i, 1))
+        for i, text in enumerate(texts)
+    ]
+    return [score_of(answer) for answer in lm.loglikelihood_rolling(asked)]
+
+
 def conditional(*pairs: tuple[str, str], task: str = "task") -> list[Instance]:
     return [
-        Instance("loglikelihood", {}, pair, 0, (task, i, 1))
+        request("loglikelihood", pair, {}, 0, (task, i, 1))
         for i, pair in enumerate(pairs)
     ]
 
 
 def generation(*contexts: str, task: str = "task", **kwargs) -> list[Instance]:
     return [
-        Instance("generate_until", {}, (context, kwargs), 0, (task, i, 1))
+        request("generate_until", (context, kwargs), {}, 0, (task, i, 1))
         for i, context in enumerate(contexts)
     ]
 

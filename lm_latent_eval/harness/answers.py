@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.scoring.answer import Answer
+
+Score = TypeVar("Score", bound=float)
+
+
+def score_of(result: float | tuple[float, bool]) -> float:
+    """Return the log-likelihood of a result, nats.
+
+    lm-eval 0.5 pairs that of a whole text with a truth value, as of a continuation.
+    """
+    return result[0] if isinstance(result, tuple) else result
+
+
+def of_whole_text(arguments: Sequence[Any], score: Score) -> Score | tuple[Score, bool]:
+    """Answer a request for a whole text as it was asked.
+
+    Args:
+        arguments: ``(text,)`` of lm-eval 0.4, which wants the number, or
+            ``("", text)`` of 0.5, which wants it in a pair.
+        score: Nats.
+    """
+    return score if len(arguments) == 1 else (score, False)
 
 
 def recorded(score: float, task: str) -> Answer:

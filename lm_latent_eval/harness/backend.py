@@ -22,7 +22,12 @@ from lm_eval.utils import simple_parse_args_string
 import lm_latent_eval
 from lm_latent_eval.arguments import truth
 from lm_latent_eval.harness import unscored
-from lm_latent_eval.harness.answers import MissedFloat, Scored, ScoredFloat
+from lm_latent_eval.harness.answers import (
+    MissedFloat,
+    Scored,
+    ScoredFloat,
+    of_whole_text,
+)
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
@@ -125,11 +130,14 @@ class Backend(LM):
 
     # -- lm-eval's interface ----------------------------------------------------------
 
-    def loglikelihood_rolling(self, requests: list[Instance]) -> list[Scored]:
+    def loglikelihood_rolling(
+        self, requests: list[Instance]
+    ) -> list[Scored | tuple[Scored, bool]]:
         """Return log p-hat of whole texts, their ends included, in nats.
 
-        An unnormalised model has none, and answers only tasks that compare its scores
-        of a text with those of distorted copies.
+        In pairs where lm-eval asks in pairs (``of_whole_text``). An unnormalised model
+        has none, and answers only tasks that compare its scores of a text with those of
+        distorted copies.
 
         Raises:
             ValueError: If another task asks such a model.
@@ -140,7 +148,11 @@ class Backend(LM):
         score = self._scorer.score_texts
         answers = self._answers(requests, "loglikelihood_rolling", score)
         self._warn_of_bytes(answers)
-        return self._finished(requests, answers)
+        finished = self._finished(requests, answers)
+        return [
+            of_whole_text(request.args, scored)
+            for request, scored in zip(requests, finished, strict=True)
+        ]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[Scored, bool]]:
         """Return log p-hat of continuations in nats, and whether they are greedy.
@@ -200,8 +212,13 @@ class Backend(LM):
                     continue
                 _refuse_left_out(request, scored)
                 greedy = scored.answer.is_greedy
-                result = scored if greedy is None else (scored, greedy)
-                self.cache_hook.add_partial(kind, request.arguments, result)
+                self.cache_hook.add_partial(
+                    kind,
+                    request.arguments,
+                    of_whole_text(request.arguments, scored)
+                    if greedy is None
+                    else (scored, greedy),
+                )
         return {n: answers[place] for n, place in enumerate(places)}
 
     def _refuse_unnormalised(self, request: Instance) -> None:
@@ -358,6 +375,7 @@ class Backend(LM):
         So here diagnostics are gathered. ``loglikelihood`` is not called where a cache
         answers every request, and ``get_model_info`` on one process alone.
         """
+        _drop_padding()
         self._report()
         self._collect()
         self._processes.barrier()
@@ -365,6 +383,16 @@ class Backend(LM):
 
 def _is_greedy(scored: Scored) -> bool:
     return isinstance(scored, ScoredFloat) and bool(scored.answer.is_greedy)
+
+
+def _drop_padding() -> None:
+    """Take off the answers of requests that lm-eval repeats to pad a process's share.
+
+    The scorers of lm-eval 0.5 would take them for those of more options.
+    """
+    for task in running_tasks().values():
+        for instance in task.instances:
+            del instance.resps[instance.repeats or 1 :]
 
 
 def _refuse_left_out(request: Request, scored: ScoredFloat) -> None:

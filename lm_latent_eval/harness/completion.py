@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.harness.answers import recorded
+from lm_latent_eval.harness.answers import recorded, score_of
+from lm_latent_eval.harness.tasks import announce
 
 
 def halves(texts: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -36,7 +37,7 @@ def halves(texts: Sequence[str]) -> Iterator[dict[str, str]]:
         yield {"text": text, "part": "whole"}
 
 
-class Half(list[Any]):
+class Half(tuple[Any, ...]):
     """What a text adds, as JSON for ``--log_samples``: its part, nats and tokens."""
 
     estimate: Estimate
@@ -54,14 +55,15 @@ class Half(list[Any]):
         return 1 if self[0] == "whole" else -1
 
 
-def process_half(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Half]:
+def process_half(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Half]:
     """Give every metric the same text; for ``process_results``.
 
     Raises:
         ValueError: If the model is none of ours: nothing says how many tokens it
             predicted.
     """
-    estimate = recorded(results[0], "latent_document_completion").estimate
+    score = score_of(results[0])
+    estimate = recorded(score, "latent_document_completion").estimate
     return {name: Half.of(doc["part"], estimate) for name in COMPLETION_METRICS}
 
 
@@ -102,3 +104,5 @@ COMPLETION_METRICS: dict[str, Callable[[Sequence[Half]], float | str]] = {
     )
 }
 """Name in a task's ``metric_list`` -> aggregation."""
+
+announce(COMPLETION_METRICS)

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_aggregation, register_aggregation, register_metric
-from lm_eval.api.task import ConfigurableTask
 from transformers import AutoTokenizer
 
 from lm_latent_eval.arguments import one_of, truth, whole
@@ -35,7 +34,8 @@ from lm_latent_eval.contrastive.contrasts import (
 from lm_latent_eval.contrastive.text_noise import TextNoise
 from lm_latent_eval.contrastive.units import Tokens, WhiteSpaceWords
 from lm_latent_eval.contrastive.vocabulary import distinct_words, read_vocabulary
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, score_of
+from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
 from lm_latent_eval.text.noise import NoiseChannel
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,12 @@ def _registered(
 
     register_aggregation(name)(value)
     register_aggregation(f"{name}_stderr")(stderr)
-    register_metric(metric=name, aggregation=name, higher_is_better=True)(value)
+    register_metric(
+        metric=name,
+        aggregation=name,
+        higher_is_better=True,
+        output_type="loglikelihood_rolling",
+    )(value)
     return value, stderr
 
 
@@ -178,16 +183,16 @@ def _percent(level: float) -> str:
     return f"{100 * level:g}%"
 
 
-class ContrastiveEntropyTask(ConfigurableTask):
+class ContrastiveEntropyTask(WholeTextTask):
     """Sentences against their distorted copies, at several levels in one pass."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Read the data as any task of lm-eval, and prepare the noise."""
-        super().__init__(config={k: v for k, v in config.items() if k != "class"})
-        metadata = self.config.metadata
-        self.options = NoiseOptions.parse(metadata)
-        self.metrics = self._at_every_level(self._aggregation_list)
-        self._warn_of_groups()
+        super().__init__(config)
+        self.options = NoiseOptions.parse(self.config.metadata)
+        self.metrics = self._at_every_level(super().aggregation())
+        if "contrastive_entropy_ratio" in super().aggregation():
+            self._warn_of_groups()
         units, vocabulary, source = self._vocabulary()
         self.noise = {
             level: TextNoise(
@@ -196,7 +201,7 @@ class ContrastiveEntropyTask(ConfigurableTask):
             for level in self.options.levels
         }
         # Into the results' ``configs``, beside the numbers.
-        metadata["noise"] = {
+        self.config.metadata["noise"] = {
             "levels": list(self.options.levels),
             "channel": "of every unit exactly one: substituted (probability = level), "
             "transposed with a random one of its sentence (= level), left alone",
@@ -256,7 +261,7 @@ class ContrastiveEntropyTask(ConfigurableTask):
     def _warn_of_groups(self) -> None:
         """Say so where a group has nothing to repeat: lm-eval leaves its row empty."""
         absent = [name for name in GROUPED if name not in self.metrics]
-        if absent and "contrastive_entropy_ratio" in self._aggregation_list:
+        if absent:
             logger.warning(
                 "%s: no %s with noise_levels %s, and none in the row of the group "
                 "contrastive_entropy; the task's own rows have the numbers",
@@ -285,7 +290,8 @@ class ContrastiveEntropyTask(ConfigurableTask):
         doc: dict[str, Any],
         ctx: Any,
         *,
-        metadata: tuple[str, int, int],
+        doc_id: int | None = None,
+        metadata: Any = None,
         **_: Any,
     ) -> list[Instance]:
         """Ask for a sentence, then for its copies: level by level, by replicate.
@@ -293,25 +299,26 @@ class ContrastiveEntropyTask(ConfigurableTask):
         Its noise follows from its number among the documents, whatever the model: all
         models are given the same copies.
         """
-        text, number = self._text(doc), metadata[1]
+        text = self._text(doc)
+        number = metadata[1] if doc_id is None else doc_id  # 0.4 says it there
         asked = [(text, 0.0, 0)] + [
             (noise.distort(text, number, replicate), level, replicate)
             for level, noise in self.noise.items()
             for replicate in range(self.options.replicates)
         ]
         return [
-            Instance(
-                request_type=self.OUTPUT_TYPE,
-                doc={**doc, DISTORTION: {"level": level, "replicate": replicate}},
-                arguments=(string,),
-                idx=i,
-                metadata=metadata,
+            request(
+                "loglikelihood_rolling",
+                whole_text(string),
+                {**doc, DISTORTION: {"level": level, "replicate": replicate}},
+                i,
+                (self.config.task, number, self.config.repeats),
             )
             for i, (string, level, replicate) in enumerate(asked)
         ]
 
     def process_results(
-        self, doc: dict[str, Any], results: Sequence[float]
+        self, doc: dict[str, Any], results: Sequence[Any]
     ) -> dict[str, Contrast | int]:
         """Pair a sentence's log-likelihood with those of its copies at each level.
 
@@ -319,7 +326,8 @@ class ContrastiveEntropyTask(ConfigurableTask):
             ValueError: If one of them is not finite: no entropy of the text without it.
         """
         text = self._text(doc)
-        scores = [float(score) for score in results]
+        answers = [score_of(result) for result in results]
+        scores = [float(answer) for answer in answers]
         for i, score in enumerate(scores):
             if not math.isfinite(score):
                 which = f"distorted copy {i}" if i else "log-likelihood"
@@ -338,7 +346,7 @@ class ContrastiveEntropyTask(ConfigurableTask):
             name: Contrast(
                 words=words,
                 clean=clean,
-                stderr=_stderr(results),
+                stderr=_stderr(answers),
                 distorted=at[level],
                 baseline=at[self.options.levels[0]],
             )

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean, mean_stderr
-from lm_eval.api.task import ConfigurableTask
 
 from lm_latent_eval.distortion.corpus_texts import End, as_texts
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.statistics.bins import equal_count
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import Refusal
+from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class TaskOptions:
         return cls(Path(corpus), End(end))
 
 
-class DistributionalDistortionTask(ConfigurableTask):
+class DistributionalDistortionTask(WholeTextTask):
     """How far a model's log-probabilities are from the true ones, and where."""
 
     options: TaskOptions
@@ -72,7 +72,8 @@ class DistributionalDistortionTask(ConfigurableTask):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Read the corpus, and say in the results what is compared."""
         self.bin_of: dict[int, int] = {}
-        super().__init__(config={k: v for k, v in config.items() if k != "class"})
+        super().__init__(config)
+        _ = self.dataset  # lm-eval 0.5 would read, and refuse, it when all is loaded
 
     def download(self, *_: Any, **__: Any) -> None:
         """Read the corpus that the metadata name."""
@@ -171,7 +172,8 @@ class DistributionalDistortionTask(ConfigurableTask):
         doc: dict[str, Any],
         ctx: Any,
         *,
-        metadata: tuple[str, int, int],
+        doc_id: int | None = None,
+        metadata: Any = None,
         **_: Any,
     ) -> Instance:
         """Ask for a sequence.
@@ -186,12 +188,13 @@ class DistributionalDistortionTask(ConfigurableTask):
             )
         kind = self._request_type(doc)
         text = doc["text"]
-        return Instance(
-            request_type=kind,
-            doc=doc,
-            arguments=(doc["begin"], text) if kind == "loglikelihood" else (text,),
-            idx=0,
-            metadata=metadata,
+        number = metadata[1] if doc_id is None else doc_id  # 0.4 says it there
+        return request(
+            kind,
+            (doc["begin"], text) if kind == "loglikelihood" else whole_text(text),
+            doc,
+            0,
+            (self.config.task, number, self.config.repeats),
         )
 
     def process_results(
@@ -203,11 +206,13 @@ class DistributionalDistortionTask(ConfigurableTask):
             ValueError: If it is no log-probability, or one of something else.
         """
         [answer] = results
-        score = answer[0] if self._request_type(doc) == "loglikelihood" else answer
+        score = score_of(answer)
         model_log_p = self._checked(doc, score)
         stderr = score.estimate.draws_stderr if isinstance(score, ScoredFloat) else 0.0
         error = model_log_p - float(doc["true_log_p"])
         values: dict[str, float | None] = {
+            "share_underestimated": float(error < 0),
+            "share_ruled_out": float(error == -math.inf),
             "mean_error": error,
             "estimator_bias": 0.0 - stderr**2 / 2,
         }
@@ -215,8 +220,6 @@ class DistributionalDistortionTask(ConfigurableTask):
             inside = self.bin_of[doc["index"]] == number
             values[_bin_name(number)] = error if inside else None
         return {
-            "share_underestimated": float(error < 0),
-            "share_ruled_out": float(error == -math.inf),
             "left_out": 0.0,
             **values,
             **{f"{name}_stderr": value for name, value in values.items()},
@@ -249,17 +252,18 @@ class DistributionalDistortionTask(ConfigurableTask):
         return log_p
 
     def aggregation(self) -> dict[str, Callable[[Sequence[Any]], Any]]:
-        """Return what turns the values of all documents into numbers.
-
-        Of its own means lm-eval finds the standard error itself.
-        """
-        names = ["mean_error", "estimator_bias", *map(_bin_name, range(NUM_BINS))]
-        return {
+        """Return what turns the values of all documents into numbers."""
+        means = {
             "share_underestimated": mean,
             "share_ruled_out": mean,
+            "mean_error": _mean,
+            "estimator_bias": _mean,
+            **{_bin_name(number): _mean for number in range(NUM_BINS)},
+        }
+        return {
             "left_out": lambda _: self.left_out,
-            **dict.fromkeys(names, _mean),
-            **{f"{name}_stderr": _stderr_of_mean for name in names},
+            **means,
+            **{f"{name}_stderr": _stderr_of_mean for name in means},
         }
 
     def higher_is_better(self) -> dict[str, bool]:

@@ -25,6 +25,7 @@ from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
 from lm_latent_eval.extras import require
+from lm_latent_eval.harness.answers import of_whole_text
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.messages import one_line
 
@@ -100,12 +101,17 @@ class KenLM(LM):
 
     # -- lm-eval's interface ----------------------------------------------------------
 
-    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """Return log p of whole documents, every sentence with its end, in nats."""
+    def loglikelihood_rolling(
+        self, requests: list[Instance]
+    ) -> list[float | tuple[float, bool]]:
+        """Return log p of whole documents, every sentence with its end, in nats.
+
+        In pairs where lm-eval asks in pairs (``of_whole_text``).
+        """
         answers = []
         for request in requests:
-            (text,) = request.args
-            answer = self._total(list(self._steps(text, ended=True)))
+            total = self._total(list(self._steps(request.args[-1], ended=True)))
+            answer = of_whole_text(request.args, total)
             answers.append(answer)
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
         return answers

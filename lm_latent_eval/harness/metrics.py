@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, recorded
+from lm_latent_eval.harness.answers import (
+    MissedFloat,
+    ScoredFloat,
+    recorded,
+    score_of,
+)
+from lm_latent_eval.harness.tasks import announce
 from lm_latent_eval.resuming.settings import plain
 from lm_latent_eval.scoring import metrics
 from lm_latent_eval.scoring.answer import Answer
@@ -14,11 +20,12 @@ from lm_latent_eval.text.digests import digest
 _OF_STRINGS = ("word_", "byte_", "bits_")
 
 
-class Term(list[Any]):
+class Term(tuple[Any, ...]):
     """What a document adds to a metric, as JSON for ``--log_samples``.
 
     As in the tasks of lm-eval, two numbers of which the corpus sums both: nats and what
-    they are divided by; or the one value that a diagnostic is made of.
+    they are divided by; or the one value that a diagnostic is made of. A
+    list would be several results of one document to lm-eval 0.5.
     """
 
     answer: Answer | None = None
@@ -61,7 +68,7 @@ _VALUES: dict[str, Callable[[Answer], list[Any]]] = {
 }
 
 
-def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Term]:
+def process_text(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
     """Give every metric of ``METRICS`` the same document; for ``process_results``.
 
     Answers of models that are not ours are plain floats: nothing says how many tokens
@@ -71,7 +78,7 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Ter
         ValueError: If the answer is about another text: lm-eval's request cache knows
             tasks by name only.
     """
-    text, answer = doc["text"], results[0]
+    text, answer = doc["text"], score_of(results[0])
     if isinstance(answer, MissedFloat):
         return {name: Term() for name in METRICS}
     if not isinstance(answer, ScoredFloat):
@@ -84,9 +91,7 @@ def process_text(doc: dict[str, Any], results: Sequence[float]) -> dict[str, Ter
     return _terms(answer.answer)
 
 
-def process_known_words(
-    doc: dict[str, Any], results: Sequence[float]
-) -> dict[str, Term]:
+def process_known_words(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
     """Give the metrics per token alone the same document; for ``process_results``.
 
     Of a model that leaves unknown words out, rates per word and byte mean nothing.
@@ -94,8 +99,8 @@ def process_known_words(
     Raises:
         ValueError: If the model is none of ours, or the answer is about another text.
     """
-    if not isinstance(results[0], MissedFloat):
-        recorded(results[0], "latent_topic_perplexity")
+    if not isinstance(score_of(results[0]), MissedFloat):
+        recorded(score_of(results[0]), "latent_topic_perplexity")
     return _of_strings(process_text(doc, results), False)
 
 
@@ -128,5 +133,7 @@ def _of_terms(
 
 METRICS = {name: _of_terms(name, metric) for name, metric in metrics.METRICS.items()}
 """Name in a task's ``metric_list`` -> aggregation."""
+
+announce(METRICS)
 
 __all__ = ["METRICS", "process_known_words", "process_text"]

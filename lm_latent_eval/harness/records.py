@@ -15,10 +15,10 @@ from lm_eval.api.instance import Instance
 
 from lm_latent_eval.estimators.rounding import ROUNDING, tied
 from lm_latent_eval.file_names import safe_name
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.running import host, or_without, run_digest
+from lm_latent_eval.harness.running import host, or_without, run_digest, said
 from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import (
@@ -148,15 +148,14 @@ def _answers(task: Any) -> Iterator[Answer]:
     for instances in documents.values():
         instances.sort(key=lambda instance: instance.idx)
         answers = [instance.resps[0] for instance in instances if instance.resps]
-        scores = [a[0] if isinstance(a, tuple) else a for a in answers]
-        if len(scores) < len(instances) or not all(
-            isinstance(score, ScoredFloat) for score in scores
-        ):
+        scores = [score_of(answer) for answer in answers]
+        ours = [score for score in scores if isinstance(score, ScoredFloat)]
+        if len(ours) < len(instances):
             continue  # generated text, or a kind of request still to come
-        best = _best(instances, scores)
-        said = _processed(task, instances[0].doc, answers, best)
-        for n, (instance, score) in enumerate(zip(instances, scores, strict=True)):
-            answer = _counted(_placed(instance, score), said)
+        best = _best(instances, ours)
+        values = _processed(task, instances, answers, best)
+        for n, (instance, score) in enumerate(zip(instances, ours, strict=True)):
+            answer = _counted(_placed(instance, score), values)
             asked = instance.request_type == "loglikelihood"
             yield replace(answer, tied=len(best) > 1 and n in best if asked else None)
 
@@ -173,37 +172,40 @@ def _best(instances: Sequence[Instance], scores: Sequence[ScoredFloat]) -> list[
 
 
 def _processed(
-    task: Any, doc: Any, answers: Sequence[Any], best: Sequence[int]
+    task: Any,
+    instances: Sequence[Instance],
+    answers: Sequence[Any],
+    best: Sequence[int],
 ) -> dict[str, Any]:
     """Return what a task counts; its accuracy as the mean over options that tie.
 
     Which of them is larger is rounding's choice, another in another batch.
     """
-    said: dict[str, Any] = task.process_results(doc, answers)
-    if len(best) < 2 or len(answers) < 2 or "acc" not in said:
-        return said
+    values = said(task, instances, answers)
+    if len(best) < 2 or len(answers) < 2 or "acc" not in values:
+        return values
     more = 2 * ROUNDING * max(1, *(score.answer.tokens for score, _ in answers))
     found = []
     for n in best:
         raised = [*answers]
         score, is_greedy = answers[n]
         raised[n] = (score + more, is_greedy)
-        found.append(float(task.process_results(doc, raised)["acc"]))
-    return {**said, "acc": sum(found) / len(found)}
+        found.append(float(said(task, instances, raised)["acc"]))
+    return {**values, "acc": sum(found) / len(found)}
 
 
 def _placed(request: Placed, scored: ScoredFloat) -> Answer:
     return replace(scored.answer, index=request.doc_id or 0, option=request.idx)
 
 
-def _counted(answer: Answer, said: dict[str, Any]) -> Answer:
+def _counted(answer: Answer, values: dict[str, Any]) -> Answer:
     """Take over the words and bytes that the task divides by, and its accuracy."""
     counts = {
         unit: value[1]
         for unit, metric in (("words", "word_perplexity"), ("bytes", "bits_per_byte"))
-        if isinstance(value := said.get(metric), Sequence) and len(value) == 2
+        if isinstance(value := values.get(metric), Sequence) and len(value) == 2
     }
-    accuracy = said.get("acc")
+    accuracy = values.get("acc")
     return replace(
         answer, **counts, accuracy=None if accuracy is None else float(accuracy)
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, ParamSpec
@@ -64,11 +64,14 @@ def host() -> Host | None:
 def running_tasks() -> dict[str, Any]:
     """Return the tasks of the ``simple_evaluate`` that runs, by name; {} without one.
 
+    By the name that is in their requests: lm-eval 0.5 lists those of a group as
+    ``group::task``.
+
     Of every document that is this process's they hold all instances, those that a cache
     has answered too.
     """
     tasks: dict[str, Any] = evaluation().get("loaded", {}).get("tasks", {})
-    return tasks
+    return {task.task_name: task for task in tasks.values()}
 
 
 def stock_rates(task: Any) -> list[str]:
@@ -82,6 +85,29 @@ def stock_rates(task: Any) -> list[str]:
         for metric in metrics
         if metric["metric"] in RATES and not callable(metric.get("aggregation"))
     ]
+
+
+def said(task: Any, instances: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
+    """Return what a task says of a document, by metric, had it been answered so.
+
+    Args:
+        task: Of lm-eval 0.4, or of 0.5, whose scorers say what it does not.
+        instances: All requests for the document, by their index.
+        answers: As many.
+    """
+    found = task.process_results(instances[0].doc, answers)
+    if found is not None:
+        return dict(found)
+    answered = [
+        replace(instance, resps=[answer], filtered_resps={})
+        for instance, answer in zip(instances, answers, strict=True)
+    ]
+    number, values = instances[0].doc_id, {}
+    for scorer in task.scorers:
+        scorer.apply_filter(answered)
+        scores = scorer.score_instances({number: answered})[number].scores
+        values.update({name: repeats[0] for name, repeats in scores.items()})
+    return values
 
 
 def evaluation() -> dict[str, Any]:

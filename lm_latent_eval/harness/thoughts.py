@@ -22,6 +22,7 @@ from lm_latent_eval.harness.running import (
     or_without,
     run_digest,
     running_tasks,
+    said,
 )
 from lm_latent_eval.resuming.journal import remove
 from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
@@ -56,13 +57,14 @@ class TaskDocument:
         scores = []
         for answer in thoughts.answers:
             chosen = (thoughts.question, answer)
-            said = self.of_task.process_results(
-                self.instances[0].doc,
+            values = said(
+                self.of_task,
+                self.instances,
                 [(0.0 if i.args == chosen else -1e9, False) for i in self.instances],
             )
-            if "acc" not in said:
+            if "acc" not in values:
                 return None
-            scores.append(float(said["acc"]))
+            scores.append(float(values["acc"]))
         return tuple(scores)
 
 
@@ -71,7 +73,7 @@ def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
     found: dict[str, TaskDocument] = {}
     for name, task in tasks.items():
         for instance in task.instances:
-            if len(instance.args) == 2:
+            if instance.request_type == "loglikelihood":
                 new = TaskDocument(name, task, instance.doc_id, [])
                 document = found.setdefault(f"{name}/{instance.doc_id}", new)
                 document.instances.append(instance)

@@ -31,6 +31,8 @@ SAID = {
     "temperature": (int, float),
 }
 """Settings that tables, verdicts and exports are made of -> types, besides None."""
+WHOLE_TEXTS = "loglikelihood_rolling"
+"""What lm-eval calls tasks of them."""
 
 
 def read(path: Path) -> list[Record]:
@@ -98,15 +100,20 @@ def _results(path: Path) -> list[Record]:
         ours = config.get("latent_eval", {}).get("records", {})
         named = {"name": config.get("model_args") or {}, **_about(content)}
         found = []
-        for task in content["configs"]:
-            if task in ours:
-                [record] = records.read(beside(path, ours[task]))
+        for listed, task in content["configs"].items():
+            name = task.get("task", listed)  # without that of a group
+            if name in ours:
+                [record] = records.read(beside(path, ours[name]))
                 found.append(
-                    replace(record, task=task, settings={**named, **record.settings})
+                    replace(record, task=name, settings={**named, **record.settings})
                 )
-            elif (log := _sample_log(path, task)).exists():
+            elif (log := _sample_log(path, listed)).exists():
                 settings = {**named, "model": config["model"], **_foreign(config)}
-                found.append(Record(task, settings, sample_logs.read(log)))
+                answers = sample_logs.read(log)
+                if task.get("output_type") == WHOLE_TEXTS:
+                    # Neither greedy nor the contrary: lm-eval 0.5 writes False.
+                    answers = [replace(answer, is_greedy=None) for answer in answers]
+                found.append(Record(name, settings, answers))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:

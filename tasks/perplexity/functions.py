@@ -14,9 +14,11 @@ from lm_latent_eval.harness.metrics import (
     process_known_words,
     process_text,
 )
+from lm_latent_eval.harness.tasks import WholeTextTask
 from lm_latent_eval.text.corpora import read_texts
 
 __all__ = [
+    "WholeTextTask",
     "load_halves",
     "load_text",
     "process_half",

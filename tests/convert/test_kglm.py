@@ -28,6 +28,7 @@ from tests.kglm_archives import (
     word,
     written,
 )
+from tests.tiny_checkpoint import rolling
 
 
 @pytest.mark.parametrize("name", "ABC")
@@ -170,8 +171,6 @@ def test_the_command_and_the_harness_without_a_proposal(tmp_path, capsys):
         f"wrote {tmp_path / 'out'}: 20 words to utter, 46 more to copy; "
         "1464 nodes, 1814 edges; proposals: adapted, prior\n"
     )
-    from lm_eval.api.instance import Instance
-
     from lm_latent_eval.harness.backends import LatentKGLM
 
     lm = LatentKGLM(pretrained=str(tmp_path / "out"), num_samples=200, batch_size=2)
@@ -180,10 +179,7 @@ def test_the_command_and_the_harness_without_a_proposal(tmp_path, capsys):
     assert info["mass"] == "sub-normalised"
     # The scorer puts START before a text and END after it.
     texts = [" ".join(unmarked(case["tokens"])) for case in published()["cases"]]
-    asked = [
-        Instance("loglikelihood_rolling", {}, (t,), i) for i, t in enumerate(texts)
-    ]
-    answers = lm.loglikelihood_rolling(asked)
+    answers = lm.loglikelihood_rolling(rolling(*texts))
     for answer, case in zip(answers, published()["cases"], strict=True):
         assert answer.estimate.num_tokens == len(case["tokens"]) - 1
         assert math.isfinite(answer)

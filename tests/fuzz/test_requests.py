@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM, LatentRNNG
+from lm_latent_eval.harness.tasks import request
 from tests.fuzz.law import Refused, finite, outcome, same, share
 from tests.fuzz.strategies import SCALARS, TEXTS, VALUES
 from tests.tiny_checkpoint import conditional, generation, rolling
@@ -82,9 +82,9 @@ LENGTHS = st.one_of(
 def test_any_generation_arguments(backends, name, context, arguments, most):
     arguments.pop("max_new_tokens", None)
     arguments |= {"max_gen_toks": most}
-    (request,) = generation(context)
-    request.arguments = (context, arguments)
-    found = outcome(lambda: backends[name].generate_until([request]))
+    (asked,) = generation(context)
+    asked.arguments = (context, arguments)
+    found = outcome(lambda: backends[name].generate_until([asked]))
     assert isinstance(found, Refused) or isinstance(found[0], str)
 
 
@@ -92,6 +92,6 @@ def test_any_generation_arguments(backends, name, context, arguments, most):
 @share(0.5)
 @given(arguments=st.one_of(SCALARS, st.lists(SCALARS, max_size=2)))
 def test_generation_arguments_that_are_no_dictionary(backends, name, arguments):
-    request = Instance("generate_until", {}, ("the", arguments), 0, ("task", 0, 1))
-    found = outcome(lambda: backends[name].generate_until([request]))
+    asked = request("generate_until", ("the", arguments), {}, 0, ("task", 0, 1))
+    found = outcome(lambda: backends[name].generate_until([asked]))
     assert isinstance(found, Refused), "what was asked for was ignored"

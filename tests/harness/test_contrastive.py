@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from lm_eval.utils import handle_non_serializable, make_table
 
+from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.harness.tasks import whole_text
 from lm_latent_eval.text.noise import NoiseChannel
 from tests import contrastive_tasks
 from tests.contrastive_tasks import (
@@ -37,8 +39,8 @@ def substituted(results, level, replicate=0, replicates=1, task=TASK) -> list[in
     counts = []
     for sample in results["samples"][task]:
         assert len(sample["arguments"]) == 1 + len(LEVELS) * replicates
-        assert sample["arguments"][0] == (sample["doc"]["text"],)
-        [copy] = sample["arguments"][place]
+        assert sample["arguments"][0] == whole_text(sample["doc"]["text"])
+        copy = sample["arguments"][place][-1]
         counts.append(copy.split().count(SUBSTITUTE))
     return counts
 
@@ -114,7 +116,7 @@ def test_a_sentence_is_asked_once_with_all_its_copies(evaluate):
     asked = [(r.doc_id, r.doc["distortion"]["level"]) for r in requests]
     assert asked == [(n, level) for n in range(4) for level in (0, 0.1, 0.3, 0.5)]
     clean = [r.args for r in requests if r.doc["distortion"]["level"] == 0]
-    assert clean == [(sentence,) for sentence in SENTENCES]
+    assert clean == [whole_text(sentence) for sentence in SENTENCES]
 
 
 def test_copies_are_the_channels(evaluate):
@@ -128,7 +130,7 @@ def test_copies_are_the_channels(evaluate):
             for level in LEVELS
             for replicate in range(2)
         ]
-        copies = [argument.split() for [argument] in sample["arguments"][1:]]
+        copies = [argument.split() for *_, argument in sample["arguments"][1:]]
         assert copies == expected
 
 
@@ -153,7 +155,8 @@ def test_samples_are_json(evaluate):
     for sample in evaluate(Unigrams())["samples"][TASK]:
         read = json.loads(json.dumps(sample, default=handle_non_serializable))
         contrast = read["contrastive_entropy@30%"]
-        scores = [response for [response] in read["resps"]]
+        told = [response for [response] in read["resps"]]
+        scores = [x[0] if isinstance(x, list) else x for x in told]  # 0.5: in pairs
         assert contrast["clean"] == scores[0]
         assert contrast["baseline"] == [scores[1]]
         assert contrast["distorted"] == [scores[2]]
@@ -179,7 +182,7 @@ def test_requests_are_never_taken_from_a_cache(evaluate, stock_data, caplog):
         found = evaluate(
             Unigrams(), metadata={"text_file": "other.txt"}, cache_requests=True
         )
-        assert found["samples"][TASK][0]["arguments"][0] == (sentence,)
+        assert found["samples"][TASK][0]["arguments"][0] == whole_text(sentence)
     assert "requests are not cached" in caplog.text
 
 
@@ -216,11 +219,13 @@ def test_latent_models_and_their_cached_answers(
     # Of whole texts with their ends, each on its own.
     lm, samples = opened(), first["samples"][TASK]
     for number, sample in enumerate(samples):
-        for [text], [told] in zip(sample["arguments"], sample["resps"], strict=True):
+        for [*_, text], [told] in zip(
+            sample["arguments"], sample["resps"], strict=True
+        ):
             [alone] = lm.loglikelihood_rolling(rolling(text, task=TASK, first=number))
-            assert float(told) == pytest.approx(float(alone), rel=1e-9)
+            assert score_of(told) == pytest.approx(float(alone), rel=1e-9)
 
-    scores = [[float(x) for [x] in sample["resps"]] for sample in samples]
+    scores = [[score_of(x) for [x] in sample["resps"]] for sample in samples]
     clean, at_10, _, at_50 = map(sum, zip(*scores, strict=True))
     numbers = first["results"][TASK]
     bits = (clean - at_50) / 28 / math.log(2)

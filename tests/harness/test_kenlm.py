@@ -10,6 +10,7 @@ import pytest
 from lm_eval.api.registry import get_model
 
 from lm_latent_eval.harness.cache import CacheMismatchError
+from lm_latent_eval.harness.tasks import request
 from tests.tiny_checkpoint import conditional, generation, rolling
 
 pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
@@ -95,6 +96,13 @@ def test_documents_are_lines_with_their_ends(model, text, sentences):
     (found,) = model.loglikelihood_rolling(rolling(text))
     exact = sum(log_p_all([*words, "</s>"]) for words in sentences)
     assert found == pytest.approx(exact, abs=1e-5)
+
+
+def test_lm_eval_0_5_asks_in_pairs_and_is_answered_so(model):
+    asked = ("loglikelihood_rolling", ("", "the fox"), {}, 0, ("task", 0, 1))
+    [(found, greedy)] = model.loglikelihood_rolling([request(*asked)])
+    assert found == pytest.approx(log_p_all(["the", "fox", "</s>"]), abs=1e-5)
+    assert greedy is False
 
 
 def test_every_short_sentence_of_the_list_has_its_probability(model):

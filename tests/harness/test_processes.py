@@ -186,7 +186,7 @@ results = lm_eval.simple_evaluate(
 if lm.rank == 0:
     said = results["config"]["latent_eval"]
     answers = [
-        [r[0] for r in s["filtered_resps"]]
+        [r[0][0] for r in s["resps"]]
         for s in results["samples"]["tiny_questions"]
     ]
     with open(out, "w") as file:

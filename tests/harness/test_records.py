@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import lm_eval
 import pytest
-from lm_eval.api.instance import Instance
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.records import _answers
+from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
@@ -150,9 +150,9 @@ def test_distorted_copies_are_no_corpus(backend):
     [score] = backend(num_samples=5).loglikelihood_rolling(rolling("the fox"))
 
     def answers(doc):
-        instance = Instance("loglikelihood_rolling", doc, ("the fox",), 0)
-        instance.metadata, instance.resps = ("t", 0, 1), [score]
-        instance.task_name, instance.doc_id, instance.repeats = instance.metadata
+        asked = ("loglikelihood_rolling", whole_text("the fox"), doc, 0, ("t", 0, 1))
+        instance = request(*asked)
+        instance.resps = [score]
         task = SimpleNamespace(
             instances=[instance], process_results=lambda doc, answers: {}
         )

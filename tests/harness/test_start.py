@@ -7,7 +7,7 @@ import sys
 
 FOREIGN = """
 import sys
-import lm_eval.evaluator, lm_eval.models.dummy
+import datasets, lm_eval.evaluator, lm_eval.models.dummy
 from transformers import AutoTokenizer, PreTrainedModel
 
 host = set(sys.modules)

@@ -29,7 +29,7 @@ from lm_latent_eval.wrappers.tokens.__main__ import main
 from lm_latent_eval.wrappers.tokens.gaps import Gap, find
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
-from tests import tiny_causal
+from tests import tiny_causal, tiny_checkpoint
 from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -157,7 +157,7 @@ def test_canonical_is_hf(directory):
     ours = LatentTokens(pretrained=str(directory), device="cpu", estimator="canonical")
     texts = [*SENTENCES[:4], LONG, "a"]
     assert ours.loglikelihood_rolling(rolling(*texts)) == pytest.approx(
-        hf.loglikelihood_rolling(rolling(*texts)), rel=1e-10
+        tiny_checkpoint.log_likelihoods(hf, *texts), rel=1e-10
     )
     found = ours.loglikelihood(conditional(*PAIRED))
     for (log_p, greedy), (wanted, whether) in zip(
@@ -190,7 +190,9 @@ def test_a_context_without_tokens_is_what_texts_follow(directory):
 
 @pytest.mark.usefixtures("stock_data")
 def test_canonical_is_hf_on_stock_tasks(directory):
-    hf = evaluate(HFLM(pretrained=str(directory), device="cpu"))
+    # Its cache of logits confuses the last word of a passage with the end of a sentence
+    # of BLiMP that begins as the passage does, on 0.5.
+    hf = evaluate(HFLM(pretrained=str(directory), device="cpu", logits_cache=False))
     ours = evaluate(
         LatentTokens(pretrained=str(directory), device="cpu", estimator="canonical")
     )
@@ -240,7 +242,7 @@ def test_texts_are_never_below_hf(model, directory, end):
     if end == "none":
         hf = HFLM(pretrained=str(directory), device="cpu")
         assert [b.log_evidence for b in plain] == pytest.approx(
-            hf.loglikelihood_rolling(rolling(*texts)), rel=1e-10
+            tiny_checkpoint.log_likelihoods(hf, *texts), rel=1e-10
         )
 
 

@@ -286,10 +286,10 @@ SAMPLE = {
 }
 
 
-def hf_folder(folder, **changes):
+def hf_folder(folder, task=None, **changes):
     folder.mkdir()
     config = {"model": "hf", "model_args": {"pretrained": "gpt2"}, "model_sha": "abc"}
-    results = {"config": config, "configs": {"t": {}}, "results": {"t": {}}}
+    results = {"config": config, "configs": {"t": task or {}}, "results": {}}
     (folder / "results_1.json").write_text(json.dumps(results))
     (folder / "samples_t_1.jsonl").write_text(json.dumps(SAMPLE | changes) + "\n")
     return folder
@@ -301,6 +301,15 @@ def test_models_that_are_not_ours_are_read_from_the_sample_log(tmp_path):
     assert (only.words, only.bytes) == (5, 17)
     assert only.estimate == Estimate.exact(-12.5, num_tokens=5)
     assert found.settings["checkpoint"] == "abc"
+    # lm-eval 0.5 asks for a whole text after nothing, and is answered in a pair.
+    args, pair = {"gen_args_0": {"arg_0": "", "arg_1": "Ada saw the fox ."}}, "-12.5"
+    next_line = hf_folder(
+        tmp_path / "next",
+        {"output_type": "loglikelihood_rolling"},
+        arguments=args,
+        resps=[[[pair, "False"]]],
+    )
+    assert [record.answers for record in read(next_line)] == [found.answers]
     (tmp_path / "hf" / "samples_t_1.jsonl").unlink()
     with pytest.raises(ValueError, match="--log_samples"):
         read(tmp_path / "hf")

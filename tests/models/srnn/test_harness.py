@@ -11,6 +11,7 @@ import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentSRNN
+from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from lm_latent_eval.scoring.answer import Answer
@@ -49,7 +50,7 @@ def score(model, *words: str) -> float:
 def contrasted(*texts: str) -> list[Instance]:
     """Requests as the contrastive tasks make them."""
     return [
-        Instance("loglikelihood_rolling", {"distortion": {}}, r.args, 0, ("t", n, 1))
+        request("loglikelihood_rolling", r.args, {"distortion": {}}, 0, ("t", n, 1))
         for n, r in enumerate(rolling(*texts))
     ]
 
