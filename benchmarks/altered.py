@@ -33,7 +33,7 @@ ESTIMATORS = (
     ("mixed", 400),
     ("beam", 1600),
 )
-REFERENCE = ("dpf", 10_000)
+REFERENCE = ("dpf", 6400)
 LITTLE = 1e-4
 """Nats that nobody asks an error of."""
 
