@@ -66,7 +66,11 @@ class TextScorer(Protocol):
         ...
 
     def score_texts(self, queries: Sequence[Query], /) -> Iterator[Answer]:
-        """Yield log p of whole texts, in any order, as they are found."""
+        """Yield log p of whole texts, in any order, as they are found.
+
+        Raises:
+            MissedTextsError: When all others are answered, if texts have no number.
+        """
         ...
 
     def score_continuations(self, queries: Sequence[Query], /) -> Iterator[Answer]:
