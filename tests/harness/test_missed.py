@@ -86,6 +86,7 @@ def test_results_samples_and_records_of_the_others_are_kept(run, tmp_path, capsy
         "latent_perplexity": ["latent_perplexity/1"],
         "stock_rates": ["stock_rates/1"],
     }
+    assert found["texts_without_monte_carlo_error,none"] == "3 (3 of 4 texts)"
     assert "(3 of 4 texts)" in capsys.readouterr().out
     [log] = folder.glob("samples_latent_perplexity_*.jsonl")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
