@@ -125,7 +125,7 @@ def _of_terms(
         if name.endswith("_stderr") or not answers:
             return metrics.UNKNOWN
         value = metric(answers)
-        shown = value if isinstance(value, str) else f"{value:.4f}"
+        shown = f"{value:.4f}" if isinstance(value, float) else str(value)
         return f"{shown} ({len(answers)} of {len(terms)} texts)"
 
     return aggregated

@@ -57,7 +57,8 @@ def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoRetur
     if "groups" in results:
         print(make_table(results, "groups"))
     every = [score for scores in found.values() for score in scores]
-    raise error_of(every, sum(len(task.instances) for task in running_tasks().values()))
+    documents = (number["effective"] for number in results["n-samples"].values())
+    raise error_of(every, sum(documents))
 
 
 def _refuse(results: dict[str, Any], number: Mapping[str, int]) -> None:
