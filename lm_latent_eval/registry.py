@@ -18,6 +18,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from lm_latent_eval.messages import one_line
+
 
 @dataclass(frozen=True)
 class Registry:
@@ -70,8 +72,15 @@ class Registry:
             return reduce(getattr, path.split("."), import_module(module))
         except (ImportError, AttributeError, ValueError) as err:
             raise ValueError(
-                f"the {self.what} {name!r} cannot be imported from {place} ({err}): "
-                "is its package installed, and is this package.module:Name?"
+                f"the {self.what} {name!r} cannot be imported from {place} "
+                f"({one_line(err)}): is its package installed, and is this "
+                "package.module:Name?"
+            ) from err
+        except (Exception, SystemExit) as err:  # of code that is not ours
+            raise ValueError(
+                f"the {self.what} {name!r} cannot be imported from {place}, which ends "
+                f"in {type(err).__name__} ({one_line(err)}): repair or remove its "
+                "package"
             ) from err
 
 

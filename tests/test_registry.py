@@ -84,6 +84,26 @@ def test_what_cannot_be_imported_names_its_place(registry, place):
         registry[place]
 
 
+ENDS = {
+    "RuntimeError": "raise RuntimeError('one\\ntwo')",
+    "SyntaxError": "class",
+    "SystemExit": "raise SystemExit(0)",
+    "ZeroDivisionError": "1 / 0",
+    "RecursionError": "f = lambda: f()\nf()",
+}
+
+
+@pytest.mark.parametrize("error", ENDS)
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda r: r.what)
+def test_a_package_that_raises_is_named(declare, tmp_path, registry, error):
+    declare(f"[{registry.group}]\nbroken = raising_{error}:Model\n")
+    (tmp_path / f"raising_{error}.py").write_text(ENDS[error])
+    assert "broken" in registry.names(), "premise"
+    with pytest.raises(ValueError, match=rf"'broken' .*ends in {error} .*: repair"):
+        registry["broken"]
+    assert all(registry[name] for name in registry.ours), "the others are there"
+
+
 def test_an_unknown_name_lists_its_neighbours(declare):
     declare("[lm_latent_eval.models]\nhmm = json:JSONDecoder\n")
     with pytest.raises(ValueError, match="no latent model 'hm'; there is hmm"):
