@@ -1,13 +1,9 @@
 """Distortion error: which sequences a model finds less probable than they are."""
 
-from dataclasses import asdict
-
 import datasets
 import evaluate
-import torch
 
-from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
-from lm_latent_eval.metric import complete, known, present
+from lm_latent_eval.metric_functions.distortion_error import compute, prepare
 
 _DESCRIPTION = """\
 Where the true probability of every sequence is known (an artificial language), the
@@ -90,27 +86,9 @@ class DistortionError(evaluate.Metric):
 
     def compute(self, **inputs):
         """Compute the error curve of two columns of log-probabilities."""
-        known(inputs, self._compute, ErrorCurve.of)
-        needed = ["true_log_p", "model_log_p"]
-        return super().compute(**complete(inputs, needed, stored=len(self)))
+        columns, facts = prepare(inputs, stored=len(self))
+        result = super().compute(**columns)
+        return result if result is None else {**result, **facts}
 
-    def _compute(
-        self, true_log_p, model_log_p, stderr=None, histogram_bins=50, **settings
-    ):
-        columns = _column(true_log_p, "true_log_p"), _column(model_log_p, "model_log_p")
-        if stderr is not None:
-            settings["stderr"] = _column(stderr, "stderr")
-        curve = ErrorCurve.of(*columns, **settings)
-        histogram = JointHistogram.of(*columns, num_bins=histogram_bins)
-        return {
-            **asdict(curve),
-            "bins": [
-                {**asdict(found), "underestimates": found.underestimates}
-                for found in curve.bins
-            ],
-            "histogram": asdict(histogram),
-        }
-
-
-def _column(values, name):
-    return torch.as_tensor(present(values, name), dtype=torch.float64)
+    def _compute(self, **columns):
+        return compute(**columns)

@@ -5,6 +5,8 @@ import importlib.util
 import json
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import evaluate
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 import lm_latent_eval
+from lm_latent_eval import metrics
 from lm_latent_eval.metric import METRICS
 
 PROJECT = Path(__file__).parents[2]
@@ -73,6 +76,35 @@ def test_numbers_by_hand(name, load):
 
         metric.add_batch(**inputs)  # as rows that come one after the other
         assert agrees(metric.compute(), case["result"])
+
+
+def test_plain_functions_give_the_numbers_of_the_modules(name, load):
+    folder = PROJECT / "metrics" / name
+    plain, metric = getattr(metrics, name), load(str(folder))
+    for case in source(folder / "tests.py").test_cases:
+        inputs = {key: value for key, value in case.items() if key != "result"}
+        assert plain(**inputs) == metric.compute(**inputs)
+    with pytest.raises(ValueError, match="input='nothing': expected one of"):
+        plain(nothing=1)
+
+
+def test_plain_functions_need_no_evaluate():
+    code = (
+        "import sys\n"
+        "sys.modules['evaluate'] = None  # importing it would fail\n"
+        "from lm_latent_eval import metrics\n"
+        "found = metrics.information_rate(log_likelihoods=-1.0, num_words=2)\n"
+        "print(found['num_words'])\n"
+        "metrics.importance_perplexity(log_weights=[[-1.0, -2.0]], num_tokens=[2])\n"
+        "metrics.distortion_error(true_log_p=[-1.0, -2.0], model_log_p=[-1.0, -3.0],"
+        " num_bins=1, bins='count')\n"
+        "metrics.contrastive_entropy(log_scores=[-1.0, -2.0],"
+        " distorted={0.1: [-2.0, -3.0]})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT
+    )
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 def test_failing_leaves_the_metric_usable(name, load):

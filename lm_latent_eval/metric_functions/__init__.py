@@ -1,0 +1,1 @@
+"""What the modules for ``evaluate`` compute, which none of this needs."""

@@ -1,0 +1,215 @@
+"""Contrastive entropy: how much worse a model likes a text once it is distorted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from lm_latent_eval.contrastive import check_levels, contrastive_levels, verdict
+from lm_latent_eval.contrastive.copies import score_copies
+from lm_latent_eval.metric import complete, known, present, whole_counts
+from lm_latent_eval.scoring.score_functions import score_function
+
+_LEVELS = (0.1, 0.3, 0.5)
+_PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
+"""What is added to a number's name -> the part of it."""
+
+
+def contrastive_entropy(**inputs: Any) -> dict[str, Any]:
+    """Compute what the module of that name does, whose card says of what.
+
+    Args:
+        inputs: Those of the module's ``compute``.
+
+    Example:
+        >>> result = contrastive_entropy(
+        ...     log_scores=[-20.0, -30.0],
+        ...     num_words=[4, 6],
+        ...     distorted={0.1: [-24.0, -36.0], 0.3: [-32.0, -44.0]},
+        ... )
+        >>> result["nats_per_word"]
+        {0.1: 1.0, 0.3: 2.6}
+    """
+    columns, facts = prepare(inputs)
+    return {**compute(**columns), **facts}
+
+
+def prepare(
+    inputs: dict[str, Any], *, stored: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of ``compute``, and what is said beside its numbers.
+
+    Args:
+        inputs: As they are given.
+        stored: Rows that ``evaluate`` has already.
+
+    Raises:
+        ValueError: If one is missing, or not one that is taken.
+    """
+    facts: dict[str, Any] = {}
+    known(inputs, _scored, compute)
+    if inputs.get("texts") is not None:
+        inputs, facts = _scored(**inputs)
+    if isinstance(inputs.get("distorted"), Mapping):
+        inputs = {**inputs, **_columns(inputs["distorted"])}
+    columns = complete(
+        inputs, ["log_scores", "distorted"], ["num_words"], stored=stored
+    )
+    return columns, facts
+
+
+def compute(
+    log_scores: Any,
+    distorted: Any,
+    num_words: Any,
+    stderrs: Any = None,
+    levels: Any = _LEVELS,
+    baseline: Any = None,
+    against: Any = None,
+) -> dict[str, Any]:
+    """Compute contrastive entropies and ratios of every level."""
+    scores = torch.tensor(present(log_scores, "log_scores"), dtype=torch.float64)
+    copies = _by_level(distorted, levels)
+    drawn = None
+    if stderrs is not None:
+        drawn = torch.tensor(present(stderrs, "stderrs"), dtype=torch.float64)
+    how = {"baseline": baseline, "stderrs": drawn}
+    found = contrastive_levels(scores, copies, len(log_scores), **how)
+    result: dict[str, Any] = _entropies(found, "sentence")
+    words = None
+    if any(count is not None for count in num_words):
+        words = torch.tensor(whole_counts(num_words, "num_words", least=1))
+        per_word = contrastive_levels(scores, copies, words, **how)
+        result = {**_entropies(per_word, "word"), **result}
+    result |= _named("ratio", {each.level: each.ratio for each in found})
+    result |= {
+        "num_sentences": len(log_scores),
+        "num_words": None if words is None else int(words.sum()),
+        "replicates": len(distorted[0][0]),
+        "baseline": min(levels) if baseline is None else baseline,
+    }
+    if against is not None:
+        result["verdict"] = _verdicts(result, against)
+    return result
+
+
+def _scored(
+    texts: Any,
+    scorer: Any = None,
+    tokenizer: Any = None,
+    settings: Any = None,
+    vocabulary: Any = None,
+    levels: Any = _LEVELS,
+    replicates: Any = 10,
+    seed: Any = 0,
+    **inputs: Any,
+) -> Any:
+    """Score texts and distorted copies: what `compute` takes, and how it was made."""
+    if scorer is None:
+        raise ValueError("missing: scorer (compute needs one to score texts)")
+    if given := {"log_scores", "distorted", "num_words", "stderrs"} & set(inputs):
+        raise ValueError(f"texts are scored here: leave out {', '.join(sorted(given))}")
+    if inputs.get("baseline") not in (None, *levels):  # known before all is scored
+        raise ValueError(
+            f"the baseline {inputs['baseline']} is no level; there is {sorted(levels)}"
+        )
+    check_levels(levels)
+    scored = score_copies(
+        texts,
+        score_function(scorer, tokenizer=tokenizer, **(settings or {})),
+        levels=levels,
+        replicates=replicates,
+        vocabulary=vocabulary,
+        seed=seed,
+    )
+    columns = asdict(scored)
+    facts = {"seed": seed, "vocabulary_size": columns.pop("vocabulary_size")}
+    return {**columns, **inputs}, facts
+
+
+def _columns(distorted: Any) -> Any:
+    """Turn level -> scores into a row a sentence, (levels, replicates) in it."""
+    levels = sorted(distorted)
+    rows = [
+        torch.as_tensor(
+            present(distorted[level], f"distorted[{level}]"), dtype=torch.float64
+        )
+        for level in levels
+    ]
+    shapes = {tuple(row.shape) for row in rows}
+    if len(shapes) != 1 or rows[0].ndim not in (1, 2):
+        raise ValueError(
+            "distorted: every level needs as many scores as there are sentences, or so "
+            f"many a replicate and equally many replicates; got shapes {sorted(shapes)}"
+        )
+    stacked = torch.stack([row.reshape(-1, row.shape[-1]) for row in rows])
+    return {"levels": levels, "distorted": stacked.permute(2, 0, 1).tolist()}
+
+
+def _by_level(distorted: Any, levels: Any) -> Any:
+    """Turn rows into level -> (replicates, sentences)."""
+    shapes = {(len(row), *{len(copies) for copies in row}) for row in distorted}
+    if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or shape[0] != len(levels):
+        raise ValueError(
+            f"distorted: every sentence needs {len(levels)} lists, one for each of the "
+            f"levels {list(levels)}, of one length, the replicates"
+        )
+    check_levels(levels)
+    copies = torch.tensor(present(distorted, "distorted"), dtype=torch.float64)
+    return {level: copies[:, index].T for index, level in enumerate(levels)}
+
+
+def _entropies(found: Any, unit: Any) -> Any:
+    """Name entropies and their errors, in bits and in nats."""
+    nats = {each.level: each.entropy for each in found}
+    bits = {level: entropy.bits() for level, entropy in nats.items()}
+    return _named(f"bits_per_{unit}", bits) | _named(f"nats_per_{unit}", nats)
+
+
+def _named(name: Any, numbers: Any) -> dict[str, Any]:
+    """Name numbers of several levels and their errors; None stays None."""
+    return {
+        f"{name}{suffix}": {
+            level: None if number is None else _known(getattr(number, part))
+            for level, number in numbers.items()
+        }
+        for suffix, part in _PARTS.items()
+    }
+
+
+def _known(number: Any) -> Any:
+    return number if math.isfinite(number) else None
+
+
+def _verdicts(result: Any, against: Any) -> Any:
+    """Judge against another model at every level above the baseline."""
+    names = ("nats_per_sentence", "ratio")
+    same = ("baseline", "num_sentences", "num_words")
+    ours, theirs = (
+        [_by_number(each, name) for name in names] for each in (result, against)
+    )
+    if [set(each) for each in ours] != [set(each) for each in theirs] or any(
+        against.get(name) != result[name] for name in same
+    ):
+        raise ValueError(
+            "against: expected what compute returned for another model on the same "
+            "text, levels and baseline"
+        )
+    found = {}
+    for level in sorted(ours[0].keys() - {result["baseline"]}):
+        numbers = [each[level] for each in (*ours, *theirs)]
+        # Without a ratio there is nothing to judge.
+        found[level] = None if None in numbers else str(verdict(*numbers))
+    return found
+
+
+def _by_number(result: Any, name: Any) -> Any:
+    """Return level -> number; in JSON, levels have become strings."""
+    try:
+        return {float(level): number for level, number in result[name].items()}
+    except (KeyError, ValueError):
+        return {}

@@ -1,0 +1,74 @@
+"""Distortion error: which sequences a model finds less probable than they are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
+from lm_latent_eval.metric import complete, known, present
+
+
+def distortion_error(**inputs: Any) -> dict[str, Any]:
+    """Compute what the module of that name does, whose card says of what.
+
+    Args:
+        inputs: Those of the module's ``compute``.
+
+    Example:
+        >>> found = distortion_error(
+        ...     true_log_p=[-1.0, -2.0, -3.0, -4.0],
+        ...     model_log_p=[-1.0, -2.5, -3.5, -6.0],
+        ...     bins="count",
+        ...     num_bins=2,
+        ... )
+        >>> found["mean_error"]
+        -0.75
+    """
+    columns, facts = prepare(inputs)
+    return {**compute(**columns), **facts}
+
+
+def prepare(
+    inputs: dict[str, Any], *, stored: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of ``compute``, and what is said beside its numbers.
+
+    Args:
+        inputs: As they are given.
+        stored: Rows that ``evaluate`` has already.
+
+    Raises:
+        ValueError: If one is missing, or not one that is taken.
+    """
+    known(inputs, compute, ErrorCurve.of)
+    return complete(inputs, ["true_log_p", "model_log_p"], stored=stored), {}
+
+
+def compute(
+    true_log_p: Any,
+    model_log_p: Any,
+    stderr: Any = None,
+    histogram_bins: Any = 50,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Compute the error curve of two columns of log-probabilities."""
+    columns = _column(true_log_p, "true_log_p"), _column(model_log_p, "model_log_p")
+    if stderr is not None:
+        settings["stderr"] = _column(stderr, "stderr")
+    curve = ErrorCurve.of(*columns, **settings)
+    histogram = JointHistogram.of(*columns, num_bins=histogram_bins)
+    return {
+        **asdict(curve),
+        "bins": [
+            {**asdict(found), "underestimates": found.underestimates}
+            for found in curve.bins
+        ],
+        "histogram": asdict(histogram),
+    }
+
+
+def _column(values: Any, name: Any) -> Any:
+    return torch.as_tensor(present(values, name), dtype=torch.float64)

@@ -1,0 +1,158 @@
+"""Importance-sampled perplexity of latent language models, with its diagnostics."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from typing import Any
+
+import torch
+
+from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
+from lm_latent_eval.metric import complete, known, present, whole_counts
+
+logger = logging.getLogger(__name__)
+
+_ERRORS = 5
+"""Of the draws, above which an estimate of more than 1 is no chance."""
+_ROUNDING = 1e-6
+"""Nats."""
+
+
+def importance_perplexity(**inputs: Any) -> dict[str, Any]:
+    """Compute what the module of that name does, whose card says of what.
+
+    Args:
+        inputs: Those of the module's ``compute``.
+
+    Example:
+        >>> from math import log
+        >>> result = importance_perplexity(
+        ...     log_weights=[[log(0.2), log(0.3)], [log(0.1), log(0.9)]],
+        ...     num_tokens=[1, 2],
+        ... )
+        >>> round(result["instance_level_perplexity"], 4)  # (0.25 * 0.5) ** (-1 / 3)
+        2.0
+    """
+    columns, facts = prepare(inputs)
+    return {**compute(**columns), **facts}
+
+
+def prepare(
+    inputs: dict[str, Any], *, stored: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of ``compute``, and what is said beside its numbers.
+
+    Args:
+        inputs: As they are given.
+        stored: Rows that ``evaluate`` has already.
+
+    Raises:
+        ValueError: If one is missing, or not one that is taken.
+    """
+    known(inputs, _of_filters, compute, CorpusEstimate.of)
+    if inputs.get("log_increments") is not None:
+        inputs = _of_filters(**inputs)
+    return complete(inputs, ["log_weights", "num_tokens"], stored=stored), {}
+
+
+def compute(
+    log_weights: Any, num_tokens: Any, level: Any = "instance", **settings: Any
+) -> dict[str, Any]:
+    """Compute perplexities from log-weights."""
+    if level not in ("instance", "token"):
+        raise ValueError(f"level must be instance or token; got {level!r}")
+    rows = present(log_weights, "log_weights")
+    num_tokens = whole_counts(num_tokens, "num_tokens")
+    found = CorpusEstimate.of(
+        [torch.tensor(row, dtype=torch.float64) for row in rows],
+        torch.tensor(num_tokens),
+        **settings,
+    )
+    estimates = found.estimates
+    _check_probabilities(estimates, found.confidence)
+    sizes: list[Any] = [estimate.effective_sample_size for estimate in estimates]
+    tails: list[Any] = [estimate.pareto_k for estimate in estimates]
+    return {
+        **_named(f"{level}_level_perplexity", found.instance),
+        **(_corpus_level(found) if level == "instance" else {}),
+        "certified_perplexity": found.certified,
+        "confidence": found.confidence,
+        "bound": "stochastic upper",
+        "effective_sample_size_median": statistics.median(sizes),
+        "effective_sample_size_minimum": min(sizes),
+        "share_pareto_k_above_0.7": statistics.fmean(k > 0.7 for k in tails),
+        "effective_sample_sizes": sizes,
+        "pareto_ks": tails,
+        "draws_stderrs": [_known(e.draws_stderr) for e in estimates],
+        "curve": dict(found.curve),
+        "log_likelihood": math.fsum(e.log_evidence for e in estimates),
+        "num_tokens": sum(num_tokens),
+        "num_texts": len(estimates),
+    }
+
+
+def _check_probabilities(estimates: Any, confidence: Any) -> None:
+    """Refuse estimates that are no probabilities, and tell what may be by chance.
+
+    An unbiased estimate of a p of at most 1 is above 1 by chance alone: by Markov's
+    inequality, above 1 / (1 - confidence) with a probability of at most 1 - confidence.
+    """
+    above = [n for n, e in enumerate(estimates) if e.log_evidence > _ROUNDING]
+    for n in above:
+        found = estimates[n]
+        far = min(_ERRORS * found.draws_stderr, -math.log1p(-confidence))
+        if found.log_evidence > far + _ROUNDING:
+            raise ValueError(
+                f"input {n}: the log-weights estimate log p = {found.log_evidence:.3g} "
+                "nats, and no text has a probability above 1: log-weights are "
+                "log p(x, z) - log q(z | x). Were the signs turned, or log p left out? "
+                "Densities of real-valued data have no perplexity"
+            )
+    if above:
+        logger.warning(
+            "%d inputs, the first of them number %d, are estimated to have a "
+            "probability above 1, within the errors of their draws: more draws would "
+            "tell",
+            len(above),
+            above[0],
+        )
+
+
+def _of_filters(log_increments: Any, **inputs: Any) -> Any:
+    """Turn filters' increments into their log-weights and the tokens they read."""
+    if given := {"log_weights", "num_tokens"} & set(inputs):
+        raise ValueError(
+            f"log_increments replace {' and '.join(sorted(given))}: give one or other"
+        )
+    for index, filters in enumerate(present(log_increments, "log_increments")):
+        if len({len(increments) for increments in filters}) != 1:
+            raise ValueError(
+                f"log_increments[{index}]: every filter of a text reads all its tokens"
+            )
+    texts = [torch.tensor(text, dtype=torch.float64) for text in log_increments]
+    return {
+        **inputs,
+        "log_weights": [filter_log_weights(text).tolist() for text in texts],
+        "num_tokens": [text.shape[-1] for text in texts],
+        "level": "token",
+    }
+
+
+def _corpus_level(found: Any) -> Any:
+    return {
+        **_named("corpus_level_perplexity", found.corpus),
+        "corpus_effective_sample_size": found.corpus_effective_sample_size,
+        "corpus_num_samples": found.corpus_num_samples,
+    }
+
+
+def _named(name: Any, rate: Any) -> dict[str, Any]:
+    if rate is None:
+        return {name: None, f"{name}_draws_stderr": None}
+    return {name: rate.value, f"{name}_draws_stderr": _known(rate.draws_stderr)}
+
+
+def _known(number: Any) -> Any:
+    return number if math.isfinite(number) else None
