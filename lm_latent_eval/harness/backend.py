@@ -191,6 +191,7 @@ class Backend(LM):
             Request(
                 Query(number, name, instance.args[-1], "".join(instance.args[:-1])),
                 instance.args,
+                kind == "loglikelihood_rolling",
                 instance.task_name,
                 instance.doc_id,
                 instance.idx,

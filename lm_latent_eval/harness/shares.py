@@ -24,7 +24,10 @@ class Request:
 
     query: Query
     arguments: tuple[str, ...]
-    """What lm-eval asks with: a text, or a context and its continuation."""
+    """What lm-eval asks with: a context and its continuation, or a text, before which
+    0.5 puts an empty one."""
+    whole: bool
+    """Whether it is a whole text."""
     task_name: str | None
     doc_id: int | None
     idx: int
@@ -40,7 +43,7 @@ class Request:
         """Put an answer, whoever gave it, in the place of its query."""
         *context, text = self.arguments
         placed = replace(answer, index=self.query.index)
-        return ScoredFloat(placed.about(text, *context))
+        return ScoredFloat(placed.about(text, *(() if self.whole else context)))
 
 
 Score = Callable[[Sequence[Query]], Iterator[Answer]]
@@ -106,7 +109,7 @@ def balanced(requests: Sequence[Request], number: int) -> list[list[Request]]:
 
     Example:
         >>> def request(n, text):
-        ...     return Request(Query(n, f"task/{n}", text), (text,), "task", n, 0)
+        ...     return Request(Query(n, f"task/{n}", text), (text,), True, "task", n, 0)
         >>> requests = [request(n, "x" * size) for n, size in enumerate([9, 3, 1, 5])]
         >>> [[r.doc_id for r in share] for share in balanced(requests, 2)]
         [[0], [3, 1, 2]]

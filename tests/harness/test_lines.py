@@ -38,9 +38,9 @@ def test_whole_texts_are_answered_as_they_are_asked(backend):
     assert [greedy for _, greedy in pairs] == [False, False]
     found = [float(number) for number, _ in pairs]
     assert found == pytest.approx([float(number) for number in numbers], rel=1e-12)
-    assert [score_of(pair).answer.text for pair in pairs] == [
-        number.answer.text for number in numbers
-    ]
+    for number, pair in zip(numbers, pairs, strict=True):
+        assert score_of(pair).answer.text == number.answer.text
+        assert score_of(pair).answer.is_greedy is number.answer.is_greedy is None
 
 
 def test_a_cache_answers_in_pairs_as_well(backend, tmp_path):

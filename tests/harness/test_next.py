@@ -13,6 +13,7 @@ import lm_eval
 import pytest
 import yaml
 
+from lm_latent_eval.report.results import read
 from tests import stock_tasks
 from tests.conftest import PROJECT
 from tests.environment import Environment
@@ -88,6 +89,11 @@ def test_it_prints_the_numbers_of_this_one(environment, tmp_path, monkeypatch):
             if "stderr" not in name or task == "latent_demo":
                 there = found["results"][task][name]
                 assert there == close_to(value), (task, name)
+    records = {record.task: record.answers for record in read(written)}
+    for task, whole in (("latent_demo", True), ("latent_demo_facts", False)):
+        for answer in records[task]:
+            assert (answer.is_greedy is None) == (answer.accuracy is None) == whole
+            assert 0 < answer.words < answer.bytes
     said = {s["doc_id"]: s["resps"] for s in expected["samples"]["said"]}
     [log] = tmp_path.rglob("samples_said_*.jsonl")
     for line in map(json.loads, log.read_text().splitlines()):
