@@ -15,6 +15,7 @@ from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.plain_json import parse
 from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import SizeTotals, Totals
 
@@ -79,10 +80,10 @@ def read(path: Path) -> list[Row]:
         return []
     try:
         lines = regular(path).read_text(encoding="utf-8").splitlines()
-        rows = [_restored(json.loads(line)) for line in lines]
+        rows = [_restored(parse(line)) for line in lines]
         for row in rows:
             row["perplexity"] = float(row["perplexity"])
-    except (OSError, ValueError, KeyError, TypeError) as err:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as err:
         raise ValueError(f"{path} is not a file of a study's rows ({err})") from err
     return rows
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from lm_latent_eval.text import spelling as spelling_module
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.spacing import Spacing
 from lm_latent_eval.text.spelling import Spelling
 from tests.memory import measured, on_linux
+from tests.memory_limit import at_most
 from tests.tiny_models import randomised
 
 
@@ -156,3 +159,14 @@ def test_damaged_files_are_an_error(spelling, tmp_path):
     (tmp_path / "spacing.json").write_text('[["a", "b"]]')
     with pytest.raises(ValueError, match=r"spacing\.json is not a readable table"):
         Orthography.load(tmp_path)
+
+
+def test_sizes_that_are_only_claimed_take_no_memory(spelling, tmp_path):
+    spelling.save(tmp_path)
+    path = tmp_path / "spelling.safetensors"
+    shape = json.dumps({"alphabet": spelling.alphabet.hex(), "embedding_dim": 3})
+    huge = {"shape": shape.replace("}", ', "hidden_size": 1000000}')}
+    save_file(spelling.state_dict(), path, metadata=huge)
+    with at_most(1 << 28), pytest.raises(ValueError, match="size mismatch") as caught:
+        Spelling.load(tmp_path)
+    assert "\n" not in str(caught.value)

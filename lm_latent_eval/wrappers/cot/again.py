@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.plain_json import parse
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.cot.options import NAMES
@@ -24,11 +24,11 @@ def read_answers(path: Path) -> dict[int, list[str]]:
         regular(path).read_text("utf-8").splitlines(), start=1
     ):
         try:
-            row = json.loads(line)
+            row = parse(line)
             document, answers = row["document"], row["answers"]
         except (ValueError, KeyError, TypeError) as err:
             raise _no_answers(path, place) from err
-        if not isinstance(document, int) or not isinstance(answers, list):
+        if type(document) is not int or not isinstance(answers, list):
             raise _no_answers(path, place)
         found[document] = [str(answer) for answer in answers]
     return found

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from lm_latent_eval import manifest
 from lm_latent_eval.harness.backends import LatentLRLM, LatentNKLM
 from lm_latent_eval.inference import importance, particles
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.facts import pieces
 from lm_latent_eval.models.lrlm.modeling import LRLM
@@ -187,3 +191,18 @@ def test_damaged_topics_are_refused(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(ValueError, match="missing or damaged"):
         model("lrlm").load_extras(path)
+
+
+@pytest.mark.parametrize("column", ["fact_relation", "alias_pieces"])
+def test_numbers_below_zero_are_refused(tmp_path, column):
+    folder = tiny_checkpoint.write(tmp_path / "lrlm", model("lrlm"))
+    path = folder / "topics.safetensors"
+    tensors = load_file(path)
+    assert len(tensors[column]), "premise"
+    tensors[column][-1] = -1
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    save_file(tensors, path, metadata)
+    manifest.write(folder)
+    with pytest.raises(ValueError, match=r"topics\.safetensors.*(not one of|dang)"):
+        load_checkpoint(folder)

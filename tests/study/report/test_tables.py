@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 
@@ -347,9 +346,10 @@ def test_density_is_a_density():
 
 
 def test_rows_of_something_else_are_refused(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps([1]), encoding="utf-8")
-    with pytest.raises(ValueError, match="not a file of a study's rows"):
-        read(tmp_path / "rows.jsonl")
+    for line in ("[1]", "[" * 100_000, '{"perplexity": 1' + "0" * 400 + "}"):
+        (tmp_path / "rows.jsonl").write_text(line, encoding="utf-8")
+        with pytest.raises(ValueError, match="not a file of a study's rows"):
+            read(tmp_path / "rows.jsonl")
 
 
 def test_models_without_latents_are_refused_at_once(lstm_directory, tmp_path, capsys):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.cot.again import read_answers
 from lm_latent_eval.wrappers.cot.files import Kept
 from lm_latent_eval.wrappers.cot.journal import UNFINISHED, journal, read_unfinished
+from tests.journals import sealed
 from tests.wrappers.cot import tiny
 
 
@@ -34,6 +38,33 @@ def test_two_runs_do_not_write_one_file(network, tmp_path):
         pass
     [file] = read_unfinished([*tmp_path.glob(f"thoughts_*{UNFINISHED}")])
     assert [question.document for question in file.questions] == [0, 1]
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": 1, "a": 2}', "3", "{"])
+def test_answers_that_are_none_are_named(tmp_path, line):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(f'{{"document": 0, "answers": [" yes"]}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"answers\.jsonl, line 2: expected"):
+        read_answers(path)
+    path.write_text('{"document": true, "answers": [" yes"]}\n')
+    with pytest.raises(ValueError, match=r"answers\.jsonl, line 1: expected"):
+        read_answers(path)
+
+
+def test_a_row_that_is_no_question_is_named(network, tmp_path):
+    scorer = tiny.scorer(network, num_samples=3, close="forced")
+    kept = tiny.keeping(scorer)
+    list(scorer.score_continuations([Query(0, "t/0", " c", "a ")]))
+    path, settings = tmp_path / f"thoughts_{UNFINISHED}", scorer.fingerprint
+    with journal(path, settings) as add:
+        add("t", Kept(0, kept[0], None))
+    head, line = path.read_text().splitlines()
+    row = json.loads(line)
+    for name in row.keys() - {"right", "digest"}:
+        for odd in (None, 3.5, [[]], {}):
+            path.write_text(f"{head}\n{sealed(head, row | {name: odd})}\n")
+            with pytest.raises(ValueError, match=rf"line 2 is not .*\({name} "):
+                read_unfinished([path])
 
 
 def test_other_ends_of_texts_are_another_run(network, monkeypatch):
