@@ -13,7 +13,7 @@ import lm_eval
 import pytest
 import yaml
 
-from lm_latent_eval.report.results import read
+from lm_latent_eval.scoring import records
 from tests import stock_tasks
 from tests.conftest import PROJECT
 from tests.environment import Environment
@@ -89,9 +89,10 @@ def test_it_prints_the_numbers_of_this_one(environment, tmp_path, monkeypatch):
             if "stderr" not in name or task == "latent_demo":
                 there = found["results"][task][name]
                 assert there == close_to(value), (task, name)
-    records = {record.task: record.answers for record in read(written)}
+    files = found["config"]["latent_eval"]["records"]
     for task, whole in (("latent_demo", True), ("latent_demo_facts", False)):
-        for answer in records[task]:
+        [record] = records.read(written.with_name(files[task]))
+        for answer in record.answers:
             assert (answer.is_greedy is None) == (answer.accuracy is None) == whole
             assert 0 < answer.words < answer.bytes
     said = {s["doc_id"]: s["resps"] for s in expected["samples"]["said"]}
