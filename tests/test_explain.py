@@ -100,7 +100,7 @@ def with_errors(unknown, error, over_texts=0.2):
     [
         ("is", with_errors(7, "N/A: 7 of 9 texts", "N/A"), "estimator=auto searches"),
         ("smc", with_errors(7, "N/A: 7 of 9 texts", "N/A"), "estimator=auto searches"),
-        ("beam", with_errors(9, "N/A: 9 of 9 texts", "N/A"), "adds draws to what it"),
+        ("beam", with_errors(9, "N/A: 9 of 9 texts", "N/A"), "adds what the beam left"),
         ("auto", with_errors(2, "N/A: 2 of 9 texts", "N/A"), "num_samples=400 would"),
         ("auto", with_errors(0, 0.1), "About num_samples=625 would make the Monte"),
         ("auto", with_errors(0, 0.03), "what counts is more texts"),

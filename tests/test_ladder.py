@@ -43,6 +43,8 @@ LADDER = (
     "contrastive",
     "study",
     "distortion",
+    "metric_functions",
+    "metrics",
     "harness",
     "cli",
     "__main__",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -102,7 +102,9 @@ class BeamMarginalization:
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
-        return Estimate.from_beam(log_w, num_tokens=num_tokens)
+        bound = Estimate.from_beam(log_w, num_tokens=num_tokens)
+        # A beam may have fewer places than k: it depends on its company.
+        return replace(bound, num_samples=self.num_samples)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int

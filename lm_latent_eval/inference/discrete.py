@@ -63,6 +63,8 @@ LIKELY = 0.4
 Measured on texts that fit the demonstration's model well and badly."""
 MOST_GROWN = 1.0
 """Nats that it may have found where an error is still given."""
+PILOT = 4
+"""Latents of each pass of a pilot, which says what share of p(x) a beam has found."""
 WIDEST, WIDEST_SHARE = 2.0, 0.01
 """Nats over which passes may range, or share of -log p, where an error is given."""
 
@@ -76,25 +78,30 @@ class Survivors:
     fewer: Particles
     """By the narrower."""
     passes: Partial
+    pilot: Tensor | None = None
+    """Log p-hat by passes that nothing else uses, nats, (B,); None: there are none."""
 
     @property
     def log_w(self) -> Tensor:
-        """Log of what each pass adds to B, of B, of the narrower B; and of a mark.
+        """Log of what each pass adds to B, of B, of the narrower B, of a pilot; a mark.
 
-        The mark is 0 where passes left nothing out, else ``-inf``. (B, R + 3) nats.
+        The pilot is NaN where there is none. The mark is 0 where passes left nothing
+        out, else ``-inf``. (B, R + 4) nats.
         """
+        found = self.found.log_w.logsumexp(-1, keepdim=True)
+        nobody = torch.full_like(found, torch.nan)
         parts = [
-            self._outside.unflatten(-1, (PASSES, -1)).logsumexp(-1),
-            self.found.log_w.logsumexp(-1, keepdim=True),
+            self.outside(self.passes).unflatten(-1, (PASSES, -1)).logsumexp(-1),
+            found,
             self.fewer.log_w.logsumexp(-1, keepdim=True),
+            nobody if self.pilot is None else self.pilot[:, None],
             self.passes.log_w[:, -1:],
         ]
         return torch.cat(parts, -1)
 
-    @property
-    def _outside(self) -> Tensor:
-        """Log-weights of what survived and is not in B, (B, R W)."""
-        thinned, found = self.passes.particles, self.found
+    def outside(self, passes: Partial) -> Tensor:
+        """Return log-weights of what survived and is not in B, (B, R W)."""
+        thinned, found = passes.particles, self.found
         inside = is_in(thinned.path, found.path, ~found.log_q.isneginf())
         return thinned.log_w.masked_fill(inside, -torch.inf)
 
@@ -116,7 +123,7 @@ class Survivors:
 
     def next_token(self, model: Predicts[P]) -> Tensor:
         """Predict the next token of each text, (B, words), see ``predicted_by``."""
-        outside = self._outside - math.log(PASSES)
+        outside = self.outside(self.passes) - math.log(PASSES)
         parts = [(self.passes.particles, outside), (self.found, self.found.log_w)]
         return predicted_by(model, parts)
 
@@ -151,7 +158,7 @@ class DiscreteFilter:
     @property
     def beside(self) -> int:
         """Evaluations of p(x, z) beside those of the wider beam."""
-        return self._thinned + max(1, self.num_samples // NARROWER)
+        return self._thinned + max(1, self.num_samples // NARROWER) + PASSES * PILOT
 
     @property
     def _beams(self) -> Iterator[BeamMarginalization]:
@@ -166,22 +173,34 @@ class DiscreteFilter:
         batch: TokenBatch,
         keys: list[int],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Survivors``, (B, R + 3) float64."""
+        """Return the weights of whole texts, see ``Survivors``, (B, R + 4) float64."""
         encoded = encode(model, proposal, batch)
         if encoded is None:
             begin = Particles.begin(len(keys), batch.inputs.device)
             starts = [0] * len(keys)
             return self.extend(model, proposal, batch, keys, starts, begin).log_w
         p, q = encoded
-        passes = self._passes(model, proposal, p, q, keys)
+        passes = self._passes(model, proposal, p, q, keys, self.width)
         found, fewer = (b.search(model, proposal, p, q)[0] for b in self._beams)
-        return Survivors(found, fewer, passes).log_w
+        kept = Survivors(found, fewer, passes)
+        others = [key ^ 1 for key in keys]
+        few = kept.outside(self._passes(model, proposal, p, q, others, PILOT))
+        log_p = (few.logsumexp(-1) - math.log(PASSES)).logaddexp(
+            found.log_w.logsumexp(-1)
+        )
+        return replace(kept, pilot=log_p).log_w
 
     def _passes(
-        self, model: LM[P], proposal: Sampler[Q], p: P, q: Q, keys: list[int]
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        p: P,
+        q: Q,
+        keys: list[int],
+        width: int,
     ) -> Partial:
         """Thin whole texts, without states, which nothing needs any more."""
-        cut = Thinned(PASSES, self.width, Streams(keys, self._thinned))
+        cut = Thinned(PASSES, width, Streams(keys, PASSES * width))
         kept = self._thinning(proposal, q, cut)
         log_w = widened(model.log_joint(p, kept.beam.latents)) + kept.log_f
         log_w = log_w.masked_fill(kept.beam.score.isneginf(), -torch.inf)
@@ -278,12 +297,19 @@ class DiscreteFilter:
         return torch.logaddexp(log_w[..., :PASSES], log_w[..., PASSES, None])
 
     def grown(self, log_w: Tensor) -> float:
-        """Return what the wider beam found beyond the narrower, nats.
+        """Return what the wider beam found beyond the narrower: nats of p-hat.
 
-        It does not depend on random numbers, so what it decides biases nothing.
+        It depends on beams and on a pilot, on no number that the estimate uses: so what
+        it decides biases nothing. 0 where there is no pilot.
         """
+        log_p = log_w[PASSES + 2].item()
+        return 0.0 if math.isnan(log_p) else self._grown(log_w, log_p)
+
+    def _grown(self, log_w: Tensor, log_p: float) -> float:
+        """Return what the wider beam found, times its share of p-hat, nats."""
         wide, narrow = log_w[PASSES : PASSES + 2].tolist()
-        return 0.0 if wide == narrow else abs(wide - narrow)
+        share = math.exp(min(wide - log_p, 0.0)) if wide > -math.inf else 0.0
+        return share * abs(wide - narrow) if share and wide != narrow else 0.0
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from its row of weights.
@@ -304,8 +330,7 @@ class DiscreteFilter:
         if not log_w[-1].isneginf():
             exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
-        share = math.exp(min(log_w[PASSES].item() - log_p, 0.0))
-        missed = share * self.grown(log_w) if share else 0.0
+        missed = self._grown(log_w, log_p)
         range_of = (passes.max() - passes.min()).item()
         if missed > MOST_GROWN or range_of > max(WIDEST, WIDEST_SHARE * -log_p):
             return estimate

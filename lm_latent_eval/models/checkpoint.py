@@ -311,6 +311,8 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
 def _readers(config: Any) -> str:
     """Say which backends read a network of transformers, if it is one."""
     found = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(found, str):
+        return ""
     if found in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not any(
         name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         for name in config.get("architectures") or ()

@@ -34,6 +34,8 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
+SEARCHES = ("auto", "dpf")
+"""Estimators that draw from no proposal, where the model's own says what steps are."""
 GROWN = 0.02
 """Nats that a wider beam may find more where it is not worth while to widen again."""
 LEVELS = ((4, 1), (16, 16), (64, 16))
@@ -130,9 +132,10 @@ class Target:
 class Auto:
     """Search and thinned passes, as wide as it pays.
 
-    Wider where a beam finds more than one that is ``NARROWER`` times narrower. What
-    beams find depends on no random number, so every estimate is unbiased, whatever
-    width it ends with. Passes of a width that is given up are thrown away.
+    Wider where a beam finds more than one that is ``NARROWER`` times narrower, and a
+    pilot says that this is a share of p(x) that counts. Neither is part of the
+    estimate, which is unbiased, whatever width it ends with. Passes of a width that is
+    given up are thrown away.
     """
 
     num_samples: int

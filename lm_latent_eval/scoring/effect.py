@@ -6,7 +6,9 @@ import logging
 from collections.abc import Collection, Iterator
 from functools import cache
 
+from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.budget import SEARCHES
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.setting import Model
 
@@ -55,6 +57,11 @@ def _without_effect(
     if options.bounds == "both" and estimator in _UNCHECKED:
         why = f"an upper bound comes with an error, and estimator={estimator} has none"
         yield ("bounds",), why
+    if estimator in SEARCHES and isinstance(
+        latent_lm.proposal(None, 1.0), StepProposal
+    ):
+        why = f"estimator={estimator} searches by {latent_lm.proposal_names[0]}"
+        yield ("proposal", "temperature"), why
     if estimator == "beam":
         yield ("seed",), "a beam draws nothing"
         proposal = options.proposal or latent_lm.proposal_names[0]

@@ -24,7 +24,7 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.budget import budget_of
+from lm_latent_eval.scoring.budget import SEARCHES, budget_of
 from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.generation import generate
@@ -74,9 +74,15 @@ class Scorer:
         """
         self.checkpoint = checkpoint
         self.model: Model = checkpoint.model
+        estimator = options.estimator or self.model.estimators[0]
+        # Whatever latents are drawn from, they are searched for by what knows p best.
+        best = proposal_named(self.model, None, 1.0)
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
+        if estimator in SEARCHES and isinstance(best, StepProposal):
+            self.proposal = best  # nothing is drawn
+            options = replace(options, proposal=best.name, temperature=1.0)
         self.reader = checkpoint.encoder(options.unk)
         self.cut = Cutter(
             self.reader,
@@ -88,12 +94,10 @@ class Scorer:
         estimators = self.model.estimators
         self.options = replace(
             options,
-            estimator=options.estimator or estimators[0],
+            estimator=estimator,
             proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
-        # Whatever latents are drawn from, they are searched for by what knows p best.
-        best = proposal_named(self.model, None, 1.0)
         same = self.proposal.name == best.name and options.temperature == 1.0
         searcher = None if same else best
         self.setting = Setting(

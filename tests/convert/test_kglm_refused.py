@@ -372,7 +372,7 @@ def test_other_compressions_are_no_archives(tmp_path):
     ("content", "said"),
     [
         ("[" * 100_000, "not JSON of a table"),
-        ('{"Q1": ' + "[" * 900 + "]" * 900 + "}", "expected a list"),
+        ('{"Q1": ' + "[" * 900 + "]" * 900 + "}", "nested too deeply"),
     ],
 )
 @pytest.mark.parametrize("name", ["knowledge_graph", "aliases"])

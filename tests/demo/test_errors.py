@@ -52,16 +52,29 @@ def test_the_draws_are_sure_of_what_is_false(model, texts, least):
     assert rate.monte_carlo_stderr is None and rate.stderr is None
 
 
-@pytest.mark.parametrize("proposal", ["smoothing", "peeking", "adapted"])
-def test_nothing_is_printed_that_excludes_the_truth(model, texts, least, proposal):
-    found = model.log_likelihood(texts, proposal=proposal, bounds="both")
+@pytest.mark.parametrize(
+    ("estimator", "proposal"),
+    [
+        ("mixed", "smoothing"),
+        ("mixed", "peeking"),
+        ("mixed", "adapted"),
+        ("auto", "adapted"),
+        ("dpf", "smoothing"),
+    ],
+)
+def test_nothing_is_printed_that_excludes_the_truth(
+    model, texts, least, estimator, proposal
+):
+    found = model.log_likelihood(
+        texts, estimator=estimator, proposal=proposal, bounds="both"
+    )
     for estimate, bound in zip(found, least, strict=True):
         if estimate.stderr is not None:
             reach = math.hypot(REACH * estimate.stderr, 1e-6)
             assert estimate.log_evidence + reach >= bound
         assert (estimate.upper is None) == (estimate.stderr is None)
     printed = [e.stderr is not None for e in found]
-    if proposal == "adapted":
+    if proposal == "adapted" or estimator == "dpf":  # it searches by the model's own
         assert all(printed)
     else:
         assert not all(printed[: len(MISSED)]), "search and draws contradict each other"

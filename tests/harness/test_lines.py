@@ -131,7 +131,7 @@ def test_what_a_task_says_is_asked_of_it_or_of_its_scorers():
 def test_tasks_of_groups_have_the_names_in_their_requests(monkeypatch):
     task = SimpleNamespace(task_name="mine")
     loaded = {"loaded": {"tasks": {"group::mine": task}}}
-    monkeypatch.setattr(running, "_evaluation", lambda: loaded)
+    monkeypatch.setattr(running, "evaluation", lambda: loaded)
     assert running.running_tasks() == {"mine": task}
 
 

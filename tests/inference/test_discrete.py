@@ -141,7 +141,8 @@ def test_what_the_beam_found_is_summed_once(beam):
 
 def weights(outside: list[float], wide: float, narrow: float) -> torch.Tensor:
     """Return a row of weights of passes that were cut."""
-    return torch.tensor([*outside, wide, narrow, -math.inf], dtype=torch.float64)
+    row = [*outside, wide, narrow, math.nan, -math.inf]
+    return torch.tensor(row, dtype=torch.float64)
 
 
 def test_the_error_is_of_the_passes_and_of_what_width_still_finds():

@@ -21,9 +21,9 @@ def text(words: int, index: int = 0) -> SimpleNamespace:
     return SimpleNamespace(words=[4] * words, query=SimpleNamespace(index=index))
 
 
-def row(wide: float, narrow: float) -> torch.Tensor:
-    """Return weights of five passes that found nothing, of two beams, and a mark."""
-    beams = [wide, narrow, -math.inf]
+def row(wide: float, narrow: float, pilot: float | None = None) -> torch.Tensor:
+    """Return weights of passes that found nothing, of two beams, a pilot, a mark."""
+    beams = [wide, narrow, wide if pilot is None else pilot, -math.inf]
     return torch.tensor([-math.inf] * PASSES + beams, dtype=torch.float64)
 
 
@@ -44,6 +44,9 @@ def test_it_widens_while_that_pays(number, levels):
         assert method == DiscreteFilter(beam, passes)
         assert auto.instead(method, row(-7.0, -7.0 - GROWN / 2)) is None
         assert auto.instead(method, row(-math.inf, -math.inf)) is None
+        little = row(-7.0, -8.0, pilot=-7.0 - math.log(GROWN / 2))
+        assert auto.instead(method, little) is None, "half as much as counts"
+        assert auto.instead(method, row(-7.0, -8.0, pilot=math.nan)) is None
         assert auto.pilot(text(9)) == 0
         last, method = method, auto.instead(method, row(-7.0, -7.0 - 2 * GROWN))
     assert method is None, "the widest"
@@ -85,9 +88,9 @@ def test_company_decides_nothing(checkpoint):
     together = scored(checkpoint, texts, num_samples=5)
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {20: 20 + 5 + 5}
-    spent[80] = spent[20] + 80 + 80 + 20
-    spent[320] = spent[80] + 320 + 80 + 80
+    spent = {20: 20 + 5 + 5 + 20}
+    spent[80] = spent[20] + 80 + 80 + 20 + 20
+    spent[320] = spent[80] + 320 + 80 + 80 + 20
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
     backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=5)[::-1]
     for one, other in zip(together, backwards, strict=True):

@@ -152,7 +152,7 @@ def test_bounds_are_those_of_the_estimates():
     weights = {  # of exact and dpf with their mark: proven, and cut
         "exact": [-1.0, 0.0],
         "mixed": [-1.0, -2.0, -2.0],
-        "dpf": [-1.0] * 5 + [-math.inf],
+        "dpf": [-1.0] * 8 + [-math.inf],
     }
     for name in ESTIMATORS.ours.keys() - redrawn:
         log_w = torch.tensor(weights.get(name, [-1.0, -2.0]), dtype=torch.float64)
@@ -245,7 +245,9 @@ def test_from_files(tmp_path):
     )
     assert words_of(corpus) == {2: "a", 3: "b", 4: "never"}
     path = saved(tmp_path / "rnng")
-    learner = LatentLearner.load(path, corpus, num_samples=7, proposal="prior")
+    learner = LatentLearner.load(
+        path, corpus, num_samples=7, estimator="is", proposal="prior"
+    )
     rows = corpus.dataset()
     found = learner.score(corpus.indices, rows["ids"])
     assert found.log_p.isfinite().all()
@@ -256,7 +258,7 @@ def test_from_files(tmp_path):
         "model": "rnng",
         "mass": "normalised",
         "dtype": "float64",
-        "estimator": "auto",
+        "estimator": "is",
         "num_samples": 7,
         "proposal": "prior",
         "temperature": 1.0,

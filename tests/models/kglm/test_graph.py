@@ -290,7 +290,7 @@ def test_a_graph_without_lookups_is_read(tmp_path):
 def test_a_newer_format_asks_for_a_newer_package(tmp_path):
     build().save(tmp_path)
     rewrite(tmp_path, "kglm-graph-3")
-    with pytest.raises(GraphError, match=r"format kglm-graph-3.*update the package"):
+    with pytest.raises(GraphError, match=r"format 'kglm-graph-3'.*update the package"):
         KnowledgeGraph.load(tmp_path)
 
 

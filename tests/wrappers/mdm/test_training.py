@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from packaging.version import Version
 import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.training.options import MDMSize
+from lm_latent_eval.training.supervised import Trainer
 from lm_latent_eval.wrappers.mdm import bound, training
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from lm_latent_eval.wrappers.mdm.training import negative_bound, train_tokenizer
@@ -79,11 +81,19 @@ def test_a_trained_model_scores_strings(tmp_path, capsys):
 
 
 @trains
-def test_a_run_goes_on_where_it_stopped(tmp_path, capsys):
+def test_a_run_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     whole.mkdir(), halves.mkdir()
     run(whole, epochs=3)
-    run(halves, epochs=1)
+    save = Trainer._save
+
+    def saved_once(self, settings):
+        save(self, settings)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt, SystemExit):
+        patch.setattr(Trainer, "_save", saved_once)
+        run(halves, epochs=3)
     capsys.readouterr()
     run(halves, epochs=3)
     assert "resuming after epoch 1" in capsys.readouterr().err
