@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,12 +117,18 @@ def _terms(answer: Answer) -> dict[str, Term]:
 def _of_terms(
     name: str, metric: metrics.Number
 ) -> Callable[[Sequence[Term]], float | str]:
-    """Return an aggregation that says so where it is not of all texts."""
+    """Return an aggregation that says so where it is not of all texts.
+
+    lm-eval prints every digit before the point, of which a large number has few that
+    mean anything: such a one is written as a power of ten.
+    """
 
     def aggregated(terms: Sequence[Term]) -> float | str:
         answers = [term.answer for term in terms if term.answer is not None]
         if len(answers) == len(terms):
-            return metric(answers)
+            value = metric(answers)
+            large = isinstance(value, float) and DIGITS < value < math.inf
+            return f"{value:.4e}" if large else value
         if name.endswith("_stderr") or not answers:
             return metrics.UNKNOWN
         value = metric(answers)
@@ -131,6 +138,8 @@ def _of_terms(
     return aggregated
 
 
+DIGITS = 2.0**53
+"""What float64 tells apart from the next whole number, at most."""
 METRICS = {name: _of_terms(name, metric) for name, metric in metrics.METRICS.items()}
 """Name in a task's ``metric_list`` -> aggregation."""
 

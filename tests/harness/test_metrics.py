@@ -95,6 +95,14 @@ def test_rates_per_byte_are_refused_where_gaps_were_not_charged():
     assert METRICS["bits_per_byte"]([first, second]) == pytest.approx(4 / 15)
 
 
+def test_numbers_of_many_digits_are_powers_of_ten():
+    """A text of one word: lm-eval's table has a place for no more than a few digits."""
+    for nats, expected in ((100.0, "2.6881e+43"), (30.0, pytest.approx(math.e**30))):
+        sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")
+        term = metrics.Term.of("word_perplexity", answer("Ada", sure))
+        assert metrics.METRICS["word_perplexity"]([term]) == expected
+
+
 @pytest.mark.parametrize("name", ["word_perplexity", "token_perplexity"])
 def test_texts_without_words_have_no_rates(name):
     empty = [answer("", Estimate.exact(0.0, num_tokens=0, estimator="is"))]
