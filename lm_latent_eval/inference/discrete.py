@@ -14,8 +14,8 @@ is summed, and the passes weigh what is not in it:
 
 B does not depend on random numbers, so every pass is unbiased for p(x), whatever the
 ranks are. Passes that all miss the same latents agree with each other. So a narrower
-beam is summed as well: what the wider one finds beyond it is what another like it may
-find, and is part of the error.
+beam is summed as well, and a pilot of narrower passes made: what width has found is
+what more of it may find, and is part of the error.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters"; the stratum that is summed: Owen (2013), section 8.4.
@@ -32,7 +32,13 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, widened
-from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    log_evidence,
+    log_ratio_stderr,
+    stderr,
+)
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
@@ -57,14 +63,14 @@ from lm_latent_eval.text.batch import TokenBatch
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
 NARROWER = 4
-"""How many times narrower the second beam is."""
+"""How many times narrower the second beam is, and the passes of the pilot."""
 LIKELY = 0.4
-"""How much of what the wider beam found the next is likely to find: a standard error.
-Measured on texts that fit the demonstration's model well and badly."""
+"""How much of what so much more width has found the next is likely to find: a standard
+error. Measured on texts that fit the demonstration's model well and badly."""
 MOST_GROWN = 1.0
 """Nats that it may have found where an error is still given."""
-PILOT = 4
-"""Latents of each pass of a pilot, which says what share of p(x) a beam has found."""
+UNEVEN = 0.3
+"""Nats over which a pilot may err where wider passes are not worth while."""
 WIDEST, WIDEST_SHARE = 2.0, 0.01
 """Nats over which passes may range, or share of -log p, where an error is given."""
 
@@ -78,28 +84,33 @@ class Survivors:
     fewer: Particles
     """By the narrower."""
     passes: Partial
-    pilot: Tensor | None = None
-    """Log p-hat by passes that nothing else uses, nats, (B,); None: there are none."""
+    pilot: Partial | None = None
+    """Narrower passes, which p-hat does not use; None: there are none."""
 
     @property
     def log_w(self) -> Tensor:
-        """Log of what each pass adds to B, of B, of the narrower B, of a pilot; a mark.
+        """Log of what each pass adds to B, of B, of the narrower B; pilot; a mark.
 
-        The pilot is NaN where there is none. The mark is 0 where passes left nothing
-        out, else ``-inf``. (B, R + 4) nats.
+        What each pass of the pilot adds is NaN where there is none. The mark is 0 where
+        passes left nothing out, else ``-inf``. (B, 2 R + 3) nats.
         """
-        found = self.found.log_w.logsumexp(-1, keepdim=True)
-        nobody = torch.full_like(found, torch.nan)
+        added = self._added(self.passes)
+        nobody = torch.full_like(added, torch.nan)
         parts = [
-            self.outside(self.passes).unflatten(-1, (PASSES, -1)).logsumexp(-1),
-            found,
+            added,
+            self.found.log_w.logsumexp(-1, keepdim=True),
             self.fewer.log_w.logsumexp(-1, keepdim=True),
-            nobody if self.pilot is None else self.pilot[:, None],
+            nobody if self.pilot is None else self._added(self.pilot),
             self.passes.log_w[:, -1:],
         ]
         return torch.cat(parts, -1)
 
-    def outside(self, passes: Partial) -> Tensor:
+    def _added(self, passes: Partial) -> Tensor:
+        """Return the log of what each pass adds to B, (B, R)."""
+        added: Tensor = self._outside(passes).unflatten(-1, (PASSES, -1)).logsumexp(-1)
+        return added
+
+    def _outside(self, passes: Partial) -> Tensor:
         """Return log-weights of what survived and is not in B, (B, R W)."""
         thinned, found = passes.particles, self.found
         inside = is_in(thinned.path, found.path, ~found.log_q.isneginf())
@@ -123,7 +134,7 @@ class Survivors:
 
     def next_token(self, model: Predicts[P]) -> Tensor:
         """Predict the next token of each text, (B, words), see ``predicted_by``."""
-        outside = self.outside(self.passes) - math.log(PASSES)
+        outside = self._outside(self.passes) - math.log(PASSES)
         parts = [(self.passes.particles, outside), (self.found, self.found.log_w)]
         return predicted_by(model, parts)
 
@@ -158,7 +169,11 @@ class DiscreteFilter:
     @property
     def beside(self) -> int:
         """Evaluations of p(x, z) beside those of the wider beam."""
-        return self._thinned + max(1, self.num_samples // NARROWER) + PASSES * PILOT
+        return (
+            self._thinned
+            + max(1, self.num_samples // NARROWER)
+            + PASSES * max(1, self.width // NARROWER)
+        )
 
     @property
     def _beams(self) -> Iterator[BeamMarginalization]:
@@ -173,7 +188,7 @@ class DiscreteFilter:
         batch: TokenBatch,
         keys: list[int],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Survivors``, (B, R + 4) float64."""
+        """Return the weights of whole texts, see ``Survivors``, (B, 2 R + 3)."""
         encoded = encode(model, proposal, batch)
         if encoded is None:
             begin = Particles.begin(len(keys), batch.inputs.device)
@@ -182,13 +197,9 @@ class DiscreteFilter:
         p, q = encoded
         passes = self._passes(model, proposal, p, q, keys, self.width)
         found, fewer = (b.search(model, proposal, p, q)[0] for b in self._beams)
-        kept = Survivors(found, fewer, passes)
-        others = [key ^ 1 for key in keys]
-        few = kept.outside(self._passes(model, proposal, p, q, others, PILOT))
-        log_p = (few.logsumexp(-1) - math.log(PASSES)).logaddexp(
-            found.log_w.logsumexp(-1)
-        )
-        return replace(kept, pilot=log_p).log_w
+        others, narrow = [key ^ 1 for key in keys], max(1, self.width // NARROWER)
+        pilot = self._passes(model, proposal, p, q, others, narrow)
+        return Survivors(found, fewer, passes, pilot).log_w
 
     def _passes(
         self,
@@ -296,17 +307,29 @@ class DiscreteFilter:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
         return torch.logaddexp(log_w[..., :PASSES], log_w[..., PASSES, None])
 
-    def grown(self, log_w: Tensor) -> float:
-        """Return what the wider beam found beyond the narrower: nats of p-hat.
+    def _pilot(self, log_w: Tensor) -> Tensor:
+        """Return the logarithms of the pilot's estimates of p(x), (R,); NaN: none."""
+        return torch.logaddexp(log_w[PASSES + 2 : -1], log_w[PASSES])
 
-        It depends on beams and on a pilot, on no number that the estimate uses: so what
-        it decides biases nothing. 0 where there is no pilot.
+    def pays(self, log_w: Tensor, least: float) -> bool:
+        """Say if more width is worth while.
+
+        It follows from beams and from a pilot, from no number that the estimate uses:
+        so what it decides biases nothing. No where there is no pilot.
+
+        Args:
+            log_w: A row of weights.
+            least: What a wider beam has to have found, nats of p-hat.
         """
-        log_p = log_w[PASSES + 2].item()
-        return 0.0 if math.isnan(log_p) else self._grown(log_w, log_p)
+        pilot = self._pilot(log_w)
+        if pilot.isnan().any() or pilot.isneginf().all():
+            return False
+        found = self._found_more(log_w, log_evidence(pilot).item())
+        uneven = self._thinned < self.num_samples and stderr(pilot).item() > UNEVEN
+        return found > least or uneven
 
-    def _grown(self, log_w: Tensor, log_p: float) -> float:
-        """Return what the wider beam found, times its share of p-hat, nats."""
+    def _found_more(self, log_w: Tensor, log_p: float) -> float:
+        """Return what the wider beam found beyond the narrower, nats of p-hat."""
         wide, narrow = log_w[PASSES : PASSES + 2].tolist()
         share = math.exp(min(wide - log_p, 0.0)) if wide > -math.inf else 0.0
         return share * abs(wide - narrow) if share and wide != narrow else 0.0
@@ -330,13 +353,19 @@ class DiscreteFilter:
         if not log_w[-1].isneginf():
             exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
-        missed = self._grown(log_w, log_p)
+        pilot = self._pilot(log_w)
         range_of = (passes.max() - passes.min()).item()
-        if missed > MOST_GROWN or range_of > max(WIDEST, WIDEST_SHARE * -log_p):
+        disagree = range_of > max(WIDEST, WIDEST_SHARE * -log_p)
+        if disagree or pilot.isnan().any() or pilot.isneginf().all():
             return estimate
-        return replace(
-            estimate, stderr=math.hypot(estimate.draws_stderr, LIKELY * missed)
+        grown = (
+            self._found_more(log_w, log_p),
+            abs(log_p - log_evidence(pilot).item()),
         )
+        if max(grown) > MOST_GROWN:
+            return estimate
+        likely = (LIKELY * more for more in grown)
+        return replace(estimate, stderr=math.hypot(estimate.draws_stderr, *likely))
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int

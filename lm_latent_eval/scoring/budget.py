@@ -166,7 +166,7 @@ class Auto:
         levels = self._levels
         assert isinstance(method, DiscreteFilter)
         wider = levels.index(method) + 1
-        grows = wider < len(levels) and method.grown(log_w) > GROWN
+        grows = wider < len(levels) and method.pays(log_w, GROWN)
         return levels[wider] if grows else None
 
 

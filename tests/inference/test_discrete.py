@@ -139,9 +139,11 @@ def test_what_the_beam_found_is_summed_once(beam):
     assert abs(ratio.mean() - 1) < 5 * error
 
 
-def weights(outside: list[float], wide: float, narrow: float) -> torch.Tensor:
-    """Return a row of weights of passes that were cut."""
-    row = [*outside, wide, narrow, math.nan, -math.inf]
+def weights(
+    outside: list[float], wide: float, narrow: float, pilot: list[float] | None = None
+) -> torch.Tensor:
+    """Return a row of weights of passes that were cut, and a pilot like them."""
+    row = [*outside, wide, narrow, *(outside if pilot is None else pilot), -math.inf]
     return torch.tensor(row, dtype=torch.float64)
 
 
@@ -155,6 +157,9 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
     share = math.exp(-3.0 - grown.log_evidence)
     assert grown.log_evidence == same.log_evidence
     assert grown.missed == pytest.approx(0.4 * 0.5 * share)
+    off = method.estimate(weights(spread, -3.0, -3.0, [-4.5] * PASSES), 4)
+    more = math.log(math.exp(-3.0) + math.exp(-4.5)) - off.log_evidence
+    assert off.missed == pytest.approx(0.4 * more)
     little = method.estimate(weights([-3.0] * PASSES, -30.0, -33.0), 4)
     assert little.stderr == pytest.approx(0.0, abs=1e-9), "the passes found nearly all"
 
@@ -165,6 +170,8 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
         weights([-math.inf] * PASSES, -3.0, -4.1),
         weights([-math.inf] * PASSES, -3.0, -math.inf),
         weights([-1.0, -4.0, -4.0, -4.0, -4.0], -9.0, -9.0),
+        weights([-5.0] * PASSES, -9.0, -9.0, [-6.5] * PASSES),
+        weights([-5.0] * PASSES, -9.0, -9.0, [math.nan] * PASSES),
     ],
 )
 def test_no_error_where_width_or_passes_disagree(row):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -16,15 +17,17 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 
+NOTHING = [-math.inf] * PASSES
+
 
 def text(words: int, index: int = 0) -> SimpleNamespace:
     return SimpleNamespace(words=[4] * words, query=SimpleNamespace(index=index))
 
 
-def row(wide: float, narrow: float, pilot: float | None = None) -> torch.Tensor:
+def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.Tensor:
     """Return weights of passes that found nothing, of two beams, a pilot, a mark."""
-    beams = [wide, narrow, wide if pilot is None else pilot, -math.inf]
-    return torch.tensor([-math.inf] * PASSES + beams, dtype=torch.float64)
+    parts = [*NOTHING, wide, narrow, *pilot, -math.inf]
+    return torch.tensor(parts, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +47,23 @@ def test_it_widens_while_that_pays(number, levels):
         assert method == DiscreteFilter(beam, passes)
         assert auto.instead(method, row(-7.0, -7.0 - GROWN / 2)) is None
         assert auto.instead(method, row(-math.inf, -math.inf)) is None
-        little = row(-7.0, -8.0, pilot=-7.0 - math.log(GROWN / 2))
-        assert auto.instead(method, little) is None, "half as much as counts"
-        assert auto.instead(method, row(-7.0, -8.0, pilot=math.nan)) is None
+        much = [-7.0 - math.log(GROWN / 2)] * PASSES
+        assert auto.instead(method, row(-7.0, -8.0, much)) is None, (
+            "half of what counts"
+        )
+        assert auto.instead(method, row(-7.0, -8.0, [math.nan] * PASSES)) is None
         assert auto.pilot(text(9)) == 0
         last, method = method, auto.instead(method, row(-7.0, -7.0 - 2 * GROWN))
     assert method is None, "the widest"
     assert auto.instead(last, row(-7.0, -9.0)) is None
+
+
+def test_passes_are_widened_where_a_pilot_is_uneven():
+    auto, uneven = Auto(100), row(-7.0, -7.0, [-3.0, -5.0, -5.0, -5.0, -5.0])
+    [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
+    wider = auto.instead(method, uneven)
+    assert wider == DiscreteFilter(1600, 1600)
+    assert auto.instead(wider, uneven) is None, "the passes are as wide as they get"
 
 
 def test_what_passes_find_decides_nothing():
@@ -85,14 +98,14 @@ def test_company_decides_nothing(checkpoint):
         ("c", "the fox saw Ada and zebra . " * 15),
         ("d", "Ada . " * 40),
     ]
-    together = scored(checkpoint, texts, num_samples=5)
+    together = scored(checkpoint, texts, num_samples=25)
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {20: 20 + 5 + 5 + 20}
-    spent[80] = spent[20] + 80 + 80 + 20 + 20
-    spent[320] = spent[80] + 320 + 80 + 80 + 20
+    spent = {100: 100 + 25 + 25 + 5}
+    spent[400] = spent[100] + 400 + 400 + 100 + 100
+    spent[1600] = spent[400] + 1600 + 400 + 400 + 100
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
-    backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=5)[::-1]
+    backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
     for one, other in zip(together, backwards, strict=True):
         a, b = one.estimate, other.estimate
         assert a.num_samples == b.num_samples

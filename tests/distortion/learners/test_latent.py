@@ -152,7 +152,7 @@ def test_bounds_are_those_of_the_estimates():
     weights = {  # of exact and dpf with their mark: proven, and cut
         "exact": [-1.0, 0.0],
         "mixed": [-1.0, -2.0, -2.0],
-        "dpf": [-1.0] * 8 + [-math.inf],
+        "dpf": [-1.0] * 12 + [-math.inf],
     }
     for name in ESTIMATORS.ours.keys() - redrawn:
         log_w = torch.tensor(weights.get(name, [-1.0, -2.0]), dtype=torch.float64)
