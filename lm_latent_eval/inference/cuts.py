@@ -173,7 +173,9 @@ def thinned(rank: Tensor, number: int, u: Tensor) -> tuple[Tensor, Tensor]:
     is_sure = _columns(order)[:, :number] < sure
     column = torch.where(is_sure, order[:, :number], met)
     log_f = threshold.log() - mass.gather(1, column).log()
-    return column, log_f.masked_fill(is_sure, 0.0)
+    # As they are listed: in the order of ranks rounding would decide between ties.
+    column, place = column.sort(1)
+    return column, log_f.masked_fill(is_sure, 0.0).gather(1, place)
 
 
 def _columns(like: Tensor) -> Tensor:
