@@ -137,7 +137,7 @@ def test_a_proposal_of_another_package_is_the_model_s(checkpoint, declare, name)
     declare(f"[lm_latent_eval.proposals]\nmine = {__name__}:prior\n")
     proposal = proposal_named(checkpoint.model, name, 2.0)
     assert (proposal.name, proposal.temperature) == ("prior", 2.0)
-    scorer = Scorer(checkpoint, ScoringOptions(proposal=name))
+    scorer = Scorer(checkpoint, ScoringOptions(estimator="is", proposal=name))
     assert scorer.fingerprint["proposal"] == name
     with pytest.raises(ValueError, match="expected a positive number"):
         proposal_named(checkpoint.model, name, 0.0)

@@ -159,7 +159,7 @@ def test_a_beam_has_no_error_to_aim_at(backend):
 
 def test_settings_come_as_strings_from_the_command_line(tiny):
     lm = LatentKGLM.create_from_arg_string(
-        f"pretrained={tiny},num_samples=3,temperature=1.1,seed=4,unk=closed",
+        f"pretrained={tiny},estimator=is,num_samples=3,temperature=1.1,seed=4,unk=closed",
         {"batch_size": "auto:4", "max_batch_size": None, "device": "cpu"},
     )
     assert lm.fingerprint["num_samples"] == 3
