@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.file_names import beside
+from lm_latent_eval.ledger.folder import SETTINGS_FILE
 from lm_latent_eval.report import sample_logs
-from lm_latent_eval.resuming.folder import SETTINGS_FILE
 from lm_latent_eval.scoring import records, workers
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.scoring.records import UNFINISHED, Record

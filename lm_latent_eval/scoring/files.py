@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lm_latent_eval
-from lm_latent_eval.resuming.journal import Journal, Row
+from lm_latent_eval.ledger.journal import Journal, Row
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.missed import MissedTextsError

@@ -20,8 +20,8 @@ import torch
 
 from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.resuming.journal import Journal, Row, read_run
-from lm_latent_eval.resuming.settings import check_format
+from lm_latent_eval.ledger.journal import Journal, Row, read_run
+from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
 
 METADATA = b"lm_latent_eval"

@@ -23,11 +23,11 @@ import pyarrow as pa
 from lm_latent_eval.arguments import whole
 from lm_latent_eval.extras import require
 from lm_latent_eval.file_names import regular
+from lm_latent_eval.ledger import folder
+from lm_latent_eval.ledger.row_digests import DIGEST, RowDigests
+from lm_latent_eval.ledger.settings import Settings, check_format
 from lm_latent_eval.parquet import RowFile, RowFileError
 from lm_latent_eval.parquet_footer import is_whole
-from lm_latent_eval.resuming import folder
-from lm_latent_eval.resuming.row_digests import DIGEST, RowDigests
-from lm_latent_eval.resuming.settings import Settings, check_format
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import (
     TASK,

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.resuming.journal import appending
+from lm_latent_eval.ledger.journal import appending
 from lm_latent_eval.scoring.texts import Text
 
 Key = tuple[int, int]

@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 import lm_latent_eval
 from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.ledger.folder import going_on, read
+from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.resuming.folder import going_on, read
-from lm_latent_eval.resuming.settings import Settings
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text

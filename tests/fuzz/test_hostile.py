@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from lm_latent_eval import parquet
+from lm_latent_eval.ledger import folder as resumed
+from lm_latent_eval.ledger.row_digests import DIGEST, RowDigests
 from lm_latent_eval.report import numbers as report_numbers
 from lm_latent_eval.report import results
 from lm_latent_eval.report.thoughts import text as thought_text
 from lm_latent_eval.report.thoughts import thought_files
-from lm_latent_eval.resuming import folder as resumed
-from lm_latent_eval.resuming.row_digests import DIGEST, RowDigests
 from lm_latent_eval.scoring import files, records, workers
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import load

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.ledger import folder
+from lm_latent_eval.ledger.row_digests import RowDigests
 from lm_latent_eval.report.results import read
-from lm_latent_eval.resuming import folder
-from lm_latent_eval.resuming.row_digests import RowDigests
 from lm_latent_eval.scoring import workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import SeenTexts

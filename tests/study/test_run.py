@@ -9,8 +9,8 @@ import torch
 from filelock import FileLock
 
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
+from lm_latent_eval.ledger.one_writer import LOCK_FILE
 from lm_latent_eval.models.checkpoint import load_checkpoint, save
-from lm_latent_eval.resuming.one_writer import LOCK_FILE
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.study.draws import DrawsFile

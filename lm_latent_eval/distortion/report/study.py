@@ -38,8 +38,8 @@ from lm_latent_eval.distortion.study.layout import (
 from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import KIND
 from lm_latent_eval.durable import write_text
+from lm_latent_eval.ledger.folder import read
 from lm_latent_eval.report.tabular import Cell, Table, rendered, together, write
-from lm_latent_eval.resuming.folder import read
 from lm_latent_eval.text.corpora import stream_texts
 
 TABLES_FILE = "tables.md"

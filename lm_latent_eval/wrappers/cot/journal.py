@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.resuming.journal import Journal, Row, read_run
+from lm_latent_eval.ledger.journal import Journal, Row, read_run
 from lm_latent_eval.scoring.records import UNFINISHED, task_of
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.durable import replacing
-from lm_latent_eval.resuming.settings import Settings
+from lm_latent_eval.ledger.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -67,3 +67,9 @@ def only_writer(
         raise
     finally:
         held.release()
+
+
+def lock_of(path: Path) -> Path:
+    """Return the lock of a file; a link and what it points to have one."""
+    file = path.resolve()
+    return file.with_name(f".{file.name}.lock")

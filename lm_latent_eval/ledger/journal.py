@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 
 from lm_latent_eval.durable import no_room, write_text
 from lm_latent_eval.file_names import regular
-from lm_latent_eval.messages import naming
-from lm_latent_eval.plain_json import parse
-from lm_latent_eval.resuming.one_writer import BusyError, only_writer
-from lm_latent_eval.resuming.row_digests import RowDigests, UnsealedError
-from lm_latent_eval.resuming.settings import (
+from lm_latent_eval.ledger.one_writer import BusyError, lock_of, only_writer
+from lm_latent_eval.ledger.row_digests import RowDigests, UnsealedError
+from lm_latent_eval.ledger.settings import (
     FormatError,
     Settings,
     check_format,
@@ -24,6 +22,8 @@ from lm_latent_eval.resuming.settings import (
     plain,
     refuse_others,
 )
+from lm_latent_eval.messages import naming
+from lm_latent_eval.plain_json import parse
 
 Row = dict[str, Any]
 Append = Callable[[Row], None]
@@ -60,7 +60,7 @@ class Journal:
             ValueError: If it is of another run, something else, or was edited.
             NoRoomError: If the disk is full; the last line may be cut short then.
         """
-        with only_writer(self.path, kept, lock=_lock(self.path)):
+        with only_writer(self.path, kept, lock=lock_of(self.path)):
             rows = self._taken_up(settings)
             digests = RowDigests({"format": self.format, **settings})
             with appending(self.path) as append:
@@ -169,13 +169,8 @@ def remove(paths: Iterable[Path]) -> None:
     while the next one makes and holds another.
     """
     for path in paths:
-        with suppress(BusyError), only_writer(path, None, lock=_lock(path)):
+        with suppress(BusyError), only_writer(path, None, lock=lock_of(path)):
             path.unlink(missing_ok=True)
-
-
-def _lock(path: Path) -> Path:
-    file = path.resolve()  # a link and what it points to have one lock
-    return file.with_name(f".{file.name}.lock")
 
 
 def _line(values: Row) -> bytes:

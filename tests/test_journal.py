@@ -1,64 +1,18 @@
-"""What a stopped run leaves: one writes at a time, and only the same goes on."""
+"""Results that come one by one, in JSON lines that a crash does not spoil."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import subprocess
-import sys
 
 import pytest
-import torch
-from filelock import FileLock
 
-from lm_latent_eval.resuming import folder
-from lm_latent_eval.resuming.journal import Journal, appending, remove, whole_lines
-from lm_latent_eval.resuming.one_writer import LOCK_FILE, BusyError, only_writer
-from lm_latent_eval.resuming.settings import FormatError
-from lm_latent_eval.resuming.state import StateFile
+from lm_latent_eval.ledger import folder
+from lm_latent_eval.ledger.journal import Journal, appending, remove, whole_lines
+from lm_latent_eval.ledger.one_writer import BusyError
+from lm_latent_eval.ledger.settings import FormatError
 from tests.journals import sealed
-
-# -- one writer ----------------------------------------------------------------------
-
-
-def test_two_do_not_write_at_once(tmp_path):
-    message = f"another run is writing into {tmp_path}: wait"
-    with only_writer(tmp_path, "all"):
-        with pytest.raises(ValueError, match=message), only_writer(tmp_path, "all"):
-            pytest.fail("two writers")
-        other = (
-            "import sys\nfrom pathlib import Path\n"
-            "from lm_latent_eval.resuming.one_writer import only_writer\n"
-            "with only_writer(Path(sys.argv[1]), 'all'): pass"
-        )
-        command = [sys.executable, "-c", other, tmp_path]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert message in done.stderr
-    with only_writer(tmp_path, "all"):
-        assert (tmp_path / LOCK_FILE).exists()
-
-
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
-    def locks_nothing(_):
-        raise NotImplementedError
-
-    monkeypatch.setattr(FileLock, "acquire", locks_nothing)
-    with only_writer(tmp_path, "all"):
-        (tmp_path / "file").touch()
-    assert f"{tmp_path} is on a file system that locks nothing" in caplog.text
-
-
-def test_a_folder_goes_on_with_the_same_settings(tmp_path):
-    asked = {"seed": 0, "sizes": (1, 2)}
-    for _ in range(2):
-        with folder.going_on(tmp_path, asked, "study", "all"):
-            assert folder.read(tmp_path, "study") == {"seed": 0, "sizes": [1, 2]}
-    message = r"is of another study \(seed is 0 there and 1 here\)"
-    with pytest.raises(ValueError, match=message):  # noqa: SIM117
-        with folder.going_on(tmp_path, {**asked, "seed": 1}, "study", "all"):
-            pytest.fail("two studies")
-
 
 # -- records -------------------------------------------------------------------------
 
@@ -261,22 +215,3 @@ def test_settings_may_be_infinite(tmp_path, value):
     with pytest.raises(ValueError, match=message):  # noqa: SIM117
         with journal(tmp_path).going_on({**asked, "stderr": {"target": 1.0}}, None):
             pytest.fail("two runs")
-
-
-# -- states --------------------------------------------------------------------------
-
-
-def test_a_state_replaces_the_one_before(tmp_path):
-    state = StateFile(tmp_path / "deep" / "state.pt")
-    assert state.read() is None
-    for n in range(2):
-        state.write({"seed": 0}, {"epoch": n, "weights": torch.full((2,), float(n))})
-    settings, found = state.read()
-    assert (settings, found["epoch"], found["weights"].tolist()) == (
-        {"seed": 0},
-        1,
-        [1.0, 1.0],
-    )
-    aside = state.set_aside()
-    assert state.read() is None
-    assert [*state.path.parent.iterdir()] == [aside]
