@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.file_names import beside
+from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.folder import SETTINGS_FILE
 from lm_latent_eval.report import sample_logs
 from lm_latent_eval.scoring import records, workers
 from lm_latent_eval.scoring.files import read_record
-from lm_latent_eval.scoring.records import UNFINISHED, Record
+from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"
@@ -62,6 +63,7 @@ def _read(path: Path) -> list[Record]:
         raise FileNotFoundError(f"{path} does not exist")
     if path.suffix == ".json":
         return _results(path)
+    refuse_old([path])
     if path.suffix == ".parquet" or path.name.endswith(UNFINISHED):
         return records.read(path)
     return [read_record(path)]
@@ -85,6 +87,7 @@ def _folder(folder: Path) -> list[Record]:
         return [workers.read(folder)]
     if results := newest(folder):
         return _results(results)
+    refuse_old(folder.rglob("record_*"))
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
     if found := records.read_unfinished(unfinished):
         return found
