@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.ledger import database, folder
 from lm_latent_eval.ledger.database import Ledger, remove
+from lm_latent_eval.ledger.lines import LinesFile
 from lm_latent_eval.ledger.one_writer import LOCK_FILE, BusyError, only_writer
 from lm_latent_eval.ledger.settings import FormatError, plain
 from lm_latent_eval.ledger.state import StateFile
+from tests.journals import sealed
 from tests.killing import KILLS
 from tests.memory_limit import at_most
 from tests.time_limit import within
@@ -190,6 +192,28 @@ def test_a_disk_of_this_machine_is_known(tmp_path, monkeypatch, mounts, local):
             mounts.format(here=written, parent=parent) + "\n" * bool(mounts)
         )
     assert database._is_local(here / "found.sqlite") is local
+
+
+def test_a_file_system_without_locks_keeps_rows_as_well(tmp_path, monkeypatch):
+    """SQLite's own locks fail there, as those of ``only_writer`` do."""
+    connect, asked = sqlite3.connect, []
+
+    class NoLocks(sqlite3.Connection):
+        def execute(self, *given):
+            err = sqlite3.OperationalError("disk I/O error")
+            err.sqlite_errorname = "SQLITE_IOERR_RDLOCK"
+            raise err
+
+    def connecting(where, **given):
+        asked.append(where)
+        locks = "nolock" not in where
+        return connect(where, **given, factory=NoLocks if locks else sqlite3.Connection)
+
+    monkeypatch.setattr(sqlite3, "connect", connecting)
+    monkeypatch.setattr(database, "_is_local", lambda _: False)
+    fill(tmp_path, 1, 2)
+    assert numbers_of(tmp_path) == [1, 2]
+    assert sum("nolock" in where for where in asked) == len(asked) / 2
 
 
 KILLING = """
@@ -569,6 +593,75 @@ def test_huge_claims_cost_nothing(tmp_path, at, claim):
     path.write_bytes(content)
     with at_most(1 << 26), within(10):
         refused(tmp_path, "is damaged or cannot be used|is not a list of finds")
+
+
+# -- JSON lines ----------------------------------------------------------------------
+
+
+def lines_file(folder, version=1) -> LinesFile:
+    return LinesFile(folder / "found.jsonl", "list of finds", version)
+
+
+def write_lines(folder, *rows) -> list[str]:
+    lines_file(folder).write(ASKED, rows)
+    return lines_file(folder).path.read_text().splitlines()
+
+
+def test_lines_come_back_with_their_places(tmp_path):
+    written = write_lines(tmp_path, {"n": 1.5}, {"n": math.inf})
+    assert lines_file(tmp_path).read() == (
+        {"format": 1, "seed": 0, "sizes": [1, 2]},
+        {2: {"n": 1.5}, 3: {"n": "inf"}},
+    )
+    for line in written:
+        json.loads(line, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is not a list of finds"),
+        ("dear diary", "is not a list of finds"),
+        ('{"my": "results"}\n', "is not a list of finds .*it names no format"),
+        ("[" * 100_000 + "\n", "is not a list of finds .*it is nested too deeply"),
+        ('{"format": 1}\n[]\n', "line 2 is not as it was written .no record"),
+        ('{"format": 1}\n\n', "line 2 is not as it was written"),
+        ('{"format": 1}\n{"n":', "line 2 is not as it was written"),
+        ('{"format": 1}\n{"n": 3}\n', "line 2: it has no digest.* finish it with"),
+        ('{"format": 2}\n', "in format 2, .* this one reads format 1"),
+    ],
+)
+def test_lines_of_something_else_are_refused(tmp_path, content, message):
+    lines_file(tmp_path).path.write_text(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        lines_file(tmp_path).read()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda row: row | {"n": 4}, "its digest is of other values of 'n'"),
+        (lambda row: row | {"n": 3.0}, "its digest is of other values of 'n'"),
+        (lambda row: row | {"k": 4}, "more or fewer fields than its digest"),
+        (lambda row: row | {"digest": 3}, "more or fewer fields than its digest"),
+        (
+            lambda row: row | {"n": 4, "m": 3},
+            "its digest is of another row, or of other settings",
+        ),
+    ],
+)
+def test_a_line_that_was_edited_says_where(tmp_path, edit, said):
+    head, line = write_lines(tmp_path, {"n": 3, "m": 2})
+    path = lines_file(tmp_path).path
+    path.write_text(f"{head}\n{json.dumps(edit(json.loads(line)))}\n")
+    with pytest.raises(ValueError, match=rf"line 2 is not .*{said}.*: remove"):
+        lines_file(tmp_path).read()
+    path.write_text(f"{head.replace('0', '1', 1)}\n{line}\n")
+    with pytest.raises(ValueError, match=r"line 2 .* of other settings"):
+        lines_file(tmp_path).read()
+    path.write_text(f"{head}\n{sealed(head, json.loads(line) | {'n': 4})}\n")
+    assert lines_file(tmp_path).read()[1] == {2: {"n": 4, "m": 2}}
 
 
 # -- states --------------------------------------------------------------------------

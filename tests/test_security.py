@@ -83,7 +83,7 @@ STATEMENTS = {
     "a row has a digest over its values and the run's settings": (
         "test_ledger.py::test_a_row_that_was_edited_says_where "
         "test_ledger.py::test_a_row_belongs_to_the_settings_above_it "
-        "scoring/test_workers.py::test_rows_that_were_edited_are_refused"
+        "test_ledger.py::test_a_line_that_was_edited_says_where"
     ),
     "nothing of a ledger is obeyed": (
         "test_ledger.py::test_other_tables_are_refused_before_they_do_anything "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -60,6 +61,8 @@ LOCAL = {
 }
 """File systems of one machine."""
 _MOUNTS = Path("/proc/mounts")
+_NO_LOCK = re.compile("SQLITE_(PERM|IOERR_(RD|CHECKRESERVED|UN)?LOCK)")
+"""What SQLite says where the file system has no locks."""
 _COLUMNS = "place, part, key, row, numbers, digest"
 _TYPES = (int, str, str, str, bytes, str)
 
@@ -366,7 +369,23 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, timeout=WAIT)
+    """Open a file; where nothing can be locked, without SQLite's locks.
+
+    ``only_writer`` has warned then.
+    """
+    where = path.absolute().as_uri()
+    for options in ("mode=rwc", "mode=rwc&nolock=1"):
+        connection = sqlite3.connect(
+            f"{where}?{options}", uri=True, isolation_level=None, timeout=WAIT
+        )
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.DatabaseError as err:
+            if _NO_LOCK.match(getattr(err, "sqlite_errorname", "")):
+                connection.close()
+                continue
+        break
+    return connection
 
 
 def _end(connection: sqlite3.Connection) -> None:

@@ -70,6 +70,5 @@ def only_writer(
 
 
 def lock_of(path: Path) -> Path:
-    """Return the lock of a file; a link and what it points to have one."""
-    file = path.resolve()
-    return file.with_name(f".{file.name}.lock")
+    """Return the lock of a file."""
+    return path.with_name(f".{path.name}.lock")

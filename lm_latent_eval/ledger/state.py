@@ -1,4 +1,4 @@
-"""What a run is in the midst of, in a file that each step replaces."""
+"""Checkpoint of a running job, in a file that each epoch replaces."""
 
 from __future__ import annotations
 
