@@ -143,12 +143,12 @@ class Auto:
 
     @property
     def method(self) -> DiscreteFilter:
-        """What reads contexts and continuations."""
-        return DiscreteFilter(-(-self.num_samples // PASSES) * PASSES)
+        """The narrowest, which also reads contexts."""
+        return self._levels[0]
 
     @property
     def _levels(self) -> list[DiscreteFilter]:
-        unit = self.method.num_samples
+        unit = -(-self.num_samples // PASSES) * PASSES
         return [DiscreteFilter(beam * unit, cut * unit) for beam, cut in LEVELS]
 
     def pilot(self, text: Text) -> int:
@@ -157,9 +157,8 @@ class Auto:
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give every text the least."""
-        method = self._levels[0]
-        _announce([(method, texts)])
-        yield method, texts
+        _announce([(self.method, texts)])
+        yield self.method, texts
 
     def instead(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
         """Return what a text is given instead of what it was, if width still pays."""

@@ -42,7 +42,7 @@ def test_it_widens_while_that_pays(number, levels):
     auto, texts = Auto(number), [text(9), text(500)]
     [(method, group)] = auto.spend(texts, lambda *_: pytest.fail("a pilot"))
     assert group == texts
-    assert auto.method.num_samples == levels[0][1]
+    assert method == auto.method
     for beam, passes in levels:
         assert method == DiscreteFilter(beam, passes)
         assert auto.instead(method, row(-7.0, -7.0 - GROWN / 2)) is None
@@ -51,7 +51,6 @@ def test_it_widens_while_that_pays(number, levels):
         assert auto.instead(method, row(-7.0, -8.0, much)) is None, (
             "half of what counts"
         )
-        assert auto.instead(method, row(-7.0, -8.0, [math.nan] * PASSES)) is None
         assert auto.pilot(text(9)) == 0
         last, method = method, auto.instead(method, row(-7.0, -7.0 - 2 * GROWN))
     assert method is None, "the widest"
@@ -110,6 +109,30 @@ def test_company_decides_nothing(checkpoint):
         a, b = one.estimate, other.estimate
         assert a.num_samples == b.num_samples
         assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-9)
+
+
+def test_the_options_of_a_context_are_widened_together(checkpoint, monkeypatch):
+    scorer = Scorer(checkpoint, ScoringOptions.parse(num_samples=25), quiet=True)
+    long = "Ada saw the fox . " * 20
+    asked = [(long, " Ada"), (long, " the fox saw Ada"), ("the", " fox"), ("Bo", "")]
+    queries = [
+        Query(n, f"task/{context[:4]}", string, context)
+        for n, (context, string) in enumerate(asked)
+    ]
+
+    def widths() -> list[int]:
+        answers = {a.index: a for a in scorer.score_continuations(queries)}
+        return [answers[n].estimate.num_samples for n in range(len(queries))]
+
+    rows = []
+
+    def pays(method, log_w, least):
+        """Ask for more where the first option of the long context is weighed."""
+        rows.append(log_w)
+        return len(rows) == 1
+
+    monkeypatch.setattr(DiscreteFilter, "pays", pays)
+    assert widths() == [400, 400, 100, 100]
 
 
 def test_a_pilot_for_a_target_is_counted(checkpoint):

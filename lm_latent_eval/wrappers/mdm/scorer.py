@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -215,7 +214,6 @@ class MDMScorer:
             sentences=max(1, len(windows)),
             is_greedy=not whole and all(part.is_greedy for part in windows),
             evaluations=passes,
-            replicates=_summed([part.replicates for part in windows]),
         )
 
     def _exact(self, log_p: float, num_tokens: int) -> Estimate:
@@ -244,15 +242,6 @@ def _set_aside(
     with missed.aside(query):
         found = yield from asking
     return found
-
-
-def _summed(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Add up windows replicate by replicate; () if those of one are not known."""
-    number = max(map(len, windows), default=0)
-    if not all(windows):
-        return ()
-    rows = [row * number if len(row) == 1 else row for row in windows]
-    return tuple(math.fsum(column) for column in zip(*rows, strict=True))
 
 
 __all__ = ["MDMScorer"]
