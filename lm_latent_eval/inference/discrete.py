@@ -44,7 +44,7 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
 from lm_latent_eval.inference.particles import (
     Partial,
@@ -140,10 +140,18 @@ class Survivors:
 
 
 @dataclass(frozen=True)
-class DiscreteFilter:
+class DiscreteFilter(Estimator):
     """A beam of K, and K histories in five unbiased passes for the rest of p(x)."""
 
     name: ClassVar[str] = "dpf"
+    how: ClassVar[str] = (
+        "latents found by beam search are summed, and passes that thin the others "
+        "without bias add what is left, by the {proposal} proposal, seed {seed} "
+        "(effective samples count passes, which are five)"
+    )
+    checks: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
+    own_proposal: ClassVar[bool] = True
     num_samples: int
     """K, the width of the beam, and of all passes together."""
     thinned: int | None = None
@@ -172,6 +180,16 @@ class DiscreteFilter:
         return (
             self._thinned + max(1, self.num_samples // NARROWER) + PASSES * self._narrow
         )
+
+    @property
+    def held(self) -> int:
+        """Latents of a text that are held at once: all."""
+        return self.num_samples + self.beside
+
+    @property
+    def kept(self) -> int:
+        """Log-weights in an estimate: one a pass."""
+        return PASSES
 
     @property
     def _narrow(self) -> int:

@@ -15,7 +15,7 @@ from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.cost import announce, beside
+from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text
@@ -103,7 +103,7 @@ class Continuations:
                 for method, group in groups.items():
                     for rows in self._weighed(method, group):
                         context = rows[0].text.given
-                        spent[context] += method.num_samples + beside(method)
+                        spent[context] += method.num_samples + method.beside
                         if instead := self._instead(method, rows):
                             again.setdefault(instead, []).append(shared[context])
                             continue

@@ -39,7 +39,7 @@ def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.T
     ],
 )
 def test_it_widens_while_that_pays(number, levels):
-    auto, texts = Auto(number), [text(9), text(500)]
+    auto, texts = Auto.of(number), [text(9), text(500)]
     [(method, group)] = auto.spend(texts, lambda *_: pytest.fail("a pilot"))
     assert group == texts
     assert method == auto.method
@@ -51,14 +51,14 @@ def test_it_widens_while_that_pays(number, levels):
         assert auto.instead(method, row(-7.0, -8.0, much)) is None, (
             "half of what counts"
         )
-        assert auto.pilot(text(9)) == 0
+        assert auto.pilot == 0
         last, method = method, auto.instead(method, row(-7.0, -7.0 - 2 * GROWN))
     assert method is None, "the widest"
     assert auto.instead(last, row(-7.0, -9.0)) is None
 
 
 def test_passes_are_widened_where_a_pilot_is_uneven():
-    auto, uneven = Auto(100), row(-7.0, -7.0, [-3.0, -5.0, -5.0, -5.0, -5.0])
+    auto, uneven = Auto.of(100), row(-7.0, -7.0, [-3.0, -5.0, -5.0, -5.0, -5.0])
     [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
     wider = auto.instead(method, uneven)
     assert wider == DiscreteFilter(1600, 1600)
@@ -66,7 +66,7 @@ def test_passes_are_widened_where_a_pilot_is_uneven():
 
 
 def test_what_passes_find_decides_nothing():
-    auto = Auto(100)
+    auto = Auto.of(100)
     [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
     for beams in ((-7.0, -7.0), (-7.0, -7.5)):
         decided = set()

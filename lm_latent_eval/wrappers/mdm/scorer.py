@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tqdm import tqdm
@@ -25,7 +25,7 @@ from lm_latent_eval.wrappers.mdm.estimating import (
     estimated,
 )
 from lm_latent_eval.wrappers.mdm.generation import Writer
-from lm_latent_eval.wrappers.mdm.options import MDMOptions
+from lm_latent_eval.wrappers.mdm.options import HOW, MDMOptions
 from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.predictions import Asking
 from lm_latent_eval.wrappers.mdm.source import Source
@@ -117,6 +117,7 @@ class MDMScorer:
             **self.source.about,
             "latent_eval": {
                 **self.options.chosen,
+                "how": HOW[self.options.estimator].format_map(asdict(self.options)),
                 "mass": str(self.mass),
                 "scored_as": "documents",
                 "vocabulary": f"{self.denoiser.num_scores} tokens",
