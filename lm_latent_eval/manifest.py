@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.durable import replacing, write_text
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.values import Matching, Rules, Whole, check
 
 FILE_NAME = "manifest.json"
@@ -65,43 +65,11 @@ def write(directory: Path) -> str:
     return _digest(entries)
 
 
-def put(directory: Path, name: str, text: str, digest: str) -> str:
-    """Write a text file of a directory, and its manifest; return the digest.
-
-    Whatever stops it, the directory is as it was or as it shall be: the manifest says
-    beforehand what is coming, and either is accepted until it is there.
-
-    Args:
-        directory: The directory.
-        name: Of the file.
-        text: What it shall be.
-        digest: Of the directory, as the writer knows it.
-
-    Raises:
-        ManifestError: If it is no longer that, or not what its manifest says.
-    """
-    if verify(directory) != digest:
-        raise ManifestError(f"{directory} has changed meanwhile: repeat the command")
-    entries = {path.name: _entry(path) for path in _members(directory)}
-    with replacing(directory / name) as partial:
-        partial.write_text(text, encoding="utf-8")
-        coming = {name: _entry(partial)}
-        _write(directory, entries, coming)
-    _write(directory, entries | coming)
-    return _digest(entries | coming)
-
-
-def _write(
-    directory: Path,
-    entries: Mapping[str, Entry],
-    coming: Mapping[str, Entry] | None = None,
-) -> None:
+def _write(directory: Path, entries: Mapping[str, Entry]) -> None:
     content = {
         "format": FORMAT,
         "files": {name: asdict(entry) for name, entry in entries.items()},
     }
-    if coming:
-        content["coming"] = {name: asdict(entry) for name, entry in coming.items()}
     write_text(directory / FILE_NAME, json.dumps(content, indent=2) + "\n")
 
 
@@ -112,11 +80,8 @@ def verify(directory: Path) -> str:
         ManifestError: If there is no manifest, or a file is missing, unlisted or
             altered.
     """
-    listed, coming = _read(directory)
+    listed = _read(directory)
     found = {path.name: path for path in _members(directory)}
-    for name, entry in coming.items():
-        if name in found and _entry(found[name]) == entry:
-            listed[name] = entry
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
             wrong = f"is missing, though {FILE_NAME} lists it"
@@ -147,8 +112,8 @@ def _members(directory: Path) -> list[Path]:
     )
 
 
-def _read(directory: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
-    """Return the entries of the files, and of one that was being written, if any."""
+def _read(directory: Path) -> dict[str, Entry]:
+    """Return the entries of the files."""
     path = directory / FILE_NAME
     if not path.is_file():
         raise ManifestError(
@@ -160,12 +125,11 @@ def _read(directory: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
         files = _entries(content["files"])
-        coming = _entries(content.get("coming", {}))
     except _UNREADABLE as err:
         raise ManifestError(
             f"{path} is not a readable manifest ({err}): {_remedy(directory)}"
         ) from err
-    return files, coming
+    return files
 
 
 def _entries(content: Mapping[str, Any]) -> dict[str, Entry]:

@@ -109,8 +109,6 @@ def page() -> str:
             "Beside files, `lm-latent-eval train MODEL` has these options:\n",
             *_table(training.Options),
             *(line for name, of in TRAINED.items() for line in _trained(name, *of)),
-            "\n### `tune`\n",
-            *_table(training.FitBudget),
             "",
         ]
     )

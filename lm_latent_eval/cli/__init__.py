@@ -29,7 +29,6 @@ from lm_latent_eval.cli import (
     text,
     thoughts,
     train,
-    tune,
 )
 from lm_latent_eval.cli.arguments import Commands, Parser, headings
 from lm_latent_eval.durable import no_room
@@ -96,7 +95,7 @@ def _stopped_by(signal_number: int) -> Iterator[None]:
 
 _SECTIONS = {
     "scores": (estimate, compare, explain, recompute, report, export, thoughts),
-    "models": (train, tune, convert, text, seal),
+    "models": (train, convert, text, seal),
     "studies": (study, distort),
     "lm_eval": (tasks,),
 }

@@ -6,9 +6,7 @@ held against it, wherever it is. Every value of a configuration has a rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
@@ -17,8 +15,6 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import share
-from lm_latent_eval.models import tuning
-from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rules, check
 from lm_latent_eval.weights import FLOATS
 
@@ -97,19 +93,6 @@ class Pretrained(PreTrainedModel):
             AutoConfig.register(config.model_type, config, exist_ok=True)
             AutoModel.register(config, cls, exist_ok=True)
 
-    tuned: Mapping[str, tuning.Tuned] = MappingProxyType({})
-    """Proposals whose strengths were fitted to texts."""
-
-    def untuned(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it was trained; {}: it has none."""
-        return {}
-
-    def strengths(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it stands."""
-        if name in self.tuned:
-            return self.tuned[name].strengths
-        return self.untuned(name)
-
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | Path, **kwargs: Any
     ) -> None:
@@ -123,7 +106,6 @@ class Pretrained(PreTrainedModel):
             share(weights)
         if isinstance(self, ExtraFiles):
             self.save_extras(Path(save_directory))
-        tuning.save_tuned(self.tuned, Path(save_directory))
         manifest.write(Path(save_directory))
 
     def push_to_hub(  # type: ignore[override]
@@ -147,10 +129,12 @@ class Pretrained(PreTrainedModel):
 
         Raises:
             ManifestError: If it is not.
+            ValueError: If its proposals were tuned, which is no longer done.
         """
         hub = {name: kwargs.pop(name) for name in _HUB_OPTIONS if name in kwargs}
         directory = local(path, **hub) / kwargs.pop("subfolder", "")
         manifest.verify(directory)
+        refuse_tuned(directory)
         model: Self = super().from_pretrained(directory, *args, **kwargs)
         # transformers leaves weights where the file has them: gone when it is cut short
         # or written over. A copy lies as the weights of a new model do.
@@ -158,8 +142,21 @@ class Pretrained(PreTrainedModel):
         found: object = model
         if isinstance(found, ExtraFiles):
             found.load_extras(directory)
-        model.tuned = tuning.load_tuned(directory, model)
         return model
+
+
+def refuse_tuned(directory: Path) -> None:
+    """Refuse what ``tune`` of version 0.2 wrote: without it, draws are others.
+
+    Raises:
+        ValueError: If it is there.
+    """
+    if (directory / "tuning.json").exists():
+        raise ValueError(
+            f"{directory / 'tuning.json'} is of `lm-latent-eval tune`, which went with "
+            "version 0.3: score with 0.2 as before, or remove the file and accept the "
+            f"rest by `lm-latent-eval seal {directory}`, which draws as before tuning"
+        )
 
 
 def local(path: str | Path, **hub: Any) -> Path:
