@@ -210,6 +210,31 @@ def together(tables: Mapping[str, Table], kind: str) -> str:
 # -- for readers --------------------------------------------------------------------
 
 
+def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Return rows as lines of a terminal, in columns as wide as their widest cell.
+
+    Args:
+        rows: Their cells; the last one of a row that is shorter than others may be of
+            any width.
+        right: Whether the cells but the first are flush right.
+
+    Example:
+        >>> aligned([["", "bits", "±"], ["mine", "1.25", "0.5"]], right=True)
+        ['        bits    ±', '  mine  1.25  0.5']
+    """
+    most = max(map(len, rows))
+    full = [row for row in rows if len(row) == most]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    widths[0] = max(len(row[0]) for row in rows)
+    lines = []
+    for row in rows:
+        side = ">" if right and len(row) == most else "<"
+        first, *others = zip(row, widths, strict=False)
+        cells = [f"{first[0]:<{first[1]}}", *(f"{c:{side}{w}}" for c, w in others)]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
+
+
 def _markdown(table: Table) -> str:
     numeric = map(table.is_numeric, range(len(table.head)))
     rule = ["---:" if number else "---" for number in numeric]
@@ -315,6 +340,7 @@ __all__ = [
     "Cell",
     "Interval",
     "Table",
+    "aligned",
     "alike",
     "four_decimals",
     "four_digits",

@@ -16,13 +16,13 @@ from lm_latent_eval.distortion.report.style import (
     TRUTH,
     colours,
     legend,
-    page,
     plot_band,
     shades,
     width_of,
     zero_line,
 )
 from lm_latent_eval.distortion.statistics import ErrorCurve
+from lm_latent_eval.report.figures import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

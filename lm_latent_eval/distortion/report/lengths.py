@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from lm_latent_eval.distortion.report.style import (
     ERROR,
     legend,
-    page,
     plot_band,
     width_of,
     zero_line,
 )
 from lm_latent_eval.distortion.statistics import LengthErrors
+from lm_latent_eval.report.figures import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.distortion.report.style import COLUMN, legend, page, shades
+from lm_latent_eval.distortion.report.style import COLUMN, legend, shades
 from lm_latent_eval.distortion.statistics import ProductivityCurve
+from lm_latent_eval.report.figures import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
