@@ -6,6 +6,7 @@ held against it, wherever it is. Every value of a configuration has a rule.
 
 from __future__ import annotations
 
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -15,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import share
-from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rules, check
+from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rule, Rules, check
 from lm_latent_eval.weights import FLOATS
 
 _OF_THE_LIBRARY: Rules = {
@@ -51,15 +52,43 @@ class ExtraFiles(Protocol):
         ...
 
 
+def value(default: Any, rule: Rule) -> Any:
+    """Declare a value of a configuration.
+
+    Args:
+        default: Of a new one; a list is copied. None: ``__post_init__`` works it out.
+        rule: What it may be.
+    """
+    about = {"rule": rule}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=about)
+    return field(default=default, metadata=about)
+
+
 class CheckedConfig(PretrainedConfig):
-    """A configuration whose values follow rules; those of a file are all there."""
+    """A configuration whose values follow rules; those of a file are all there.
+
+    A subclass declares them by ``value``; or it has ``rules``, and an ``__init__`` that
+    sets them first.
+    """
 
     rules: ClassVar[Rules] = {}
+    tie_word_embeddings: bool = False
 
-    def __init__(self, **kwargs: Any) -> None:
-        """Check the values, which have been set."""
-        kwargs.setdefault("tie_word_embeddings", False)
-        super().__init__(**kwargs)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Collect the rules of the values."""
+        # transformers makes it a dataclass.
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        found = ((each.name, each.metadata.get("rule")) for each in fields(cls))
+        declared = {name: rule for name, rule in found if rule is not None}
+        own = vars(cls).get("rules")
+        cls.rules = {**cls.rules, **declared} if own is None else {**declared, **own}
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check the values, which have been set; as many words as can be uttered."""
+        if getattr(self, "num_words", True) is None:
+            self.num_words = self.vocab_size
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
         check(vars(self), self.rules)
 
     @classmethod
