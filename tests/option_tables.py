@@ -142,7 +142,7 @@ def _taken() -> Iterator[str]:
 def _flags(command: ModuleType) -> set[str]:
     """Return the names of what a command can be given."""
     commands = Parser().add_subparsers()
-    command.add_to(commands)
+    command.add_to(commands, "")
     [parser] = commands.choices.values()
     return {action.dest for action in parser._actions}
 
