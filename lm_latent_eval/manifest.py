@@ -4,18 +4,12 @@
 own aside) with its size and SHA-256. A directory in which one of them is another, or
 missing, or that has one more, is refused: a single changed bit, or a lost file that
 loading can do without, would otherwise give other numbers in silence.
-
-Large files are hashed once a state: their SHA-256 is remembered, with their size, times
-and inode, in the user's cache directory, so that a large one is not read each time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,10 +21,6 @@ from lm_latent_eval.values import Matching, Rules, Whole, check
 FILE_NAME = "manifest.json"
 FORMAT = "lm-latent-eval-manifest-1"
 SUFFIXES = (".json", ".safetensors")
-LARGE = 1 << 26
-"""Bytes from which on a file is hashed once a state; fewer take 0.2 seconds at most."""
-SETTLED = 2_000_000_000
-"""Nanoseconds after which a change can no longer hide in the same tick of a clock."""
 
 
 class ManifestError(ValueError):
@@ -153,57 +143,10 @@ def _remedy(directory: Path) -> str:
     )
 
 
-# -- hashes ---------------------------------------------------------------------------
-
-State = list[str | int]
-"""The path of a file, its size, times and inode."""
-
-
 def _entry(path: Path) -> Entry:
     return Entry(_sha256(path), path.stat().st_size)
 
 
 def _sha256(path: Path) -> str:
-    """Return the SHA-256 of a file; of a large one once a state."""
-    stat = path.stat()
-    if stat.st_size < LARGE:
-        return _hashed(path)
-    times = stat.st_mtime_ns, stat.st_ctime_ns
-    state: State = [str(path.resolve()), stat.st_size, *times, stat.st_ino]
-    if (known := _recall(state)) is not None:
-        return known
-    settled = time.time_ns() - max(times) > SETTLED
-    found = _hashed(path)
-    if settled:
-        _remember(state, found)
-    return found
-
-
-def _hashed(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _recall(state: State) -> str | None:
-    # A memory that cannot be read or written costs time, and nothing else.
-    with contextlib.suppress(*_UNREADABLE, RuntimeError):
-        content = json.loads(_memory(state).read_text(encoding="utf-8"))
-        if content["state"] == state:
-            return str(content["sha256"])
-    return None
-
-
-def _remember(state: State, sha256: str) -> None:
-    with contextlib.suppress(OSError, RuntimeError):
-        path = _memory(state)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({"state": state, "sha256": sha256}), "utf-8")
-        partial.replace(path)
-
-
-def _memory(state: State) -> Path:
-    """Return where the hash of a file is remembered: a small file a path."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = hashlib.sha256(str(state[0]).encode()).hexdigest()
-    return cache / "lm_latent_eval" / f"{name}.json"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -143,91 +141,3 @@ def test_what_is_not_as_listed_is_refused(folder, name):
         verify(folder)
     assert "\n" not in str(caught.value)
     assert f"`lm-latent-eval seal {folder}`" in str(caught.value)
-
-
-# -- large files ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def hashed(monkeypatch, tmp_path) -> list[str]:
-    """The names of the files that are read, with every file a large and settled one."""
-    names: list[str] = []
-    original = manifest._hashed
-
-    def hashed(path: Path) -> str:
-        names.append(path.name)
-        return original(path)
-
-    monkeypatch.setattr(manifest, "_hashed", hashed)
-    monkeypatch.setattr(manifest, "LARGE", 0)
-    monkeypatch.setattr(manifest, "SETTLED", -(2**63))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return names
-
-
-def test_a_large_file_is_read_once(folder, hashed):
-    digest = write(folder)
-    assert sorted(hashed) == ["config.json", "graph.safetensors"]
-    assert verify(folder) == verify(folder) == digest
-    assert len(hashed) == 2
-
-
-@pytest.mark.parametrize("how", ["in place", "by another file", "times put back"])
-def test_a_large_file_that_changed_is_read_again(folder, hashed, how):
-    write(folder)
-    hashed.clear()
-    path = folder / "config.json"
-    stat = path.stat()
-    if how == "by another file":
-        (folder / "new").write_text("[]")
-        (folder / "new").rename(path)
-    else:
-        path.write_text("[]")
-    if how == "times put back":
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    with pytest.raises(ManifestError, match=r"config\.json is altered"):
-        verify(folder)
-    assert hashed == ["config.json"]
-
-
-def test_what_changed_a_moment_ago_is_not_remembered(folder, hashed, monkeypatch):
-    """It might change again within the same tick of the file system's clock."""
-    monkeypatch.setattr(manifest, "SETTLED", 2**62)
-    write(folder)
-    verify(folder)
-    assert len(hashed) == 4
-
-
-def test_the_moment_is_that_before_reading(folder, hashed, monkeypatch):
-    """Reading takes longer than a tick, and the file might change while it is read."""
-    now = time.time_ns()
-    monkeypatch.setattr(manifest, "SETTLED", 10**12)
-    monkeypatch.setattr(manifest.time, "time_ns", lambda: now + 10**13 * len(hashed))
-    (folder / "graph.safetensors").unlink()
-    write(folder)
-    verify(folder)
-    assert hashed == ["config.json"] * 2
-
-
-def test_small_files_are_always_read(folder, hashed, monkeypatch):
-    monkeypatch.setattr(manifest, "LARGE", 50)
-    write(folder)
-    verify(folder)
-    assert sorted(hashed) == ["config.json", "config.json", "graph.safetensors"]
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", '{"state": 3}', "null"])
-def test_a_memory_that_is_damaged_is_not_asked(folder, hashed, tmp_path, damage):
-    digest = write(folder)
-    for path in (tmp_path / "cache" / "lm_latent_eval").iterdir():
-        path.write_text(damage)
-    hashed.clear()
-    assert verify(folder) == digest
-    assert len(hashed) == 2
-
-
-def test_without_a_place_to_remember_files_are_read(folder, hashed, tmp_path):
-    (tmp_path / "cache").write_text("not a folder")
-    digest = write(folder)
-    assert verify(folder) == digest
-    assert len(hashed) == 4
