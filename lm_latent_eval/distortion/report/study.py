@@ -21,13 +21,12 @@ from lm_latent_eval.distortion.report.measures import (
     error_table,
     histogram,
     map_table,
+    novelty,
     perplexity_row,
     read_map,
 )
-from lm_latent_eval.distortion.report.novelty import novelty
 from lm_latent_eval.distortion.report.reading import Comparison
-from lm_latent_eval.distortion.report.samples import sample_table
-from lm_latent_eval.distortion.report.writing import shown, write_json
+from lm_latent_eval.distortion.report.writing import sample_table, shown, write_json
 from lm_latent_eval.distortion.study.layout import (
     BASE,
     LANGUAGE_TEXT,
