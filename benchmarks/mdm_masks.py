@@ -20,6 +20,7 @@ from transformers import AutoModelForMaskedLM
 
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.bound import mask_counts, masks
@@ -27,7 +28,6 @@ from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import confidence, log_weights
 from lm_latent_eval.wrappers.mdm.predictions import Asking, TargetTokens
-from lm_latent_eval.wrappers.network import Network
 
 TEXTS, TOKENS, PASSES, ESTIMATES = 8, 32, 16, 40
 Masks = Callable[[int, int], Tensor]

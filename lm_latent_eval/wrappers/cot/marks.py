@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from transformers import PreTrainedTokenizerBase
 
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.cot.options import ANSWER, QUESTION, ThoughtOptions
-from lm_latent_eval.wrappers.network import Network
 
 KNOWN = (
     ("<think>", "</think>"),

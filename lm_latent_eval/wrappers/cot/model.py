@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from lm_latent_eval.networks.causal import check_cache, check_causal
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
-from lm_latent_eval.wrappers.cot.reading import check_cache
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
-from lm_latent_eval.wrappers.network import Network, check_causal
 
 ROWS = 128
 """Sequences read at once where nobody says how many."""
@@ -45,7 +45,7 @@ class ThinkingLM:
 
     def __post_init__(self) -> None:
         """Refuse what cannot go on with a text."""
-        check_causal(self.network)
+        check_causal(self.network.model)
         check_cache(self.network.model)
 
     @classmethod

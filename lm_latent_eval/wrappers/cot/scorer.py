@@ -16,6 +16,7 @@ from tqdm import tqdm
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.memory import Room
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
@@ -25,7 +26,6 @@ from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
-from lm_latent_eval.wrappers.network import Network
 
 
 def _forget(thoughts: Thoughts) -> None:

@@ -9,13 +9,13 @@ from typing import Any, Self
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.wrappers.mdm.denoiser import MOST_TEXTS, Denoiser, Logits, probe
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.scorer import MDMScorer
 from lm_latent_eval.wrappers.mdm.source import Source
-from lm_latent_eval.wrappers.network import Network
 
 
 class MaskedDiffusion:

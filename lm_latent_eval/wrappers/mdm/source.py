@@ -17,9 +17,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.mdm.denoiser import Logits
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
-from lm_latent_eval.wrappers.network import Network
 
 SHIFTS = {"LLaDAModelLM": 0, "MDLM": 0, "DreamModel": 1}
 """Architecture of published checkpoints -> ``Source.shift``, as their authors' programs

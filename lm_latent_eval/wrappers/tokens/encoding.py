@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary

@@ -9,7 +9,8 @@ from typing import Any, Self
 import torch
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.wrappers.network import Network, check_causal
+from lm_latent_eval.networks.causal import check_causal
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
@@ -27,7 +28,7 @@ class SegmentedLM:
         self.network = network
         size = network.model.config.get_text_config().vocab_size
         self.vocabulary = ByteVocabulary.of(network.tokenizer, size)
-        check_causal(network)
+        check_causal(network.model)
 
     @classmethod
     def open_directory(

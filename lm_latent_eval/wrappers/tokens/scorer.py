@@ -12,19 +12,19 @@ from tqdm import tqdm
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.causal import Tokens, TokenScores
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.estimating import continuation, windows
 from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator
 from lm_latent_eval.wrappers.tokens.generation import generate
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.passes import Tokens, TokenScores
 from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk

@@ -19,12 +19,12 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
-from lm_latent_eval.wrappers.network import Network
 
 PAD, MASK, UNKNOWN, BEGIN, END = range(5)
 WORDS = ("the", "fox", "saw", "Ada", "Bo", ".", "a")
