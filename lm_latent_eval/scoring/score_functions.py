@@ -6,14 +6,13 @@ Face causal LM; or one of our latent LMs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
 from huggingface_hub.errors import StrictDataclassError
-from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -22,11 +21,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.memory import Room
 from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import name_of
+from lm_latent_eval.networks.causal import CausalReader, Tokens
+from lm_latent_eval.networks.network import positions_of, start_token
 from lm_latent_eval.scoring.model import LatentModel, load
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
@@ -96,7 +95,6 @@ class CausalLMScorer:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     batch_size: int = 16
-    room: Room = field(default_factory=Room, init=False, repr=False, compare=False)
 
     def __call__(self, texts: list[str]) -> list[float]:
         """Return the log-likelihood of each text, nats.
@@ -107,63 +105,36 @@ class CausalLMScorer:
         """
         if self.model.training:
             raise ValueError("the model is in training mode: call its eval() first")
-        ids = [[self._start, *self._encode(text)] for text in texts]
-        window = getattr(self.model.config, "max_position_embeddings", None)
+        start = start_token(self.tokenizer)
+        if start is None:
+            raise ValueError(
+                "the tokenizer has neither a BOS nor an EOS token to start by"
+            )
+        ids = [self._encode(text) for text in texts]
+        window = positions_of(self.model)
         for index, each in enumerate(ids):
-            if window is not None and len(each) > window:
+            if window is not None and len(each) >= window:
                 raise ValueError(
-                    f"texts[{index}] has {len(each) - 1} tokens and a start; the "
+                    f"texts[{index}] has {len(each)} tokens and a start; the "
                     f"model's window is {window}"
                 )
-        return list(self._log_likelihoods(ids))
 
-    def _log_likelihoods(self, ids: list[list[int]]) -> Iterator[float]:
-        def size(place: int) -> int:
-            return len(ids[place])
-
-        def refusal(place: int) -> ValueError:
+        def refusal(tokens: Tokens) -> ValueError:
             return ValueError(
-                f"texts[{place}] has {size(place)} tokens, which do not fit into the "
-                f"memory of {self.model.device}: take another device"
+                f"texts[{ids.index(tokens[1:])}] has {len(tokens)} tokens, which do "
+                f"not fit into the memory of {self.model.device}: take another device"
             )
 
-        def work(places: Sequence[int]) -> list[float]:
-            return self._log_likelihood([ids[place] for place in places])
+        wanted = [((start,), each) for each in ids if each]
+        found = iter(self._reader.score(wanted, self.batch_size, refusal))
+        return [next(found).total if each else 0.0 for each in ids]
 
-        places = range(len(ids))
-        for _, found in self.room.in_batches(
-            places, self.batch_size, work, size, refusal
-        ):
-            yield from found
+    @cached_property
+    def _reader(self) -> CausalReader:
+        return CausalReader(self.model, type(self.model).__name__, wide=False)
 
-    @property
-    def _start(self) -> int:
-        for index in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
-            if isinstance(index, int):
-                return index
-        raise ValueError("the tokenizer has neither a BOS nor an EOS token to start by")
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
-
-    @torch.inference_mode()
-    def _log_likelihood(self, ids: list[list[int]]) -> list[float]:
-        """Score a batch, padded on the right, where a causal model does not look."""
-        longest = max(map(len, ids))
-        padded = torch.tensor([row + [0] * (longest - len(row)) for row in ids])
-        lengths = torch.tensor([len(row) for row in ids])
-        inside = torch.arange(longest) < lengths[:, None]
-        device = self.model.device
-        logits = self.model(
-            input_ids=padded.to(device), attention_mask=inside.long().to(device)
-        ).logits
-        target = padded.masked_fill(~inside, -100)[:, 1:].to(device)
-        nats = cross_entropy(
-            logits[:, :-1].mT.float(), target, ignore_index=-100, reduction="none"
-        )
-        found: list[float] = (-widened(nats).sum(-1)).tolist()
-        return found
+    def _encode(self, text: str) -> Tokens:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
 
 def is_latent(path: str | Path) -> bool:

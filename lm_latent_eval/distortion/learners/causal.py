@@ -17,6 +17,7 @@ from lm_latent_eval.distortion.learners import (
 from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.networks.network import check_positions
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,3 @@ class CausalLearner:
     def settings(self) -> dict[str, Any]:
         """Return a digest of the weights, and begin and end."""
         return self.language.settings()
-
-
-def check_positions(model: Any, name: str, max_length: int) -> None:
-    """Raise unless a model can read sequences of a length, their end not included.
-
-    Raises:
-        ValueError: If it has too few positions.
-    """
-    room = getattr(model.config, "max_position_embeddings", None)
-    if room is not None and room < max_length:
-        raise ValueError(
-            f"{name} has {room} positions, but sequences have up to {max_length} tokens"
-        )
