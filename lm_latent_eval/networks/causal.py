@@ -22,12 +22,9 @@ from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.memory import Room
+from lm_latent_eval.memory import SCORES, Room, fitting
 
 PADDING = 0
-MOST_SEQUENCES = 64
-TABLE = 1 << 25
-"""Scores (sequences x tokens x vocabulary) held at a time, where no batch size is."""
 AT_ONCE = 1 << 22
 """Log-probabilities of one pass held at a time; moves no number."""
 
@@ -181,9 +178,9 @@ class CausalReader:
     ) -> Iterator[list[Tokens]]:
         size = self.model.config.get_text_config().vocab_size
         while sequences:
-            fit = max(1, min(MOST_SEQUENCES, TABLE // (len(sequences[0]) * size)))
-            yield sequences[: most or fit]
-            sequences = sequences[most or fit :]
+            number = most or fitting(len(sequences[0]), size)
+            yield sequences[:number]
+            sequences = sequences[number:]
 
     @torch.inference_mode()
     def _pass(
@@ -294,7 +291,7 @@ class Reading:
             after it, nats, (R, places, V).
         """
         yield 0, self.log_p[:, None]
-        piece = max(TABLE // self.log_p.numel(), 1)
+        piece = max(SCORES // self.log_p.numel(), 1)
         for start in range(0, tokens.shape[1], piece):
             yield start + 1, self.read(tokens[:, start : start + piece])
 

@@ -9,9 +9,10 @@ from typing import Any, Self
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
+from lm_latent_eval.memory import MOST_ROWS
+from lm_latent_eval.networks.masked import Logits, MaskedReader, probe
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.options import parse_batch_size
-from lm_latent_eval.wrappers.mdm.denoiser import MOST_TEXTS, Denoiser, Logits, probe
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.scorer import MDMScorer
@@ -124,14 +125,14 @@ class MaskedDiffusion:
                 f"ends=counted: {source.name} has no lengths.json, which says how many "
                 "tokens texts have (`train mdm` writes it): use ends=conditioned"
             )
-        denoiser = Denoiser(
+        denoiser = MaskedReader(
             source.logits,
             mask,
             shift,
             probe(source.logits, mask, source.device, source.name),
             source.device,
             batch_size=parse_batch_size(batch_size),
-            most=parse_batch_size(max_batch_size) or MOST_TEXTS,
+            most=parse_batch_size(max_batch_size) or MOST_ROWS,
         )
         return MDMScorer(source, denoiser, chosen, options, quiet=quiet)
 

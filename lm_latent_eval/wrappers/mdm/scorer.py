@@ -13,12 +13,12 @@ from tqdm import tqdm
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.mdm.batches import answer_all
-from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.estimating import (
     TargetEstimate,
     check_length,
@@ -41,7 +41,7 @@ class MDMScorer:
     def __init__(
         self,
         source: Source,
-        denoiser: Denoiser,
+        denoiser: MaskedReader,
         options: MDMOptions,
         given: Mapping[str, Any],
         *,

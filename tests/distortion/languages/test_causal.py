@@ -111,7 +111,7 @@ def test_bad_input(tmp_path):
         lambda: causal().sample(0, [0], 13),
         lambda: causal().log_p([[2] * 13]),
     ):
-        with pytest.raises(ValueError, match="12 positions, but .* up to 13"):
+        with pytest.raises(ValueError, match=r"12 positions, but .* up to 13"):
             ask()
     with pytest.raises(ValueError, match="nowhere is not a causal language model"):
         load_language(tmp_path / "nowhere")
