@@ -15,16 +15,14 @@ answer; the mixture and its weights: Owen and Zhou (2000), defensive sampling.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.networks.causal import check_cache, check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.options import parse_batch_size
+from lm_latent_eval.wrappers.base import NetworkModel
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
@@ -33,34 +31,21 @@ ROWS = 128
 """Sequences read at once where nobody says how many."""
 
 
-@dataclass(frozen=True)
-class ThinkingLM:
-    """A ``TextModel`` whose latents are thoughts.
+class ThinkingLM(NetworkModel):
+    """A ``TextModel`` whose latents are thoughts."""
 
-    Raises:
-        ValueError: If the network is no causal language model.
-    """
+    auto_class = AutoModelForCausalLM
+    table = ThoughtOptions
 
-    network: Network
+    def __init__(self, network: Network) -> None:
+        """Take a network.
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot go on with a text."""
-        check_causal(self.network.model)
-        check_cache(self.network.model)
-
-    @classmethod
-    def open_directory(
-        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
-    ) -> ThinkingLM:
-        """Open a causal language model of transformers."""
-        return cls(
-            Network.open(AutoModelForCausalLM, directory, dtype=dtype, device=device)
-        )
-
-    @classmethod
-    def options(cls) -> type[ThoughtOptions]:
-        """Return the table of its options."""
-        return ThoughtOptions
+        Raises:
+            ValueError: If it is no causal language model.
+        """
+        super().__init__(network)
+        check_causal(network.model)
+        check_cache(network.model)
 
     def scorer(
         self,

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tqdm import tqdm
-
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.memory import Room
@@ -21,6 +19,7 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.base import NetworkScorer
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
@@ -33,7 +32,7 @@ def _forget(thoughts: Thoughts) -> None:
 
 
 @dataclass
-class ThoughtScorer:
+class ThoughtScorer(NetworkScorer):
     """A ``TextScorer`` of continuations: latents are the thoughts before them."""
 
     network: Network
@@ -56,12 +55,17 @@ class ThoughtScorer:
 
     mass = Mass.LESS  # strings can be cut into tokens in more ways than one
 
+    name = "cot"
+
     @property
-    def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query."""
+    def read_by(self) -> Network:
+        """The network."""
+        return self.network
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that a number depends on but network and query, as JSON."""
         return {
-            "model": "cot",
-            "checkpoint": self.network.digest,
             "dtype": str(self.network.computed_in),
             "estimator": "is",
             **asdict(self.options),
@@ -69,15 +73,12 @@ class ThoughtScorer:
             "think_end": self.marks.end,
             "stops": sorted(self.marks.stops),
             "vocabulary": f"{len(self.network.tokenizer)} tokens",
-            "mass": str(self.mass),
         }
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What results say."""
-        said = self.fingerprint
-        ours = {k: v for k, v in said.items() if k not in ("model", "checkpoint")}
-        return {**self.network.about, "latent_eval": ours}
+    def described(self) -> dict[str, Any]:
+        """What results say of the numbers, as JSON."""
+        return self.settings
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Refuse whole texts.
@@ -102,9 +103,7 @@ class ThoughtScorer:
         """
         missed = Missed(queries)
         fresh, questions = [], self._questions(queries)
-        with tqdm(
-            total=len(questions), desc="Questions", disable=self.quiet
-        ) as progress:
+        with self.progress(len(questions), "thoughts", "questions") as progress:
             for question in questions:
                 if (known := self._known(question)) is None:
                     fresh.append(question)

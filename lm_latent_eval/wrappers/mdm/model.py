@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -13,14 +12,18 @@ from lm_latent_eval.memory import MOST_ROWS
 from lm_latent_eval.networks.masked import Logits, MaskedReader, probe
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.options import parse_batch_size
+from lm_latent_eval.wrappers.base import NetworkModel
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.scorer import MDMScorer
 from lm_latent_eval.wrappers.mdm.source import Source
 
 
-class MaskedDiffusion:
+class MaskedDiffusion(NetworkModel):
     """Scores strings by a network that predicts masked tokens."""
+
+    auto_class = AutoModelForMaskedLM
+    table = MDMOptions
 
     def __init__(self, network: Network | Source) -> None:
         """Take a network with its tokenizer.
@@ -74,26 +77,6 @@ class MaskedDiffusion:
                 {"checkpoint_digest": version, "model_device": str(device)},
             )
         )
-
-    @classmethod
-    def open_directory(
-        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
-    ) -> Self:
-        """Open a directory of transformers: see ``TextModel.open_directory``.
-
-        Raises:
-            ValueError: If there is no network that predicts masked tokens. One that
-                brings code of its own is opened by ``--model latent_mdm`` with
-                ``trust_remote_code=True`` alone.
-        """
-        return cls(
-            Network.open(AutoModelForMaskedLM, directory, dtype=dtype, device=device)
-        )
-
-    @classmethod
-    def options(cls) -> type[MDMOptions]:
-        """Return the table of its options."""
-        return MDMOptions
 
     def scorer(
         self,

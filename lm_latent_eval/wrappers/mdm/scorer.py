@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tqdm import tqdm
-
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
@@ -18,6 +16,7 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.wrappers.base import NetworkScorer
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.estimating import (
     TargetEstimate,
@@ -35,8 +34,10 @@ from lm_latent_eval.wrappers.mdm.texts import Cut, TokenCutter
 logger = logging.getLogger(__name__)
 
 
-class MDMScorer:
+class MDMScorer(NetworkScorer):
     """A ``TextScorer``: one model under one choice of settings."""
+
+    name = "mdm"
 
     def __init__(
         self,
@@ -90,24 +91,26 @@ class MDMScorer:
         return Mass.BY_LENGTH if self.lengths is None else Mass.LESS
 
     @property
-    def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON."""
+    def read_by(self) -> Source:
+        """The network."""
+        return self.source
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that a number depends on but network and query, as JSON."""
         return {
-            "model": "mdm",
-            "checkpoint": self.source.digest,
             "dtype": self.source.computed_in,
             "max_length": self.source.max_length,
             **self.options.chosen,
             "lengths": self.lengths.digest if self.lengths else None,
             "vocabulary": self.source.digest,
             "tokens_are": "tokens" if self.lengths is None else "tokens, and the end",
-            "mass": str(self.mass),
             "scored_as": "documents",
         }
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
+    def described(self) -> dict[str, Any]:
+        """What results say of the numbers, as JSON."""
         ends = (
             "nats, given the number of tokens; ends are not modelled and not counted"
             if self.lengths is None
@@ -115,16 +118,12 @@ class MDMScorer:
             "given of continuations"
         )
         return {
-            **self.source.about,
-            "latent_eval": {
-                **self.options.chosen,
-                "mass": str(self.mass),
-                "scored_as": "documents",
-                "vocabulary": f"{self.denoiser.num_scores} tokens",
-                "units": ends,
-                "windows": f"{self.cut.room} tokens at once; of longer texts windows "
-                f"of at most {max(1, self.cut.room // 2)} more, given those before",
-            },
+            **self.options.chosen,
+            "scored_as": "documents",
+            "vocabulary": f"{self.denoiser.num_scores} tokens",
+            "units": ends,
+            "windows": f"{self.cut.room} tokens at once; of longer texts windows "
+            f"of at most {max(1, self.cut.room // 2)} more, given those before",
         }
 
     # -- likelihoods ------------------------------------------------------------------
@@ -174,7 +173,7 @@ class MDMScorer:
                     owners.append((n, window))
         whole = cut == self.cut.whole
         title = f"likelihoods by unmasking ({self.options.estimator})"
-        with tqdm(total=len(cuts), desc=title, disable=self.quiet) as bar:
+        with self.progress(len(cuts), title, "texts") as bar:
             for each in cuts:
                 if not each.targets:
                     yield self._answer(each, [], 0, whole)
@@ -230,7 +229,7 @@ class MDMScorer:
     ) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of every query's context."""
         writer = Writer(self.denoiser, self.cut, self.options)
-        with tqdm(total=len(queries), desc="generations", disable=self.quiet) as bar:
+        with self.progress(len(queries), "unmasking", "generations") as bar:
             for written in writer.write(queries):
                 yield written
                 bar.update()

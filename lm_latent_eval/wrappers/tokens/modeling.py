@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.base import NetworkModel
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 
-class SegmentedLM:
+class SegmentedLM(NetworkModel):
     """A causal LM that scores strings by all of their segmentations."""
+
+    auto_class = AutoModelForCausalLM
+    table = TokensOptions
 
     def __init__(self, network: Network) -> None:
         """Take a network.
@@ -25,24 +27,10 @@ class SegmentedLM:
         Raises:
             ValueError: If it is no causal LM, or its tokenizer a slow one.
         """
-        self.network = network
+        super().__init__(network)
         size = network.model.config.get_text_config().vocab_size
         self.vocabulary = ByteVocabulary.of(network.tokenizer, size)
         check_causal(network.model)
-
-    @classmethod
-    def open_directory(
-        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
-    ) -> Self:
-        """Open a directory: see ``TextModel``."""
-        return cls(
-            Network.open(AutoModelForCausalLM, directory, dtype=dtype, device=device)
-        )
-
-    @classmethod
-    def options(cls) -> type[TokensOptions]:
-        """Return the table of its options."""
-        return TokensOptions
 
     def scorer(
         self,

@@ -7,8 +7,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tqdm import tqdm
-
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
@@ -19,6 +17,7 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.wrappers.base import NetworkScorer
 from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.estimating import continuation, windows
@@ -40,8 +39,10 @@ UNITS = {
 }
 
 
-class TokensScorer:
+class TokensScorer(NetworkScorer):
     """Scores strings with a causal LM under one choice of options."""
+
+    name = "tokens"
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class TokensScorer:
         Raises:
             ValueError: If an option does not suit the network.
         """
-        self._network, self._options, self._quiet = network, options, quiet
+        self._network, self._options, self.quiet = network, options, quiet
         self._encoding = Encoding(network, vocabulary, options)
         self._whole_texts = WholeTextCutter(self._encoding)
         self._continuations = ContinuationCutter(self._encoding)
@@ -87,12 +88,15 @@ class TokensScorer:
         return Mass.LESS if self._options.end == "eos" else Mass.BY_LENGTH
 
     @property
-    def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON."""
+    def read_by(self) -> Network:
+        """The network."""
+        return self._network
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that a number depends on but network and query, as JSON."""
         network = self._network
         return {
-            "model": "tokens",
-            "checkpoint": network.digest,
             "dtype": str(network.model.dtype),
             "computed_in": str(network.computed_in),
             **asdict(self._options),
@@ -101,21 +105,16 @@ class TokensScorer:
             "adds_special": network.adds_special,
             "vocabulary": network.digest,
             "tokens_are": "canonical tokens",
-            "mass": str(self.mass),
             "scored_as": "documents",
         }
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
+    def described(self) -> dict[str, Any]:
+        """What results say of the numbers, as JSON."""
         return {
-            **self._network.about,
-            "latent_eval": {
-                **asdict(self._options),
-                "mass": str(self.mass),
-                "scored_as": "documents",
-                "units": UNITS[self._options.end],
-            },
+            **asdict(self._options),
+            "scored_as": "documents",
+            "units": UNITS[self._options.end],
         }
 
     # -- whole texts ------------------------------------------------------------------
@@ -266,7 +265,7 @@ class TokensScorer:
 
     def _bar(self, total: int, unit: str) -> Any:
         title = f"segmentations ({self._options.estimator})"
-        return tqdm(total=total, desc=title, unit=f" {unit}", disable=self._quiet)
+        return self.progress(total, title, unit)
 
 
 def _some(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:

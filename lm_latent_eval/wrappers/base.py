@@ -1,0 +1,167 @@
+"""What all models over a network share: opening, fingerprints, windows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from tqdm import tqdm
+
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.network import Network
+from lm_latent_eval.options import OptionTable
+from lm_latent_eval.scoring.interface import TextScorer
+
+
+class NetworkModel(ABC):
+    """A ``TextModel`` over a network of transformers."""
+
+    auto_class: ClassVar[Any]
+    """The class of transformers that loads the network."""
+    table: ClassVar[type[OptionTable]]
+    """What its scorer can be told."""
+
+    def __init__(self, network: Network) -> None:
+        """Take a network.
+
+        Raises:
+            ValueError: If it is of another kind.
+        """
+        self.network = network
+
+    @classmethod
+    def open_directory(
+        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
+    ) -> Self:
+        """Open a directory of transformers: see ``TextModel.open_directory``.
+
+        Raises:
+            ValueError: If there is no such network. One that brings code of its own is
+                opened by ``lm_eval`` with ``trust_remote_code=True`` alone.
+        """
+        return cls(Network.open(cls.auto_class, directory, dtype=dtype, device=device))
+
+    @classmethod
+    def options(cls) -> type[OptionTable]:
+        """Return the table of its options."""
+        return cls.table
+
+    @abstractmethod
+    def scorer(
+        self,
+        options: Mapping[str, Any],
+        /,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        quiet: bool = False,
+    ) -> TextScorer:
+        """Choose settings: see ``TextModel.scorer``.
+
+        Raises:
+            ValueError: If there is no such option, or a value does not suit the
+                network.
+        """
+
+
+class Described(Protocol):
+    """A network, or what stands for one."""
+
+    @property
+    def digest(self) -> str:
+        """What its numbers depend on."""
+        ...
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of it, as JSON."""
+        ...
+
+
+class NetworkScorer(ABC):
+    """What a ``TextScorer`` over a network says of itself."""
+
+    name: ClassVar[str]
+    """Of the model."""
+    quiet: bool
+    """Whether no progress is shown."""
+
+    @property
+    @abstractmethod
+    def read_by(self) -> Described:
+        """The network."""
+
+    @property
+    @abstractmethod
+    def mass(self) -> Mass:
+        """What the probabilities of all texts total."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """All that a number depends on but network and query, as JSON."""
+
+    @property
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """What results say of the numbers, as JSON."""
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """All that a number depends on but the query, as JSON."""
+        return {
+            "model": self.name,
+            "checkpoint": self.read_by.digest,
+            **self.settings,
+            "mass": str(self.mass),
+        }
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of model and numbers, as JSON."""
+        numbers = {**self.described, "mass": str(self.mass)}
+        return {**self.read_by.about, "latent_eval": numbers}
+
+    def progress(self, total: int, title: str, unit: str) -> Any:
+        """Return a bar that shows how far it is."""
+        return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)
+
+
+def windows(
+    length: int, first: int, step: int, reach: int
+) -> Iterator[tuple[int, int, int]]:
+    """Cut a text that is longer than a network's window.
+
+    Args:
+        length: Tokens of the text.
+        first: The most that are predicted at the beginning.
+        step: The most that are predicted after that.
+        reach: Tokens of a later window, those before what it predicts included.
+
+    Yields:
+        Where a window begins, and where what it predicts starts and stops.
+
+    Example:
+        >>> list(windows(10, first=4, step=4, reach=5))
+        [(0, 0, 4), (3, 4, 8), (5, 8, 10)]
+        >>> list(windows(3, first=4, step=4, reach=5)), list(windows(0, 4, 4, 5))
+        ([(0, 0, 3)], [])
+    """
+    start, stop = 0, min(first, length)
+    while start < stop:
+        yield (stop - reach if start else 0), start, stop
+        start, stop = stop, min(stop + step, length)
+
+
+def framed(
+    tokens: Sequence[int], inner: Sequence[int]
+) -> tuple[list[int], list[int]] | None:
+    """Return what stands before and after inner tokens; None if they are not there."""
+    for first in range(len(tokens) - len(inner) + 1):
+        after = first + len(inner)
+        if [*tokens[first:after]] == [*inner]:
+            return [*tokens[:first]], [*tokens[after:]]
+    return None
