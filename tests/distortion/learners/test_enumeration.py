@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -18,6 +19,7 @@ from tests.distortion.learners.tiny_rnng import (
     checkpoint,
     sequences,
 )
+from tests.models.entitynlm.tiny import entitynlm
 from tests.models.rnng.reference import every_tree, trees
 from tests.models.rnng.space import every_prefix
 
@@ -87,8 +89,5 @@ def test_bad_input():
         learner.score([7], [[2, 2]])
     with pytest.raises(ValueError, match="max_words=0: expected at least 1"):
         exact(max_words=0)
-    with pytest.raises(ValueError, match="holds a lstm model: only"):
-        lstm = checkpoint()
-        EveryTree(
-            type(lstm)("lstm", lstm.model, lstm.tokenizer, lstm.directory), WORDS, 1
-        )
+    with pytest.raises(ValueError, match="holds a entitynlm model, whose latents"):
+        EveryTree(replace(checkpoint(), name="entitynlm", model=entitynlm()), WORDS, 1)

@@ -13,14 +13,14 @@ from scipy.stats import chisquare
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.words import LANGUAGE_FILE, read_description
-from lm_latent_eval.distortion.learners import latent_language
 from lm_latent_eval.distortion.learners.architectures import Configuration
 from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.enumeration import EveryTree
-from lm_latent_eval.distortion.learners.latent_language import LATENTS, LatentLanguage
+from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
 from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, words_of
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
-from lm_latent_eval.models import MODELS
+from lm_latent_eval.latent import Enumerable
+from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
@@ -106,8 +106,8 @@ def test_draws_are_from_the_marginal(monkeypatch):
     log_p = listed(given, records(language, 5))
     assert log_p.exp().sum().item() == pytest.approx(1, abs=1e-12)
     assert p_value(language, log_p, 5) > 1e-3
-    blind = replace(LATENTS["rnng"], proposal="prior")
-    monkeypatch.setitem(latent_language.LATENTS, "rnng", blind)
+    blind = given.model.proposal("prior")
+    monkeypatch.setattr(given.model, "proposal", lambda: blind)
     assert p_value(LatentLanguage(given), log_p, 5) < 1e-6
 
 
@@ -197,8 +197,8 @@ def test_models_that_are_no_languages():
         LatentLanguage(rnng(never_uttered=[PADDING]))
     with pytest.raises(ValueError, match="never utters the end of a text"):
         LatentLanguage(rnng(never_uttered=[PADDING, START, END]))
-    others = {"srnn", "kglm", "entitynlm", "lda", "lrlm", "nklm"}
-    assert others == MODELS.keys() - LATENTS.keys()
+    can = {name for name in MODELS if issubclass(model_class(name), Enumerable)}
+    assert can == {"rnng", "lstm", "rnn"}
 
 
 def test_words_and_settings_that_cannot_be():
