@@ -38,10 +38,11 @@ from lm_latent_eval.distortion.languages.words import (
 from lm_latent_eval.messages import one_line
 from lm_latent_eval.networks.causal import CausalReader, check_causal
 from lm_latent_eval.networks.network import check_positions
+from lm_latent_eval.scoring.likelihood import ExactModel
 
 
 @dataclass(frozen=True)
-class CausalLanguage:
+class CausalLanguage(ExactModel[Sequence[int]]):
     """What a causal LM generates, drawn by inverting distribution functions.
 
     In float32, a sum whose rounding depends on the size of a batch can move a draw that

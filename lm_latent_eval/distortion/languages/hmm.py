@@ -39,9 +39,10 @@ from lm_latent_eval.distortion.languages.words import (
     word_tokenizer,
     write_description,
 )
+from lm_latent_eval.scoring.likelihood import ExactModel
 
 
-class HMM:
+class HMM(ExactModel[Sequence[int]]):
     """The language of a hidden Markov model.
 
     Example:

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.causal import load_causal_learner
 from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.learner import Learner
-from lm_latent_eval.scoring.score_functions import is_latent
+from lm_latent_eval.scoring.likelihood import TokenIdModel
+from lm_latent_eval.scoring.string_scorers import is_latent
 
 
-def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> Learner:
+def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> TokenIdModel:
     """Load a model that is to be compared with the language of a corpus.
 
     Args:
         path: A directory or a hub repository.
         corpus: Sequences of the language: its tokens must be the model's.
-        settings: As :meth:`CausalLearner.load` or :meth:`LatentLearner.load`.
+        settings: As :func:`load_causal_learner` or :meth:`LatentLearner.load`.
 
     Raises:
         ValueError: If there is no such model, its tokens are others, or it has no such
@@ -32,4 +32,4 @@ def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> Learner:
             f"{path} is a causal LM, whose log-probabilities are exact: it has no "
             f"{', '.join(wrong)}"
         )
-    return CausalLearner.load(path, corpus, **settings)
+    return load_causal_learner(path, corpus, **settings)

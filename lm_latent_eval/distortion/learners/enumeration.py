@@ -18,11 +18,11 @@ import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.latent import Enumerable
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.scoring.likelihood import LogLikelihoods
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 
 
@@ -100,25 +100,29 @@ class EveryTree:
         return cls(checkpoint, words, corpus.end_id, **options)
 
     def score(
-        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> ScoredSequences:
+        self,
+        sequences: Sequence[Sequence[int]],
+        indices: Sequence[int] | None = None,
+        /,
+    ) -> LogLikelihoods:
         """Sum over the trees of whole sequences.
 
         Raises:
             ValueError: If a sequence has more words than the maximum, or as
                 :meth:`LatentLearner.score`.
         """
+        indices = range(len(sequences)) if indices is None else indices
         lengths = [max(0, len(ids) - 1) for ids in sequences]
         self._check_lengths(indices, lengths)
         log_p = torch.empty(len(sequences), dtype=torch.float64)
         for n in sorted({*lengths}):
             places = [place for place, length in enumerate(lengths) if length == n]
             scored = self._by_length[n].score(
-                [indices[place] for place in places],
                 [sequences[place] for place in places],
+                [indices[place] for place in places],
             )
             log_p[places] = scored.log_p
-        return ScoredSequences(log_p, torch.zeros_like(log_p))
+        return LogLikelihoods.exact(log_p)
 
     def settings(self) -> dict[str, Any]:
         """Return what its numbers depend on, for a JSON file."""

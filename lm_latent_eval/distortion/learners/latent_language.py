@@ -44,6 +44,7 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Enumerable, Mass
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.scoring.likelihood import ExactModel
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START
@@ -56,7 +57,7 @@ _WORD_LANE = 3
 """The random number of a step that models leave to inference draws the word."""
 
 
-class LatentLanguage:
+class LatentLanguage(ExactModel[Sequence[int]]):
     """What a checkpoint of words generates.
 
     Its words are those that the model can utter, the unknown word among them if the

@@ -14,7 +14,6 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.words import LANGUAGE_FILE, read_description
 from lm_latent_eval.distortion.learners.architectures import Configuration
-from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.enumeration import EveryTree
 from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
 from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, words_of
@@ -223,15 +222,15 @@ def test_a_corpus_of_it_and_learners_of_that(tmp_path):
     whole = [row for row in rows if row["ended"]]
     assert 20 < len(whole) < 50, "premise"
     scored = EveryTree(given, words_of(corpus), corpus.end_id).score(
-        range(len(whole)), [row["ids"] for row in whole]
+        [row["ids"] for row in whole], range(len(whole))
     )
     expected = torch.tensor([row["log_p"] for row in whole], dtype=torch.float64)
     torch.testing.assert_close(scored.log_p, expected, rtol=0, atol=1e-10)
 
     vocabulary = TokenIds.of(corpus)
     gpt2 = Configuration(GPT2).build(vocabulary, corpus.max_length, seed=0)
-    learner = CausalLearner(CausalLanguage(gpt2, 1.0, 0, corpus.end_id))
-    errors = learner.score(corpus.indices, rows["ids"]).log_p - torch.tensor(
+    learner = CausalLanguage(gpt2, 1.0, 0, corpus.end_id)
+    errors = learner.score(rows["ids"], corpus.indices).log_p - torch.tensor(
         rows["log_p"], dtype=torch.float64
     )
     assert errors.isfinite().all()

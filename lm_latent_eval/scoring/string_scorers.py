@@ -1,14 +1,14 @@
-"""Log-scores of texts from whatever can give them.
+"""Anything that scores strings as a ``SequenceScorer``.
 
-A scorer is a function from texts to log-scores in nats, normalised or not; a Hugging
-Face causal LM; or one of our latent LMs.
+That is a function from strings to log-scores in nats, normalised or not; a Hugging Face
+causal LM; or one of our latent LMs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,23 +26,27 @@ from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import name_of
 from lm_latent_eval.networks.causal import CausalReader, Tokens
 from lm_latent_eval.networks.network import positions_of, start_token
+from lm_latent_eval.scoring.likelihood import LogLikelihoods, SequenceScorer
 from lm_latent_eval.scoring.model import LatentModel, load
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
-"""Texts -> a log-score of each, nats, or an estimate that knows its error."""
+"""Strings -> a log-score of each, nats, or an estimate that knows its error."""
+Scorable: TypeAlias = (
+    "SequenceScorer[str] | ScoreFunction | LatentModel | PreTrainedModel | str | Path"
+)
 
 
-def score_function(
-    scorer: ScoreFunction | LatentModel | PreTrainedModel | str | Path,
+def string_scorer(
+    scorer: Scorable,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     **settings: Any,
-) -> ScoreFunction:
-    """Make a function that scores texts out of any model.
+) -> SequenceScorer[str]:
+    """Make a scorer of strings out of any model.
 
     Args:
-        scorer: Such a function; a causal LM of ``transformers``, or its directory or
-            name on the hub; a latent LM of ours, or its directory.
+        scorer: A scorer or a function of strings; a causal LM of ``transformers``, or
+            its directory or name on the hub; a latent LM of ours, or its directory.
         tokenizer: Of a causal LM; by default the one saved beside it.
         **settings: For a latent LM, as :meth:`LatentModel.log_likelihood` takes them;
             for a causal LM ``batch_size``.
@@ -67,21 +71,47 @@ def score_function(
                     f"{scorer} holds no causal LM ({one_line(err)})"
                 ) from err
     if isinstance(scorer, LatentModel):
-        latent = scorer
-        return lambda texts: latent.log_likelihood(texts, **settings)
+        return FunctionScorer(partial(scorer.log_likelihood, **settings))
     if isinstance(scorer, PreTrainedModel):  # callable too, but not on strings
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(
             scorer.name_or_path, trust_remote_code=False
         )
         return CausalLMScorer(scorer, tokenizer, **settings)
+    if settings:
+        raise TypeError(f"a function takes no settings; got {', '.join(settings)}")
+    if isinstance(scorer, SequenceScorer):
+        return scorer
     if not callable(scorer):
         raise TypeError(
             "scorer must be a function from texts to log-scores, a causal LM of "
             f"transformers, a latent LM, or the path of either; got {scorer!r}"
         )
-    if settings:
-        raise TypeError(f"a function takes no settings; got {', '.join(settings)}")
-    return scorer
+    return FunctionScorer(scorer)
+
+
+@dataclass(frozen=True)
+class FunctionScorer:
+    """Scores strings by a function."""
+
+    function: ScoreFunction
+
+    def score(
+        self, sequences: Sequence[str], indices: Sequence[int] | None = None, /
+    ) -> LogLikelihoods:
+        """Call the function once, with all strings.
+
+        Raises:
+            ValueError: If it does not return one score a string.
+        """
+        scores: Sequence[Any] = self.function([*sequences])
+        if len(scores) != len(sequences):
+            raise ValueError(
+                f"the scorer gave {len(scores)} scores of {len(sequences)} texts"
+            )
+        if None in scores:
+            text = sequences[[*scores].index(None)]
+            raise ValueError(f"the scorer gave None for {text[:60]!r}")
+        return LogLikelihoods.of(scores)
 
 
 @dataclass(frozen=True)
@@ -96,8 +126,10 @@ class CausalLMScorer:
     tokenizer: PreTrainedTokenizerBase
     batch_size: int = 16
 
-    def __call__(self, texts: list[str]) -> list[float]:
-        """Return the log-likelihood of each text, nats.
+    def score(
+        self, sequences: Sequence[str], indices: Sequence[int] | None = None, /
+    ) -> LogLikelihoods:
+        """Return the log-likelihood of each string, exactly.
 
         Raises:
             ValueError: If dropout is on, the tokenizer has no start, a text is longer
@@ -110,7 +142,7 @@ class CausalLMScorer:
             raise ValueError(
                 "the tokenizer has neither a BOS nor an EOS token to start by"
             )
-        ids = [self._encode(text) for text in texts]
+        ids = [self._encode(text) for text in sequences]
         window = positions_of(self.model)
         for index, each in enumerate(ids):
             if window is not None and len(each) >= window:
@@ -127,7 +159,7 @@ class CausalLMScorer:
 
         wanted = [((start,), each) for each in ids if each]
         found = iter(self._reader.score(wanted, self.batch_size, refusal))
-        return [next(found).total if each else 0.0 for each in ids]
+        return LogLikelihoods.of([next(found).total if each else 0.0 for each in ids])
 
     @cached_property
     def _reader(self) -> CausalReader:
