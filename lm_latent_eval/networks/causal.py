@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.memory import SCORES, Room, fitting
@@ -240,6 +240,8 @@ class Reading:
         """Read rows of tokens, (R, T)."""
         out = reader.call(tokens, use_cache=True, last=1)
         cache = getattr(out, "past_key_values", None)
+        if not callable(getattr(cache, "reorder_cache", None)):
+            cache = None
         log_p = reader.log_probs(out.logits[:, -1])
         return cls(reader, log_p, cache, tokens if cache is None else None)
 
@@ -328,22 +330,6 @@ def check_causal(model: PreTrainedModel, name: str | None = None) -> None:
             f"{name} sees the tokens that follow: it is no causal language model, but "
             "one that fills masks, say (of type bert: one without is_decoder in its "
             "configuration)"
-        )
-
-
-@torch.inference_mode()
-def check_cache(model: PreTrainedModel) -> None:
-    """Refuse a network that keeps nothing of what it has read.
-
-    Raises:
-        ValueError: If it keeps no keys and values.
-    """
-    one = torch.tensor([[0]], device=model.device)
-    out = model(input_ids=one, use_cache=True)
-    if not isinstance(getattr(out, "past_key_values", None), Cache):
-        raise ValueError(
-            f"{type(model).__name__} keeps no keys and values of what it has "
-            "read (no past_key_values), which its thoughts share"
         )
 
 

@@ -24,13 +24,13 @@ class NetworkModel(ABC):
     table: ClassVar[type[OptionTable]]
     """What its scorer can be told."""
 
+    @abstractmethod
     def __init__(self, network: Network) -> None:
         """Take a network.
 
         Raises:
             ValueError: If it is of another kind.
         """
-        self.network = network
 
     @classmethod
     def open_directory(
@@ -81,49 +81,32 @@ class Described(Protocol):
         ...
 
 
-class NetworkScorer(ABC):
+class NetworkScorer:
     """What a ``TextScorer`` over a network says of itself."""
 
     name: ClassVar[str]
     """Of the model."""
+    network: Described
+    mass: Mass
+    """What the probabilities of all texts total."""
+    settings: dict[str, Any]
+    """All that a number depends on but network and query, as JSON."""
+    described: dict[str, Any]
+    """What results say of the numbers, as JSON."""
     quiet: bool
     """Whether no progress is shown."""
 
     @property
-    @abstractmethod
-    def read_by(self) -> Described:
-        """The network."""
-
-    @property
-    @abstractmethod
-    def mass(self) -> Mass:
-        """What the probabilities of all texts total."""
-
-    @property
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """All that a number depends on but network and query, as JSON."""
-
-    @property
-    @abstractmethod
-    def described(self) -> dict[str, Any]:
-        """What results say of the numbers, as JSON."""
-
-    @property
     def fingerprint(self) -> dict[str, Any]:
         """All that a number depends on but the query, as JSON."""
-        return {
-            "model": self.name,
-            "checkpoint": self.read_by.digest,
-            **self.settings,
-            "mass": str(self.mass),
-        }
+        network = {"model": self.name, "checkpoint": self.network.digest}
+        return {**network, **self.settings, "mass": str(self.mass)}
 
     @property
     def about(self) -> dict[str, Any]:
         """What results say of model and numbers, as JSON."""
         numbers = {**self.described, "mass": str(self.mass)}
-        return {**self.read_by.about, "latent_eval": numbers}
+        return {**self.network.about, "latent_eval": numbers}
 
     def progress(self, total: int, title: str, unit: str) -> Any:
         """Return a bar that shows how far it is."""

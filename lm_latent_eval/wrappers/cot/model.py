@@ -19,7 +19,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.networks.causal import check_cache, check_causal
+from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.wrappers.base import NetworkModel
@@ -43,9 +43,8 @@ class ThinkingLM(NetworkModel):
         Raises:
             ValueError: If it is no causal language model.
         """
-        super().__init__(network)
+        self.network = network
         check_causal(network.model)
-        check_cache(network.model)
 
     def scorer(
         self,

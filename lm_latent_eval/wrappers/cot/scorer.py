@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.latent import Mass
@@ -53,19 +52,12 @@ class ThoughtScorer(NetworkScorer):
     """All answers to a question, which hints show; where nothing is said, those that
     are asked together."""
 
+    name = "cot"
     mass = Mass.LESS  # strings can be cut into tokens in more ways than one
 
-    name = "cot"
-
-    @property
-    def read_by(self) -> Network:
-        """The network."""
-        return self.network
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that a number depends on but network and query, as JSON."""
-        return {
+    def __post_init__(self) -> None:
+        """Say what numbers depend on."""
+        self.settings = self.described = {
             "dtype": str(self.network.computed_in),
             "estimator": "is",
             **asdict(self.options),
@@ -74,11 +66,6 @@ class ThoughtScorer(NetworkScorer):
             "stops": sorted(self.marks.stops),
             "vocabulary": f"{len(self.network.tokenizer)} tokens",
         }
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What results say of the numbers, as JSON."""
-        return self.settings
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Refuse whole texts.

@@ -33,11 +33,18 @@ from lm_latent_eval.wrappers.mdm.texts import Cut, TokenCutter
 
 logger = logging.getLogger(__name__)
 
+CONDITIONED = "nats, given the number of tokens; ends are not modelled and not counted"
+COUNTED = (
+    "nats; the number of tokens is paid in rolling log-likelihoods, and given of "
+    "continuations"
+)
+
 
 class MDMScorer(NetworkScorer):
     """A ``TextScorer``: one model under one choice of settings."""
 
     name = "mdm"
+    network: Source
 
     def __init__(
         self,
@@ -54,7 +61,7 @@ class MDMScorer(NetworkScorer):
             ValueError: If the network reads too few tokens for any text, or scores no
                 first token.
         """
-        self.source, self.denoiser, self.quiet = source, denoiser, quiet
+        self.network, self.denoiser, self.quiet = source, denoiser, quiet
         ends = "conditioned" if source.lengths is None else "counted"
         self.options = replace(
             options,
@@ -81,47 +88,22 @@ class MDMScorer(NetworkScorer):
                 ", ".join(idle),
                 options.estimator,
             )
-
-    @property
-    def mass(self) -> Mass:
-        """What the probabilities of all texts total: one for each number of tokens.
-
-        With p(number of tokens) some of it is on other cuts of the same strings.
-        """
-        return Mass.BY_LENGTH if self.lengths is None else Mass.LESS
-
-    @property
-    def read_by(self) -> Source:
-        """The network."""
-        return self.source
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that a number depends on but network and query, as JSON."""
-        return {
-            "dtype": self.source.computed_in,
-            "max_length": self.source.max_length,
-            **self.options.chosen,
+        counted = self.lengths is not None
+        # With p(number of tokens) some of it is on other cuts of the same strings.
+        self.mass = Mass.LESS if counted else Mass.BY_LENGTH
+        chosen = {**self.options.chosen, "scored_as": "documents"}
+        self.settings = {
+            "dtype": source.computed_in,
+            "max_length": source.max_length,
+            **chosen,
             "lengths": self.lengths.digest if self.lengths else None,
-            "vocabulary": self.source.digest,
-            "tokens_are": "tokens" if self.lengths is None else "tokens, and the end",
-            "scored_as": "documents",
+            "vocabulary": source.digest,
+            "tokens_are": "tokens, and the end" if counted else "tokens",
         }
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What results say of the numbers, as JSON."""
-        ends = (
-            "nats, given the number of tokens; ends are not modelled and not counted"
-            if self.lengths is None
-            else "nats; the number of tokens is paid in rolling log-likelihoods, and "
-            "given of continuations"
-        )
-        return {
-            **self.options.chosen,
-            "scored_as": "documents",
-            "vocabulary": f"{self.denoiser.num_scores} tokens",
-            "units": ends,
+        self.described = {
+            **chosen,
+            "vocabulary": f"{denoiser.num_scores} tokens",
+            "units": COUNTED if counted else CONDITIONED,
             "windows": f"{self.cut.room} tokens at once; of longer texts windows "
             f"of at most {max(1, self.cut.room // 2)} more, given those before",
         }
@@ -202,7 +184,7 @@ class MDMScorer(NetworkScorer):
             log_p = self.lengths.log_p(cut.num_tokens)
             factors.append(self._exact(log_p, 1))
         estimate = Estimate.product(factors or [self._exact(0.0, 0)])
-        if self.source.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
+        if self.network.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
             # Nothing was drawn, so rounding is its only error, and nobody knows that.
             estimate = replace(estimate, bound=Bound.NONE, stderr=None)
         return Answer(

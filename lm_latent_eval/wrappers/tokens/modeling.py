@@ -27,7 +27,7 @@ class SegmentedLM(NetworkModel):
         Raises:
             ValueError: If it is no causal LM, or its tokenizer a slow one.
         """
-        super().__init__(network)
+        self.network = network
         size = network.model.config.get_text_config().vocab_size
         self.vocabulary = ByteVocabulary.of(network.tokenizer, size)
         check_causal(network.model)

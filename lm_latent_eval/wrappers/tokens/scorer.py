@@ -43,6 +43,7 @@ class TokensScorer(NetworkScorer):
     """Scores strings with a causal LM under one choice of options."""
 
     name = "tokens"
+    network: Network
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class TokensScorer(NetworkScorer):
         Raises:
             ValueError: If an option does not suit the network.
         """
-        self._network, self._options, self.quiet = network, options, quiet
+        self.network, self._options, self.quiet = network, options, quiet
         self._encoding = Encoding(network, vocabulary, options)
         self._whole_texts = WholeTextCutter(self._encoding)
         self._continuations = ContinuationCutter(self._encoding)
@@ -81,41 +82,19 @@ class TokensScorer(NetworkScorer):
         )
         plain = options.estimator == "canonical"
         self._estimator = None if plain else WalkEstimator.of(options)
-
-    @property
-    def mass(self) -> Mass:
-        """What the probabilities of all texts total: with their ends, at most one."""
-        return Mass.LESS if self._options.end == "eos" else Mass.BY_LENGTH
-
-    @property
-    def read_by(self) -> Network:
-        """The network."""
-        return self._network
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that a number depends on but network and query, as JSON."""
-        network = self._network
-        return {
+        self.mass = Mass.LESS if options.end == "eos" else Mass.BY_LENGTH
+        chosen = {**asdict(options), "scored_as": "documents"}
+        self.settings = {
             "dtype": str(network.model.dtype),
             "computed_in": str(network.computed_in),
-            **asdict(self._options),
+            **chosen,
             "window": [network.max_length, network.positions],
             "prefix_token": network.prefix_token,
             "adds_special": network.adds_special,
             "vocabulary": network.digest,
             "tokens_are": "canonical tokens",
-            "scored_as": "documents",
         }
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What results say of the numbers, as JSON."""
-        return {
-            **asdict(self._options),
-            "scored_as": "documents",
-            "units": UNITS[self._options.end],
-        }
+        self.described = {**chosen, "units": UNITS[options.end]}
 
     # -- whole texts ------------------------------------------------------------------
 
@@ -245,7 +224,7 @@ class TokensScorer(NetworkScorer):
             for query, options in queries:
                 given = self._encoding.given(query.context, options.max_tokens)
                 key = stream_key(self._options.seed, f"utter\0{query.name}")
-                yield query.index, generate(self._network, given, options, key)
+                yield query.index, generate(self.network, given, options, key)
                 bar.update()
 
     # -- shared -----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from lm_latent_eval.distortion.learners.architectures import (
     PretrainedStart,
     named_size,
 )
-from lm_latent_eval.distortion.learners.causal import load_causal_learner
+from lm_latent_eval.distortion.learners.catalog import load_causal_learner
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.estimators import Bound
 from tests.distortion.languages.tiny import gpt2

@@ -22,7 +22,7 @@ from lm_latent_eval.distortion.learners.architectures import (
     Configuration,
     PretrainedStart,
 )
-from lm_latent_eval.distortion.learners.causal import load_causal_learner
+from lm_latent_eval.distortion.learners.catalog import load_causal_learner
 from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
 from lm_latent_eval.distortion.learners.history import History
 from lm_latent_eval.distortion.learners.options import TrainingOptions
