@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.estimators import MissedSupportError
@@ -201,6 +206,27 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
             f"{path} holds a {name} model, which {backend} reads: {alias} is around "
             f"{expected}"
         )
+
+
+def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrainedModel:
+    """Load a causal language model; code of its own is not run, and not asked about.
+
+    Args:
+        path: A directory, or a repository of the hub.
+        dtype: Floating type to compute in; ``auto`` is that of the file.
+
+    Raises:
+        ValueError: If there is no such model.
+    """
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, trust_remote_code=False
+        )
+    except (OSError, StrictDataclassError) as err:
+        raise ValueError(
+            f"{path} is not a causal language model ({one_line(err)})"
+        ) from err
+    return model
 
 
 def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:

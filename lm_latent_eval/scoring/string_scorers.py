@@ -12,9 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from huggingface_hub.errors import StrictDataclassError
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -22,10 +20,9 @@ from transformers import (
 )
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import name_of
 from lm_latent_eval.networks.causal import CausalReader, Tokens
-from lm_latent_eval.networks.network import positions_of, start_token
+from lm_latent_eval.networks.network import load_causal, positions_of, start_token
 from lm_latent_eval.scoring.likelihood import LogLikelihoods, SequenceScorer
 from lm_latent_eval.scoring.model import LatentModel, load
 
@@ -56,20 +53,7 @@ def string_scorer(
         ValueError: If there is no model at that path.
     """
     if isinstance(scorer, str | Path):
-        if is_latent(scorer):
-            scorer = load(scorer)
-        else:
-            try:
-                tokenizer = tokenizer or AutoTokenizer.from_pretrained(
-                    scorer, trust_remote_code=False
-                )
-                scorer = AutoModelForCausalLM.from_pretrained(
-                    scorer, trust_remote_code=False
-                )
-            except StrictDataclassError as err:
-                raise ValueError(
-                    f"{scorer} holds no causal LM ({one_line(err)})"
-                ) from err
+        scorer = load(scorer) if is_latent(scorer) else load_causal(scorer)
     if isinstance(scorer, LatentModel):
         return FunctionScorer(partial(scorer.log_likelihood, **settings))
     if isinstance(scorer, PreTrainedModel):  # callable too, but not on strings

@@ -126,7 +126,7 @@ def test_what_is_no_scorer(tmp_path):
     with pytest.raises(ValueError, match="no/such: no such directory"):
         string_scorer("no/such")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_embd": "wide"}')
-    with pytest.raises(ValueError, match=r"holds no causal LM .*'n_embd'"):
+    with pytest.raises(ValueError, match=r"not a causal language model .*'n_embd'"):
         string_scorer(tmp_path)
 
 

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.distortion.languages.language import (
@@ -35,9 +33,8 @@ from lm_latent_eval.distortion.languages.words import (
     LANGUAGE_FILE,
     write_description,
 )
-from lm_latent_eval.messages import one_line
 from lm_latent_eval.networks.causal import CausalReader, check_causal
-from lm_latent_eval.networks.network import check_positions
+from lm_latent_eval.networks.network import check_positions, load_causal
 from lm_latent_eval.scoring.likelihood import ExactModel
 
 
@@ -107,14 +104,7 @@ class CausalLanguage(ExactModel[Sequence[int]]):
             ValueError: If there is no such model, or it leaves open
                 what begin and end are.
         """
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                path, dtype=dtype, trust_remote_code=False
-            )
-        except (OSError, StrictDataclassError) as err:
-            raise ValueError(
-                f"{path} is not a causal language model ({one_line(err)})"
-            ) from err
+        model: Any = load_causal(path, dtype)
         check_causal(model, str(path))
         tokenizer = load_tokenizer(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
