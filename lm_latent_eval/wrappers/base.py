@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from tqdm import tqdm
@@ -13,7 +13,6 @@ from tqdm import tqdm
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.options import OptionTable
-from lm_latent_eval.scoring.interface import TextScorer
 
 
 class NetworkModel(ABC):
@@ -49,44 +48,14 @@ class NetworkModel(ABC):
         """Return the table of its options."""
         return cls.table
 
-    @abstractmethod
-    def scorer(
-        self,
-        options: Mapping[str, Any],
-        /,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = False,
-    ) -> TextScorer:
-        """Choose settings: see ``TextModel.scorer``.
-
-        Raises:
-            ValueError: If there is no such option, or a value does not suit the
-                network.
-        """
-
-
-class Described(Protocol):
-    """A network, or what stands for one."""
-
-    @property
-    def digest(self) -> str:
-        """What its numbers depend on."""
-        ...
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What results say of it, as JSON."""
-        ...
-
 
 class NetworkScorer:
     """What a ``TextScorer`` over a network says of itself."""
 
     name: ClassVar[str]
     """Of the model."""
-    network: Described
+    network: Any
+    """Has a ``digest``, and what results say of it (``about``)."""
     mass: Mass
     """What the probabilities of all texts total."""
     settings: dict[str, Any]
