@@ -25,7 +25,7 @@ from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.memory import SCORES, Room, fitting
 
 PADDING = 0
-AT_ONCE = 1 << 22
+AT_ONCE = 1 << 21
 """Log-probabilities of one pass held at a time; moves no number."""
 
 Tokens = tuple[int, ...]

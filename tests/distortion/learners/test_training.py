@@ -457,7 +457,7 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
     learner = load_causal_learner(
         tmp_path / "mixed", corpora.dev, device="cpu", batch_size=32
     )
-    weights = learner.language.model.state_dict().values()
+    weights = learner.model.state_dict().values()
     assert {each.dtype for each in weights} == {torch.float32}
     ids = corpora.dev.reader()(corpora.dev.indices).ids
     loss = -learner.score(ids, corpora.dev.indices).log_p.sum().item()
