@@ -20,10 +20,9 @@ from transformers import (
 )
 
 from lm_latent_eval.devices import check_width, moved
-from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import MODELS, checkpoint
-from lm_latent_eval.networks.causal import CausalReader, autocast
+from lm_latent_eval.networks.causal import CausalReader
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
@@ -163,10 +162,6 @@ class Network:
         """The type that it computes in."""
         return self.mixed_precision or self.model.dtype
 
-    def autocast(self) -> torch.autocast:
-        """Return the context in which it computes."""
-        return autocast(self.device, self.mixed_precision)
-
     def reader(self, *, temperature: float = 1.0, wide: bool = True) -> CausalReader:
         """Return how it is read if it is a causal language model.
 
@@ -235,18 +230,6 @@ def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
         if isinstance(token, int):
             return token
     return None
-
-
-def no_probability(where: str) -> MissedSupportError:
-    """Return the error that a network rules a text out.
-
-    Args:
-        where: It was looked at: "under some of the masks", say.
-    """
-    return MissedSupportError(
-        "the network gives some token of the text a probability of zero (a score of "
-        f"-inf) {where}, and log p has no number for that"
-    )
 
 
 def positions_of(model: PreTrainedModel) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from tqdm import tqdm
 
+from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.options import OptionTable
@@ -117,3 +118,15 @@ def framed(
         if [*tokens[first:after]] == [*inner]:
             return [*tokens[:first]], [*tokens[after:]]
     return None
+
+
+def no_probability(where: str) -> MissedSupportError:
+    """Return the error that a network rules a text out.
+
+    Args:
+        where: It was looked at: "under some of the masks", say.
+    """
+    return MissedSupportError(
+        "the network gives some token of the text a probability of zero (a score of "
+        f"-inf) {where}, and log p has no number for that"
+    )

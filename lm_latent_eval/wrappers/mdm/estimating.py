@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, influences, log_evidence
 from lm_latent_eval.inference.streams import LANES, Streams
-from lm_latent_eval.networks.network import no_probability
 from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.mdm import bound, orders
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.predictions import Asking
