@@ -266,6 +266,11 @@ class Summable(Protocol[BatchT, EncodedT, LatentsT]):
 class Enumerable(Protocol):
     """A model of words that can sum over the latents of a short text, one by one."""
 
+    @property
+    def exact_proposal(self) -> str:
+        """The name of its proposal whose q(z_t | z_<t, x_<=t) is p's own."""
+        ...
+
     def num_latents(self, num_words: int, /) -> int:
         """Return how many latents a text of so many words has, its end or not."""
         ...

@@ -100,6 +100,7 @@ class RecurrentLM(Pretrained, ABC):
     """What estimates its likelihoods, the default first."""
     proposal_names = ("none",)
     """What ``proposal`` can return."""
+    exact_proposal = "none"
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:

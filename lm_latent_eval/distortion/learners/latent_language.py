@@ -77,8 +77,8 @@ class LatentLanguage(ExactModel[Sequence[int]]):
         """Number the words.
 
         Args:
-            checkpoint: An ``Enumerable`` model (an RNNG, or one without latents) whose
-                best proposal is p(z_t | z_<t, x_<=t), and its vocabulary.
+            checkpoint: An ``Enumerable`` model (an RNNG, or one without latents) and
+                its vocabulary.
             max_words: Of a sequence that has more than one latent: with a word more,
                 an RNNG has nearly four times as many trees to sum over.
             batch_size: The most sequences drawn or scored together, which moves no
@@ -95,7 +95,7 @@ class LatentLanguage(ExactModel[Sequence[int]]):
         self._checkpoint, self._model = checkpoint, checkpoint.model
         self._latents = _checked(checkpoint)
         self._max_words, self._batch_size = max_words, batch_size or _SEQUENCES
-        self._proposal = self._model.proposal()
+        self._proposal = self._model.proposal(self._latents.exact_proposal)
         config = self._model.config
         excluded = {PADDING, START, END, *config.never_uttered}
         uttered = [i for i in range(config.vocab_size) if i not in excluded]

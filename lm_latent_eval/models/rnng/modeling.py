@@ -51,6 +51,8 @@ class RNNG(RNNGJoint):
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 
+    exact_proposal = "adapted"
+
     def num_latents(self, num_words: int) -> int:
         """Count the binary trees over a number of words."""
         return num_trees(num_words)
