@@ -177,10 +177,11 @@ class CausalReader:
         self, sequences: list[Tokens], most: int | None
     ) -> Iterator[list[Tokens]]:
         size = self.model.config.get_text_config().vocab_size
-        while sequences:
-            number = most or fitting(len(sequences[0]), size)
-            yield sequences[:number]
-            sequences = sequences[number:]
+        start = 0
+        while start < len(sequences):
+            number = most or fitting(len(sequences[start]), size)
+            yield sequences[start : start + number]
+            start += number
 
     @torch.inference_mode()
     def _pass(
