@@ -164,6 +164,11 @@ class OptionTable:
         """
         return read(cls, options)
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options that move no likelihood, by what the others are."""
+        return ()
+
     @classmethod
     def names(cls) -> list[str]:
         """List the options."""

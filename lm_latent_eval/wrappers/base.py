@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -14,15 +15,21 @@ from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.options import OptionTable
+from lm_latent_eval.scoring.options import parse_batch_size
+
+logger = logging.getLogger(__name__)
+
+OptionsT = TypeVar("OptionsT", bound=OptionTable)
+ScorerT = TypeVar("ScorerT", covariant=True)
 
 
-class NetworkModel(ABC):
+class NetworkModel(ABC, Generic[OptionsT, ScorerT]):
     """A ``TextModel`` over a network of transformers."""
 
     auto_class: ClassVar[Any]
     """The class of transformers that loads the network."""
-    table: ClassVar[type[OptionTable]]
-    """What its scorer can be told."""
+    table: ClassVar[type[Any]]
+    """Its options, an ``OptionTable``."""
 
     @abstractmethod
     def __init__(self, network: Network) -> None:
@@ -45,9 +52,44 @@ class NetworkModel(ABC):
         return cls(Network.open(cls.auto_class, directory, dtype=dtype, device=device))
 
     @classmethod
-    def options(cls) -> type[OptionTable]:
+    def options(cls) -> type[OptionsT]:
         """Return the table of its options."""
         return cls.table
+
+    def scorer(
+        self,
+        options: Mapping[str, Any],
+        /,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        quiet: bool = False,
+    ) -> ScorerT:
+        """Choose settings, and say which have no effect: see ``TextModel.scorer``.
+
+        Raises:
+            ValueError: If there is no such option, or a value is impossible or does
+                not suit the network.
+        """
+        chosen: OptionsT = self.table.parse(options)
+        if idle := [name for name in chosen.idle if name in options]:
+            said = ", ".join(idle)
+            logger.warning("%s: no effect on likelihoods by the other options", said)
+        sizes = parse_batch_size(batch_size), parse_batch_size(max_batch_size)
+        return self._scorer(chosen, *sizes, quiet)
+
+    @abstractmethod
+    def _scorer(
+        self, options: OptionsT, batch_size: int | None, most: int | None, quiet: bool
+    ) -> ScorerT:
+        """Return the scorer.
+
+        Args:
+            options: What was chosen.
+            batch_size: Texts scored together; None is as many as memory allows.
+            most: The most that they take; None is the model's own.
+            quiet: Show no progress.
+        """
 
 
 class NetworkScorer:

@@ -14,14 +14,10 @@ answer; the mixture and its weights: Owen and Zhou (2000), defensive sampling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.wrappers.base import NetworkModel
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
@@ -31,7 +27,7 @@ ROWS = 128
 """Sequences read at once where nobody says how many."""
 
 
-class ThinkingLM(NetworkModel):
+class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
     """A ``TextModel`` whose latents are thoughts."""
 
     auto_class = AutoModelForCausalLM
@@ -46,31 +42,19 @@ class ThinkingLM(NetworkModel):
         self.network = network
         check_causal(network.model)
 
-    def scorer(
+    def _scorer(
         self,
-        options: Mapping[str, Any],
-        /,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = True,
+        options: ThoughtOptions,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
     ) -> ThoughtScorer:
-        """Choose settings, see ``ThoughtOptions``.
+        """Return the scorer.
 
-        Args:
-            options: As a command line has them.
-            batch_size: Questions whose thoughts are drawn at once; None and ``auto``
-                are as many as ``max_batch_size`` holds.
-            max_batch_size: The most sequences that the network reads at once; None is
-                128.
-            quiet: Show no progress.
-
-        Raises:
-            ValueError: If there is no such option, a value is impossible, or nothing
-                says what stands around thoughts.
+        ``batch_size`` is of questions whose thoughts are drawn at once, and ``most`` of
+        sequences that the network reads at once.
         """
-        parsed = ThoughtOptions.parse(options)
-        rows = parse_batch_size(max_batch_size) or ROWS
-        questions = parse_batch_size(batch_size) or max(rows // parsed.num_samples, 1)
-        marks = Marks.of(self.network, parsed)
-        return ThoughtScorer(self.network, parsed, marks, questions, rows, quiet)
+        rows = most or ROWS
+        questions = batch_size or max(rows // options.num_samples, 1)
+        marks = Marks.of(self.network, options)
+        return ThoughtScorer(self.network, options, marks, questions, rows, quiet)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
@@ -30,8 +28,6 @@ from lm_latent_eval.wrappers.mdm.predictions import Asking
 from lm_latent_eval.wrappers.mdm.source import Source
 from lm_latent_eval.wrappers.mdm.texts import Cut, TokenCutter
 
-logger = logging.getLogger(__name__)
-
 CONDITIONED = "nats, given the number of tokens; ends are not modelled and not counted"
 COUNTED = (
     "nats; the number of tokens is paid in rolling log-likelihoods, and given of "
@@ -50,11 +46,10 @@ class MDMScorer(NetworkScorer):
         source: Source,
         denoiser: MaskedReader,
         options: MDMOptions,
-        given: Mapping[str, Any],
         *,
         quiet: bool,
     ) -> None:
-        """Choose what the options leave open, and say which have no effect.
+        """Choose what the options leave open.
 
         Raises:
             ValueError: If the network reads too few tokens for any text, or scores no
@@ -81,12 +76,6 @@ class MDMScorer(NetworkScorer):
                 "there: give prefix_token_id"
             )
         self.lengths = source.lengths if self.options.ends == "counted" else None
-        if idle := [name for name in options.idle if name in given]:
-            logger.warning(
-                "%s: no effect on likelihoods by estimator=%s",
-                ", ".join(idle),
-                options.estimator,
-            )
         counted = self.lengths is not None
         # With p(number of tokens) some of it is on other cuts of the same strings.
         self.mass = Mass.LESS if counted else Mass.BY_LENGTH

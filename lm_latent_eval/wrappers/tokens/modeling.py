@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.networks.causal import check_causal
@@ -15,7 +12,7 @@ from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 
-class SegmentedLM(NetworkModel):
+class SegmentedLM(NetworkModel[TokensOptions, TokensScorer]):
     """A causal LM that scores strings by all of their segmentations."""
 
     auto_class = AutoModelForCausalLM
@@ -32,21 +29,13 @@ class SegmentedLM(NetworkModel):
         self.vocabulary = ByteVocabulary.of(network.tokenizer, size)
         check_causal(network.model)
 
-    def scorer(
+    def _scorer(
         self,
-        options: Mapping[str, Any],
-        /,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = False,
+        options: TokensOptions,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
     ) -> TokensScorer:
-        """Choose settings: see ``TextModel`` and ``TokensOptions``."""
         return TokensScorer(
-            self.network,
-            self.vocabulary,
-            TokensOptions.parse(options),
-            batch_size=batch_size,
-            max_batch_size=max_batch_size,
-            quiet=quiet,
+            self.network, self.vocabulary, options, batch_size, most, quiet
         )

@@ -15,7 +15,6 @@ from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
-from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkScorer
 from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
@@ -50,10 +49,9 @@ class TokensScorer(NetworkScorer):
         network: Network,
         vocabulary: ByteVocabulary,
         options: TokensOptions,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = False,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
     ) -> None:
         """Take a network.
 
@@ -62,9 +60,8 @@ class TokensScorer(NetworkScorer):
             vocabulary: What its tokens write.
             options: How to sum.
             batch_size: Sequences that the network reads together, but at least the
-                segmentations of one text; None and ``auto`` are as many as memory
-                allows.
-            max_batch_size: The most that they take.
+                segmentations of one text; None is as many as memory allows.
+            most: The most that they take.
             quiet: Show no progress.
 
         Raises:
@@ -77,8 +74,8 @@ class TokensScorer(NetworkScorer):
         self._walker = Walker(
             network,
             options,
-            batch_size=parse_batch_size(batch_size),
-            most_rows=parse_batch_size(max_batch_size),
+            batch_size=batch_size,
+            most_rows=most,
         )
         plain = options.estimator == "canonical"
         self._estimator = None if plain else WalkEstimator.of(options)
