@@ -40,6 +40,9 @@ GROWN = 0.02
 """Nats that a wider beam may find more where it is not worth while to widen again."""
 LEVELS = ((4, 1), (16, 16), (64, 16))
 """Widths of beams and of passes, in units of the samples asked for."""
+LEAST_FOUND = (400, 1600)
+"""Widths of beams below which a search that finds no more has not shown that there is
+nothing: of the first level, and of those after it."""
 
 
 class Budget(ABC):
@@ -137,7 +140,12 @@ class Auto(Budget):
     def of(cls, num_samples: int) -> Self:
         """Widen as ``LEVELS`` say, in units of so many samples."""
         unit = -(-num_samples // PASSES) * PASSES
-        levels = [DiscreteFilter(beam * unit, cut * unit) for beam, cut in LEVELS]
+        least = (LEAST_FOUND[0], *[LEAST_FOUND[1]] * (len(LEVELS) - 1))
+        widths = [
+            (max(beam * unit, at_least), cut * unit)
+            for (beam, cut), at_least in zip(LEVELS, least, strict=True)
+        ]
+        levels = [DiscreteFilter(*width) for width in dict.fromkeys(widths)]
         return cls(levels[0], tuple(levels))
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:

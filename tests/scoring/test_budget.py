@@ -34,8 +34,8 @@ def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.T
     ("number", "levels"),
     [
         (100, [(400, 100), (1600, 1600), (6400, 1600)]),
-        (7, [(40, 10), (160, 160), (640, 160)]),
-        (1, [(20, 5), (80, 80), (320, 80)]),
+        (30, [(400, 30), (1600, 480), (1920, 480)]),
+        (7, [(400, 10), (1600, 160)]),
     ],
 )
 def test_it_widens_while_that_pays(number, levels):
@@ -100,8 +100,7 @@ def test_company_decides_nothing(checkpoint):
     together = scored(checkpoint, texts, num_samples=25)
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {100: 100 + 25 + 25 + 5}
-    spent[400] = spent[100] + 400 + 400 + 100 + 100
+    spent = {400: 400 + 25 + 100 + 5}
     spent[1600] = spent[400] + 1600 + 400 + 400 + 100
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
     backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
@@ -132,7 +131,7 @@ def test_the_options_of_a_context_are_widened_together(checkpoint, monkeypatch):
         return len(rows) == 1
 
     monkeypatch.setattr(DiscreteFilter, "pays", pays)
-    assert widths() == [400, 400, 100, 100]
+    assert widths() == [1600, 1600, 400, 400]
 
 
 def test_a_pilot_for_a_target_is_counted(checkpoint):
