@@ -70,15 +70,17 @@ class PairedDifference:
             w_N = 50\, (10 / N)^2
 
         and c se the other one. Under normality s and t are independent, and c is such
-        that the interval holds 95 %. Skewness matters less the more texts there are,
-        and fewer than 10 tell none: then the interval is that of Student's t.
+        that the interval holds 95 %; with errors over runs, of which the skewness says
+        nothing, c is Student's. Skewness matters less the more texts there are, and
+        fewer than 10 tell none: then the interval is that of Student's t.
         """
         if not math.isfinite(self.stderr):
             return (-math.inf, math.inf)
         slope = 0.0
         if self.num_texts >= FEWEST_TEXTS:
             slope = WIDENED * (WIDENED_OF / self.num_texts) ** 2
-        reach = self.stderr * _reach(self.degrees, slope)
+        spared = 0.0 if self.runs_stderr else slope
+        reach = self.stderr * _reach(self.degrees, spared)
         low, high = (
             1 + slope * max(0.0, s - CHANCE) for s in (-self.skewness, self.skewness)
         )
