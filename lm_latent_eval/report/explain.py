@@ -201,11 +201,6 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
             "which one lm_eval counts says nothing of the model. Records share them: "
             "`lm-latent-eval recompute` prints that accuracy."
         )
-    if ours.get("tuned_on"):
-        lines.append(
-            f"The proposal was tuned on texts ({ours['tuned_on']}): of scored texts "
-            "that are among them no certificate holds."
-        )
     if ours["scored_as"] == "sentences":
         lines.append(
             "A document is scored as the product of its sentences. How many it has is "

@@ -226,7 +226,7 @@ def _measure(args: argparse.Namespace) -> None:
 
 
 def _productivity(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.report.novelty import novelty
+    from lm_latent_eval.distortion.report.measures import novelty
     from lm_latent_eval.report.tabular import rendered, write
     from lm_latent_eval.text.corpora import stream_texts
 
@@ -238,7 +238,7 @@ def _productivity(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.report.samples import sample_table
+    from lm_latent_eval.distortion.report.writing import sample_table
     from lm_latent_eval.report.tabular import rendered
 
     kind = read_format(args)

@@ -80,5 +80,5 @@ def language_of(
 
 
 def _is_described(name: str | Path) -> bool:
-    """Whether a language is a grammar or a hidden Markov model, not a model's."""
+    """Whether a language is a grammar, not a model's."""
     return str(name) in examples() or Path(name).suffix.lower() == ".json"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.chart import num_trees
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
@@ -76,10 +76,7 @@ class RNNG(RNNGJoint):
         return ["crf", "adapted", "prior"]
 
     def proposal(
-        self,
-        name: str | None = None,
-        temperature: float = 1.0,
-        strengths: Strengths | None = None,
+        self, name: str | None = None, temperature: float = 1.0
     ) -> CRFProposal | WordByWord:
         """Return a proposal.
 
@@ -88,18 +85,12 @@ class RNNG(RNNGJoint):
                 word, or nothing but whether the sentence ends; ``crf`` reads whole
                 sentences. None is the first of ``proposal_names``.
             temperature: Divides the proposal's scores.
-            strengths: Other ones than its own.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
         check_temperature(temperature)
         name = chosen(name, self.proposal_names)
-        strengths = self.strengths(name) if strengths is None else strengths
         if name == "crf":
-            return CRFProposal(self, temperature, strengths)
-        return WordByWord(self, name, temperature, strengths)
-
-    def untuned(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it was trained."""
-        return {"scores": 1.0} | ({"look_ahead": 1.0} if name == "adapted" else {})
+            return CRFProposal(self, temperature)
+        return WordByWord(self, name, temperature)

@@ -18,7 +18,7 @@ from lm_latent_eval.distortion.random_sequences import random_sequence
 from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.likelihood import LogLikelihoods
-from tests.distortion.languages.tiny import hmm, pcfg
+from tests.distortion.languages.tiny import pcfg, regular
 
 LENGTH = 6
 
@@ -44,7 +44,7 @@ class Guess:
         return {"kind": "guess"}
 
 
-@pytest.fixture(params=[pcfg, hmm])
+@pytest.fixture(params=[pcfg, regular])
 def corpus(request, tmp_path):
     folder = tmp_path / "corpus"
     return Corpus.draw(
@@ -121,9 +121,8 @@ def test_what_is_there_is_not_scored_again(corpus, tmp_path):
 
 
 def test_another_language_is_refused(corpus):
-    other = {"pcfg": "weather", "hmm": "agreement"}[corpus.settings["language"]["kind"]]
-    with pytest.raises(ValueError, match=r"was not drawn from this language \(.*kind"):
-        language_of(corpus, other)
+    with pytest.raises(ValueError, match="was not drawn from this language"):
+        language_of(corpus, "agreement")
 
 
 def test_numbers_below_one(corpus):
