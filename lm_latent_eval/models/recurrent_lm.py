@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import NO_LATENT, Mass
 from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
@@ -74,6 +74,7 @@ class RecurrentLM(Pretrained, ABC):
     """What estimates its likelihoods, the default first."""
     proposal_names = ("none",)
     """What ``proposal`` can return."""
+    exact_proposal = "none"
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -103,6 +104,15 @@ class RecurrentLM(Pretrained, ABC):
     @abstractmethod
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p of every word after each state: (N, D) -> (N, V) nats."""
+
+    def num_latents(self, num_words: int) -> int:
+        """Return 1: there is nothing to sum over."""
+        return 1
+
+    def log_marginal(self, words: Tensor) -> Tensor:
+        """Return log p of texts of one length; see ``Enumerable``."""
+        batch = TokenBatch.collate(words.tolist(), first=START, device=words.device)
+        return self.log_joint(self.encode(batch), NO_LATENT)[:, 0]
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
         """Read every token."""

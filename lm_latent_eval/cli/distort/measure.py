@@ -162,7 +162,7 @@ def _score(args: argparse.Namespace) -> None:
         SequenceSource,
         Unchanged,
     )
-    from lm_latent_eval.scoring.score_functions import is_latent
+    from lm_latent_eval.scoring.string_scorers import is_latent
 
     device = args.device and parse_device(args.device)
     corpus = Corpus.open(args.corpus)

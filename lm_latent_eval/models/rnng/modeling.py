@@ -7,22 +7,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.rnng.chart import num_trees
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.prediction import next_word
+from lm_latent_eval.models.rnng.summation import log_marginal
 from lm_latent_eval.text.sentences import sentence_starts
 
 
 class RNNG(RNNGJoint):
     """A recurrent neural network grammar with its CRF proposal.
 
-    Implements ``LatentLM``, ``LeftToRight``, ``ReadsOnce``, ``NextToken`` and
-    ``SentenceModel`` for p; ``proposal`` gives a matching q. Of a text with its end
-    word p(x) is the probability of the sentence, of one without that of all sentences
-    that begin so; unless the model has no sentence ends, when whole trees over the text
-    are the sentence.
+    Implements ``LatentLM``, ``LeftToRight``, ``ReadsOnce``, ``NextToken``,
+    ``SentenceModel`` and ``Enumerable`` for p; ``proposal`` gives a matching q. Of a
+    text with its end word p(x) is the probability of the sentence, of one without that
+    of all sentences that begin so; unless the model has no sentence ends, when whole
+    trees over the text are the sentence.
     """
 
     config_class = RNNGConfig
@@ -49,6 +51,19 @@ class RNNG(RNNGJoint):
         first = next_word(self, encoded, log_w)
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
+
+    exact_proposal = "adapted"
+
+    def num_latents(self, num_words: int) -> int:
+        """Count the binary trees over a number of words."""
+        return num_trees(num_words)
+
+    def log_marginal(self, words: Tensor) -> Tensor:
+        """Sum over all trees of texts of one length; see ``Enumerable``.
+
+        The model must be normalised (``only_possible``).
+        """
+        return log_marginal(self.generative, words)
 
     @property
     def proposal_names(self) -> list[str]:

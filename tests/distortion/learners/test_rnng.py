@@ -45,7 +45,7 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
             corpus, dev, path, objective=objective, size=SIZE, options=options
         )
         learner = LatentLearner.load(path, dev, num_samples=10)
-        mean[epochs] = learner.score(dev.indices, ids).log_p.mean().item()
+        mean[epochs] = learner.score(ids, dev.indices).log_p.mean().item()
     best = language.log_p(ids).mean().item()
     assert mean[1] < mean[4] < best
     # "never" is no word of the sample, but one of the language; there is no unknown.
