@@ -14,7 +14,6 @@ Source: LeBrun, Sordoni and O'Donnell (2022), sections 3.3, 4.2, 4.3, A.1.1, A.1
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import shutil
@@ -49,6 +48,8 @@ from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
 from lm_latent_eval.extras import require
 from lm_latent_eval.resuming.folder import going_on
 from lm_latent_eval.resuming.settings import Settings
+from lm_latent_eval.text.files import read_text
+from lm_latent_eval.text.strict_json import parse
 
 CHECKPOINTS = "checkpoints"
 TRAJECTORIES = "trajectories"
@@ -246,9 +247,9 @@ def _last_checkpoint(checkpoints: Path) -> Path | None:
     folders = checkpoints.glob("checkpoint-*")
     for folder in sorted(folders, key=_updates, reverse=True):
         try:
-            json.loads((folder / _STATE_FILE).read_text(encoding="utf-8"))
+            _history(folder)
             return folder
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError, TypeError):
             shutil.rmtree(folder)
     return None
 
@@ -258,7 +259,7 @@ def _updates(checkpoint: Path) -> int:
 
 
 def _history(checkpoint: Path) -> History:
-    state = json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8"))
+    state = parse(read_text(checkpoint / _STATE_FILE), infinities=True)
     return History.of(state["log_history"])
 
 

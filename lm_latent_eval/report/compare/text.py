@@ -15,7 +15,7 @@ from lm_latent_eval.report.compare.comparison import (
 )
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.writing import bits, with_error
-from lm_latent_eval.report.tabular import aligned
+from lm_latent_eval.report.tabular import aligned, one_line
 
 
 def rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -51,13 +51,17 @@ def _parts(found: PairedDifference) -> tuple[float, ...]:
 
 
 def as_text(comparisons: Sequence[Comparison]) -> str:
-    """Return comparisons for a terminal."""
-    return "\n\n".join(
-        _text_of_texts(each)
+    """Return comparisons for a terminal.
+
+    Names of tasks, models and estimators come from files, and command no terminal.
+    """
+    found = (
+        _lines_of_texts(each)
         if isinstance(each, TextComparison)
-        else _text_of_choices(each)
+        else _lines_of_choices(each)
         for each in comparisons
     )
+    return "\n\n".join("\n".join(map(one_line, lines)) for lines in found)
 
 
 BOUNDS = {
@@ -81,7 +85,7 @@ def described(side: Side) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _text_of_texts(each: TextComparison) -> str:
+def _lines_of_texts(each: TextComparison) -> list[str]:
     a, b = (side.name for side in each.sides)
     difference = next(iter(each.units.values()))[2]
     counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
@@ -97,7 +101,7 @@ def _text_of_texts(each: TextComparison) -> str:
         f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
     )
     lines += [f"  {note}" for note in each.notes]
-    return "\n".join([*lines, each.verdict])
+    return [*lines, each.verdict]
 
 
 def _rate(rates: Rates) -> str:
@@ -128,7 +132,7 @@ def _share(accuracy: float, number: int) -> str:
     return f"{accuracy:.1%} ({low:.0%} to {high:.0%})"
 
 
-def _text_of_choices(each: ChoiceComparison) -> str:
+def _lines_of_choices(each: ChoiceComparison) -> list[str]:
     found = each.accuracy
     a, b = (side.name for side in each.sides)
     rows = [
@@ -158,4 +162,4 @@ def _text_of_choices(each: ChoiceComparison) -> str:
         for side, number in zip(each.sides, each.ties, strict=True)
         if number
     ]
-    return "\n".join([head, *aligned(rows), *ties, each.verdict])
+    return [head, *aligned(rows), *ties, each.verdict]

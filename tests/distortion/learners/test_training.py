@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from lm_latent_eval.distortion.learners.architectures import (
 )
 from lm_latent_eval.distortion.learners.catalog import load_causal_learner
 from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
-from lm_latent_eval.distortion.learners.history import History
+from lm_latent_eval.distortion.learners.history import Epoch, History
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
@@ -478,3 +479,28 @@ def test_what_a_killed_run_left_to_remove_goes(corpora, tmp_path):
     (left / "checkpoint-1").mkdir(parents=True)
     learn(tmp_path, corpora, epochs=1)
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"dev_nats_per_token": 1, "dev_nats_per_token": 2}',
+        '{"dev_nats_per_token": 1}',
+        "3",
+    ],
+)
+def test_a_history_that_is_none_is_named(tmp_path, line):
+    (tmp_path / "history.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match="is not the history of a training"):
+        History.read(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["2", None, [1.0], True])
+def test_entries_of_a_history_are_numbers(tmp_path, odd):
+    names = [field.name for field in fields(Epoch)]
+    for name in names:
+        row = dict.fromkeys(names, 1) | {name: odd}
+        (tmp_path / "history.jsonl").write_text(json.dumps(row) + "\n")
+        with pytest.raises(ValueError, match=f"{name} is "):
+            History.read(tmp_path)
