@@ -206,7 +206,7 @@ def test_the_file_is_a_record_of_the_run(checkpoint, tmp_path):
     assert record.answers == items
     assert [answer.bytes for answer in record.answers] == [len(text) for text in TEXTS]
     assert len({answer.text for answer in record.answers}) == len(TEXTS)
-    assert {answer.evaluations for answer in record.answers} <= {125, 925, 2925}
+    assert {answer.evaluations for answer in record.answers} <= {525, 2925}
     assert record.settings["unk"] == "spelled"
     assert record.finished
     whole = output.read_text()
@@ -301,7 +301,7 @@ def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
     num_bytes = sum(map(len, TEXTS))
     assert f"4 texts, {tokens} predicted tokens, {num_bytes} bytes" in printed
     rate = -total / num_bytes / math.log(2)
-    assert f"bits_per_byte {rate:34.4f} ± " in printed
+    assert f"bits_per_byte {rate:.4f} ± " in " ".join(printed.split())
     assert "num_samples=20 proposal=adapted" in printed
 
 
