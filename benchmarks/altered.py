@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from scipy.stats import t as student
+from estimators import half_width
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
@@ -110,7 +110,7 @@ def _row(kind: str, method: tuple[str, int], found, best, seconds: float) -> str
     """Compare estimates with better ones, text by text."""
     below = [b.log_evidence - f.log_evidence for b, f in zip(best, found, strict=True)]
     rows = [
-        (abs(off), _half_width(f), 2 * b.draws_stderr)
+        (abs(off), half_width(f, f.missed), 2 * b.draws_stderr)
         for off, f, b in zip(below, found, best, strict=True)
         if f.stderr is not None
     ]
@@ -128,14 +128,6 @@ def _row(kind: str, method: tuple[str, int], found, best, seconds: float) -> str
     ]
     return f"| {' | '.join(cells)} |"
 
-
-def _half_width(estimate: lm_latent_eval.Estimate) -> float:
-    """Return that of the interval that holds 95 %, nats."""
-    drawn = student.ppf(0.975, estimate.draws_degrees) * estimate.draws_stderr
-    return math.hypot(drawn, NORMAL * (estimate.missed or 0.0))
-
-
-NORMAL = 1.96
 
 if __name__ == "__main__":
     main()
