@@ -33,7 +33,6 @@ import lm_latent_eval
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.architectures import Start
-from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.data import (
     CorpusData,
     TrainingData,
@@ -231,13 +230,12 @@ class _Run:
             patience is not None and history.waited >= patience
         )
 
-    def _learner(self, model: Any) -> CausalLearner:
+    def _learner(self, model: Any) -> CausalLanguage:
         vocabulary, at_once = self.data.vocabulary, self.options.computed_at_once
         ids = (vocabulary.begin_id, vocabulary.end_id)
-        language = CausalLanguage(
+        return CausalLanguage(
             model, 1.0, *ids, name="the model in training", batch_size=at_once
         )
-        return CausalLearner(language)
 
     def _say(self, line: str) -> None:
         if not self.quiet:

@@ -15,7 +15,7 @@ from lm_latent_eval.report.compare.comparison import (
 )
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.writing import bits, with_error
-from lm_latent_eval.report.tabular import one_line
+from lm_latent_eval.report.tabular import aligned, one_line
 
 
 def rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
         rows.append([side.name, *cells, BOUNDS[side.bound], described(side)])
     for name, parts in _differences(each).items():
         rows.append([name, *parts, "", ""])
-    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *_aligned(rows)]
+    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *aligned(rows)]
     lines.append(
         f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
     )
@@ -124,15 +124,6 @@ def _differences(each: TextComparison) -> dict[str, list[str]]:
     if any(d.runs_stderr for d in found):
         rows["  over runs"] = [f"± {bits(d.runs_stderr):.2g}" for d in found]
     return rows
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _share(accuracy: float, number: int) -> str:
@@ -171,4 +162,4 @@ def _lines_of_choices(each: ChoiceComparison) -> list[str]:
         for side, number in zip(each.sides, each.ties, strict=True)
         if number
     ]
-    return [head, *_aligned(rows), *ties, each.verdict]
+    return [head, *aligned(rows), *ties, each.verdict]
