@@ -74,7 +74,7 @@ def mdm(samples: int) -> tuple[Callable[[str], Any], str]:
     from transformers import BertConfig, BertForMaskedLM
 
     from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-    from lm_latent_eval.wrappers.network import Network
+    from lm_latent_eval.networks.network import Network
     from tests.wrappers.mdm import tiny
 
     size = tiny.SIZE | {"max_position_embeddings": PLACES}
@@ -90,7 +90,7 @@ def cot(samples: int) -> tuple[Callable[[str], Any], str]:
 
     from lm_latent_eval.scoring.texts import Query
     from lm_latent_eval.wrappers.cot.model import ThinkingLM
-    from lm_latent_eval.wrappers.network import Network
+    from lm_latent_eval.networks.network import Network
     from tests.wrappers.cot import tiny
 
     config = tiny.network().model.config.to_dict() | {"n_positions": 1 << 14}
