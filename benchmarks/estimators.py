@@ -108,22 +108,11 @@ def estimates(
     return [found[text.name] for text in texts]
 
 
-def half_width(estimate: Estimate, missed: float | None) -> float:
-    """Return that of the interval that holds 95 %, nats.
-
-    Args:
-        estimate: Of a text.
-        missed: What its draws are likely to have missed, nats; None counts as 0.
-    """
+def holds(estimate: Estimate, truth: Reference) -> bool:
+    """Whether the interval at 95 % has the reference, whose own error is added."""
     drawn = widened(estimate.draws_stderr, estimate.draws_degrees)
-    return REACH * math.hypot(drawn, missed or 0.0)
-
-
-def holds(estimate: Estimate, missed: float | None, truth: Reference) -> bool:
-    """Whether an interval has the reference, whose own error is added."""
-    far = abs(estimate.log_evidence - truth.log_p)
-    known = REACH * math.hypot(truth.stderr, ROUNDING)
-    return far <= math.hypot(half_width(estimate, missed), known)
+    error = math.hypot(drawn, estimate.missed or 0.0, truth.stderr, ROUNDING)
+    return abs(estimate.log_evidence - truth.log_p) <= REACH * error
 
 
 def measure(
@@ -151,7 +140,7 @@ def measure(
             squares[n] += error**2 / seeds
             if estimate.stderr is not None:
                 printed += 1
-                held += holds(estimate, estimate.missed, reference)
+                held += holds(estimate, reference)
     rms = [math.sqrt(square) for square in squares]
     return Row(
         setting,
