@@ -73,8 +73,8 @@ def mdm(samples: int) -> tuple[Callable[[str], Any], str]:
     """Bound log p by random masks, by a BERT of a few words."""
     from transformers import BertConfig, BertForMaskedLM
 
-    from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
     from lm_latent_eval.networks.network import Network
+    from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
     from tests.wrappers.mdm import tiny
 
     size = tiny.SIZE | {"max_position_embeddings": PLACES}
@@ -88,9 +88,9 @@ def cot(samples: int) -> tuple[Callable[[str], Any], str]:
     """Think about a long question, by a GPT-2 that has places for it."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    from lm_latent_eval.networks.network import Network
     from lm_latent_eval.scoring.texts import Query
     from lm_latent_eval.wrappers.cot.model import ThinkingLM
-    from lm_latent_eval.networks.network import Network
     from tests.wrappers.cot import tiny
 
     config = tiny.network().model.config.to_dict() | {"n_positions": 1 << 14}
