@@ -6,9 +6,9 @@
 Every text has a reference (``references.py``). Texts that have not converged are
 counted, and never dropped. The error of a setting is its estimate less the reference,
 in nats a text, over all texts and seeds. Intervals are 1.96 printed errors to either
-side; the reference's own error is added. Cost is what p was asked for, in latents
-scored a text, and CPU seconds of one thread with searches and encoding; compare them
-within a run.
+side, by Student's t where few passes told them; the reference's own error is added.
+Cost is what p was asked for, in latents scored a text, and CPU seconds of one thread
+with searches and encoding; compare them within a run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from references import Reference, of_texts, texts_of
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators.degrees import widened
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Text
@@ -99,9 +101,18 @@ def estimates(
     options = dict(zip(names, setting.split(","), strict=True))
     parsed = ScoringOptions.parse(seed=seed, **options)
     scorer = Scorer(checkpoint, parsed, quiet=True)
-    parts = scorer.whole_texts.estimate([*texts])
+    missed = Missed([text.query for text in texts])
+    parts = scorer.whole_texts.estimate([*texts], missed)
     found = {text.name: answer.estimate for text, answer in parts}
+    missed.tell()
     return [found[text.name] for text in texts]
+
+
+def holds(estimate: Estimate, truth: Reference) -> bool:
+    """Whether the interval at 95 % has the reference, whose own error is added."""
+    drawn = widened(estimate.draws_stderr, estimate.draws_degrees)
+    error = math.hypot(drawn, estimate.missed or 0.0, truth.stderr, ROUNDING)
+    return abs(estimate.log_evidence - truth.log_p) <= REACH * error
 
 
 def measure(
@@ -128,9 +139,8 @@ def measure(
             errors.append(abs(error))
             squares[n] += error**2 / seeds
             if estimate.stderr is not None:
-                reach = math.hypot(estimate.stderr, reference.stderr, ROUNDING)
                 printed += 1
-                held += abs(error) <= REACH * reach
+                held += holds(estimate, reference)
     rms = [math.sqrt(square) for square in squares]
     return Row(
         setting,

@@ -23,6 +23,7 @@ ENOUGH = 2
 PRELOADED = [
     "lm_eval.evaluator",
     "lm_latent_eval.harness.backends",
+    "lm_latent_eval.harness.wrappers.cot",
     "lm_latent_eval.distortion.learners.languages",
     "lm_latent_eval.models.lstm.training",
     "lm_latent_eval.distortion.report.study",
@@ -71,6 +72,21 @@ def lm_eval(log: Path, arguments: list[str]) -> None:
     Path(folder, "results.json").write_text(json.dumps(found["results"]))
 
 
+def latent_cot(log: Path, arguments: list[str]) -> None:
+    """Think about questions under lm-eval.
+
+    Args:
+        log: File of what is printed.
+        arguments: Network, folder of tasks, and the folder of results.
+    """
+    from tests.harness.test_cot_processes import run
+
+    _print_into(log)
+    network, tasks, folder = arguments
+    said = run(network, tasks, folder)
+    Path(folder, "said.json").write_text(json.dumps(said))
+
+
 def _print_into(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
@@ -81,7 +97,7 @@ class Command:
     """A command that can be killed and repeated.
 
     Args:
-        run: ``latent_eval`` or ``lm_eval``.
+        run: ``latent_eval``, ``lm_eval`` or ``latent_cot``.
         arguments: Its arguments.
         log: File of what it prints.
         progress: How much there is of its output, in any unit.

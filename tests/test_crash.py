@@ -22,11 +22,27 @@ from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.study.layout import Layout, Learners
 from lm_latent_eval.distortion.study.plan import DistortionPlan
+from lm_latent_eval.harness.thoughts import UNFINISHED
+from lm_latent_eval.report.thoughts import thought_files
+from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.study.draws import ledger
 from lm_latent_eval.study.rows import read as read_rows
+from lm_latent_eval.wrappers.cot.files import row_of
+from lm_latent_eval.wrappers.cot.journal import read_unfinished
 from tests.conftest import PROJECT
-from tests.killing import ENOUGH, KILLS, Command, latent_eval, lm_eval, num_bytes
+from tests.harness.test_cot_processes import CHOICES
+from tests.harness.test_processes import TASK
+from tests.killing import (
+    ENOUGH,
+    KILLS,
+    Command,
+    latent_cot,
+    latent_eval,
+    lm_eval,
+    num_bytes,
+)
+from tests.wrappers.cot import tiny
 
 pytestmark = [
     pytest.mark.slow,
@@ -227,6 +243,61 @@ def test_use_cache(checkpoint, text_file, tmp_path):
     close(results(cut), results(whole))
 
 
+QUESTIONS = """
+from datasets import Dataset
+
+def questions(**_):
+    words = [" ".join("abc"[n // 3**i % 3] for i in range(4)) for n in range({number})]
+    return {{"test": Dataset.from_list([
+        {{"context": context, "choices": {choices}, "answer": n % 3}}
+        for n, context in enumerate(words)
+    ])}}
+"""
+NUM_QUESTIONS = 40
+
+
+def test_thoughts(tmp_path):
+    network = tiny.network()
+    network.model.save_pretrained(tmp_path / "network")
+    network.tokenizer.save_pretrained(tmp_path / "network")
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    (tasks / "tiny_questions.yaml").write_text(TASK)
+    functions = QUESTIONS.format(number=NUM_QUESTIONS, choices=CHOICES)
+    (tasks / "functions.py").write_text(functions)
+
+    def command(folder: Path) -> Command:
+        given = [str(tmp_path / "network"), str(tasks), str(folder)]
+        return Command(latent_cot, given, tmp_path / "log", lambda: thought_of(folder))
+
+    def thought_of(folder: Path) -> int:
+        files = read_unfinished([*folder.rglob(f"thoughts_*{UNFINISHED}")])
+        return sum(len(file.questions) for file in files)
+
+    def rows(folder: Path) -> list[dict]:
+        [path] = folder.rglob("thoughts_*.parquet")
+        [file] = thought_files(path)
+        return [row_of(kept) for kept in file.questions]
+
+    def scored(folder: Path) -> list[dict]:
+        [path] = folder.rglob("record_*.parquet")
+        [record] = records.read(path)
+        return [records.row_of(answer) for answer in record.answers]
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    command(whole).finish()
+    killed = command(cut)
+    assert len([*killed.kill(total=NUM_QUESTIONS)]) in range(ENOUGH, KILLS + 1)
+    assert thought_of(cut) > 0, "premise: what was thought is kept"
+    killed.finish()
+    assert len(rows(whole)) == NUM_QUESTIONS
+    for kind in (rows, scored):
+        for found, expected in zip(kind(cut), kind(whole), strict=True):
+            close(found, expected)
+    said = (json.loads((folder / "said.json").read_text()) for folder in (cut, whole))
+    close(*said)
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_study_that_ends_leaves_no_process_behind(tmp_path, number):
@@ -266,7 +337,7 @@ def close(found, expected, rounding: float = ROUNDING) -> None:
             parts = ("stderr", "unseen", "error", "pareto_k")
             loose = any(part in name for part in parts)
             close(found[name], expected[name], IN_EXPONENTS if loose else rounding)
-    elif isinstance(expected, list):
+    elif isinstance(expected, list | tuple):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             close(one, other, rounding)

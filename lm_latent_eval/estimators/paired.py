@@ -26,7 +26,7 @@ from lm_latent_eval.estimators.degrees import CONFIDENCE, pooled_degrees, widene
 
 FEWEST_TEXTS = 10
 """Fewer do not tell how skewed their differences are."""
-CHANCE = 1.1
+CHANCE = 1.12
 """Errors of a skewness that may be chance."""
 WIDENED, WIDENED_OF = 50.0, 10
 """How much further the tail's side of an interval is a further error of the skewness,
@@ -66,7 +66,7 @@ class PairedDifference:
         among those at hand. So the end towards the tail is further away, the more
         errors s the skewness has beyond what may be chance:
 
-        .. math:: c\, \text{se}\, \bigl(1 + w_N \max(0, s - 1.1)\bigr), \qquad
+        .. math:: c\, \text{se}\, \bigl(1 + w_N \max(0, s - 1.12)\bigr), \qquad
             w_N = 50\, (10 / N)^2
 
         and c se the other one. Under normality s and t are independent, and c is such
