@@ -1,0 +1,81 @@
+"""An input method's n-grams of Chinese (Debian, libime), through KenLM."""
+
+from __future__ import annotations
+
+import math
+
+import lm_eval
+import pytest
+from lm_eval.tasks import TaskManager
+
+from tests.conftest import PROJECT
+from tests.published.folders import KENLM
+from tests.tiny_checkpoint import conditional, rolling
+
+TEXTS = (
+    "他 明天 上午 坐 火车 去 北京 开会",
+    "我们 今天 去 学校",
+    "图书馆 里 有 很多 关于 历史 的 书",
+    "小明 把 昨天 买 的 苹果 都 吃 完 了",
+    "老师 告诉 学生 明天 不用 来 上课",
+    "这 条 河 的 水 很 干净",
+)
+
+
+@pytest.fixture(scope="module")
+def model(published):
+    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
+    from lm_latent_eval.harness.kenlm import KenLM
+
+    return KenLM(pretrained=str(published(KENLM)))
+
+
+def test_sums_are_those_of_the_library(model):
+    """It has no sentence ends: KenLM itself would charge them as unknown words."""
+    assert "</s>" not in model.model
+    found = model.loglikelihood_rolling(rolling(*TEXTS))
+    for text, log_p in zip(TEXTS, found, strict=True):
+        wanted = model.model.score(text, bos=False, eos=False) * math.log(10)
+        assert log_p == pytest.approx(wanted, abs=1e-4)
+        assert all(word in model.model for word in text.split()), "premise"
+
+
+def test_the_next_word_has_a_distribution(model):
+    """Over all 164,886 words and the unknown one; quantized, so nearly."""
+    words = [*model._vocabulary, "<unk>"]
+    assert len(words) == 164_887
+    asked = conditional(*[("我们 今天", f" {word}") for word in words[:-1]])
+    total = math.fsum(
+        math.exp(step.log_p)
+        for one in asked
+        for step in [*model._steps("".join(one.args), ended=False)][-1:]
+    )
+    unknown = model._steps("我们 今天 zzz", ended=False)
+    total += math.exp([*unknown][-1].log_p)
+    assert total == pytest.approx(1, abs=0.05)
+
+
+def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch):
+    """By hand from the scored copies: bits a word between texts and distorted ones."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    substitutes = " ".join(model._vocabulary[:2000])
+    (tmp_path / "words.txt").write_text(substitutes, encoding="utf-8")
+    found = lm_eval.simple_evaluate(
+        model=model,
+        tasks=["contrastive_entropy_text"],
+        task_manager=TaskManager(
+            include_path=str(PROJECT / "tasks"),
+            include_defaults=False,
+            metadata={"text_file": "texts.txt", "vocabulary_file": "words.txt"},
+        ),
+        bootstrap_iters=0,
+        log_samples=True,
+    )
+    values = found["results"]["contrastive_entropy_text"]
+    samples = found["samples"]["contrastive_entropy_text"]
+    print(values, samples[0]["arguments"])
+    assert (
+        values["contrastive_entropy@30%,none"] > values["contrastive_entropy@10%,none"]
+    )
