@@ -28,6 +28,15 @@ LIGHT = (
     "EDFATYYCQQHYTTPPTFGQGTKVEIK"
 )
 """Of its light chain."""
+SENTENCES = (
+    "他 明天 上午 坐 火车 去 北京 开会",
+    "我们 今天 去 学校",
+    "图书馆 里 有 很多 关于 历史 的 书",
+    "小明 把 昨天 买 的 苹果 都 吃 完 了",
+    "老师 告诉 学生 明天 不用 来 上课",
+    "这 条 河 的 水 很 干净",
+)
+"""Chinese, by words."""
 ANTIBERTY = "python/antiberty/trained_models"
 IGLM = "python/iglm/trained_models"
 KENLM = "debian/usr/lib/x86_64-linux-gnu/libime/zh_CN.lm"
@@ -86,7 +95,7 @@ def sha256(path: Path) -> str:
 
 
 def main(directory: Path) -> None:
-    """Write every model that is there, and say what its weights are."""
+    """Write every model that is there and its texts, and say what its weights are."""
     for name, models, kind in (
         ("antiberty", ANTIBERTY, "AntiBERTy_md_smooth"),
         ("iglm", IGLM, "IgLM"),
@@ -97,8 +106,14 @@ def main(directory: Path) -> None:
             print(written, sha256(written / "pytorch_model.bin"))
     if (FOLDER / KENLM).exists():
         print(FOLDER / KENLM, sha256(FOLDER / KENLM))
-    texts = [spaced(residues) + "\n" for residues in (HEAVY, LIGHT)]
-    (directory / "antibodies.txt").write_text("".join(texts))
+    by_character = [spaced(text.replace(" ", "")) for text in SENTENCES]
+    for name, texts in (
+        ("antibodies", [spaced(HEAVY), spaced(LIGHT)]),
+        ("characters", by_character),
+        ("words", SENTENCES),
+    ):
+        written = "".join(f"{text}\n" for text in texts)
+        (directory / f"{name}.txt").write_text(written, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,10 @@ import lm_latent_eval
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.conftest import PROJECT
+from tests.published.folders import SENTENCES
 
 STATES = "BMES"
-TEXTS = (
-    "他明天上午坐火车去北京开会",
-    "小明把昨天买的苹果都吃完了",
-    "图书馆里有很多关于历史的书",
-    "雨",
-)
+TEXTS = [*(text.replace(" ", "") for text in SENTENCES), "雨"]
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +104,10 @@ def test_the_best_states_are_those_of_its_own_algorithm(jieba, emissions, opened
 
 
 def test_a_text_within_a_word_has_no_probability(opened):
-    """The second of two characters that only begin words."""
+    """It is lost where it would end, and an end is as probable anywhere."""
     model, _ = opened
     hmm = model.checkpoint.model
     log_z = hmm.transitions.log_softmax(-1).exp()
-    # From B and M a text is lost where it would end; p(end) is the same everywhere.
     assert log_z[[0, 1], 5] == pytest.approx(torch.full((2,), 0.05).double())
     assert log_z[[2, 3], 4] == pytest.approx(torch.full((2,), 0.05).double())
     assert log_z[[0, 1], 4].max() == log_z[[2, 3], 5].max() == 0

@@ -9,17 +9,8 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from tests.conftest import PROJECT
-from tests.published.folders import KENLM
+from tests.published.folders import KENLM, SENTENCES
 from tests.tiny_checkpoint import rolling
-
-TEXTS = (
-    "他 明天 上午 坐 火车 去 北京 开会",
-    "我们 今天 去 学校",
-    "图书馆 里 有 很多 关于 历史 的 书",
-    "小明 把 昨天 买 的 苹果 都 吃 完 了",
-    "老师 告诉 学生 明天 不用 来 上课",
-    "这 条 河 的 水 很 干净",
-)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +24,8 @@ def model(published):
 def test_sums_are_those_of_the_library(model):
     """It has no sentence ends: KenLM itself would charge them as unknown words."""
     assert "</s>" not in model.model
-    found = model.loglikelihood_rolling(rolling(*TEXTS))
-    for text, log_p in zip(TEXTS, found, strict=True):
+    found = model.loglikelihood_rolling(rolling(*SENTENCES))
+    for text, log_p in zip(SENTENCES, found, strict=True):
         wanted = model.model.score(text, bos=False, eos=False) * math.log(10)
         assert log_p == pytest.approx(wanted, abs=1e-4)
         assert all(word in model.model for word in text.split()), "premise"
@@ -56,7 +47,7 @@ def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch
     """By hand from the scored copies: bits a word between texts and distorted ones."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     substitutes = " ".join(model._vocabulary[:2000])
     (tmp_path / "words.txt").write_text(substitutes, encoding="utf-8")
     found = lm_eval.simple_evaluate(
@@ -80,7 +71,7 @@ def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch
         ]
         for level, copy in zip(levels, log_2[1:], strict=True):
             lost[level] += log_2[0] - copy
-    assert values["words,none"] == sum(len(text.split()) for text in TEXTS)
+    assert values["words,none"] == sum(len(text.split()) for text in SENTENCES)
     for level in levels:
         wanted = lost[level] / values["words,none"]
         found_here = values[f"contrastive_entropy@{level},none"]

@@ -76,8 +76,8 @@ class TokensScorer:
         if self._encoding.starts_twice and not quiet:
             logger.warning(
                 "the tokenizer puts %s before a text, which follows one anyhow: as hf "
-                "does, whole texts are scored after two, log p of the second one added. "
-                "With add_bos_token=False they are scored after one",
+                "does, whole texts follow two, and log p of the second one is added. "
+                "With add_bos_token=False they follow one",
                 self._encoding.begin,
             )
         self._whole_texts = WholeTextCutter(self._encoding)
