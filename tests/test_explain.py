@@ -7,6 +7,7 @@ import json
 import pytest
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.report.explain import MEANING, explain
 
 CONFIG = {
@@ -33,6 +34,15 @@ def write(folder, config, results):
     (folder / "results_2026.json").write_text(json.dumps(content))
 
 
+def test_names_in_files_command_no_terminal(tmp_path):
+    odd = "\x1b[2J\x07\u202e"
+    ours = CONFIG["latent_eval"] | {"vocabulary": odd, "estimator": odd}
+    config = {"model": odd, "checkpoint_digest": odd, "latent_eval": ours}
+    write(tmp_path, config, {odd: {"bits_per_byte,none": odd}})
+    shown = explain(tmp_path)
+    assert all(c.isprintable() for line in shown.split("\n") for c in line)
+
+
 def test_it_says_how_and_what(tmp_path, capsys):
     results = {
         "t": {
@@ -47,7 +57,7 @@ def test_it_says_how_and_what(tmp_path, capsys):
     write(tmp_path / "run", CONFIG, results)
     text = explain(tmp_path)
     for part in (
-        "100 to 200 samples a text from the peeking proposal at temperature 1.1",
+        "from the peeking proposal at temperature 1.1, seed 3; 100 to 200 samples",
         "sub-normalised",
         "cost p(unknown) as one class",
         "byte_perplexity: refused: 3 words not spelled.",
@@ -65,12 +75,13 @@ def test_it_says_how_and_what(tmp_path, capsys):
     [
         ("is", "on average: more samples lower it"),
         ("smc", "on average: more samples lower it"),
-        ("beam", "wider beams lower it"),
+        ("beam", "more samples lower it, as a rule"),
         ("exact", "It is exact: nothing is drawn"),
     ],
 )
 def test_only_what_is_drawn_gets_better_with_samples(tmp_path, estimator, meaning):
     ours = {**CONFIG["latent_eval"], "estimator": estimator}
+    ours["bound_of_log_likelihood"] = {str(estimator_class(estimator).bound): 9}
     names = ["token_perplexity", "corpus_token_perplexity"]
     names += ["certified_token_perplexity"]
     error = 0.5 if estimator in ("is", "smc") else 0.0
@@ -79,7 +90,7 @@ def test_only_what_is_drawn_gets_better_with_samples(tmp_path, estimator, meanin
     write(tmp_path, {**CONFIG, "latent_eval": ours}, {"t": values})
     text = " ".join(explain(tmp_path).split())
     assert meaning in text
-    for part in ("more samples", "12 ± 0.5", "95 %", "draw decides"):
+    for part in ("on average: more samples", "12 ± 0.5", "95 %", "draw decides"):
         assert (part in text) == (error > 0 and part != "draw decides"), part
     assert ("the same, as nothing is drawn" in text) == (error == 0)
 
@@ -109,6 +120,7 @@ def with_errors(unknown, error, over_texts=0.2):
 def test_it_says_what_would_help(tmp_path, estimator, values, advised):
     """0.1 is half of 0.2: 2.5 times as large as a fifth, so 2.5^2 times as many."""
     ours = {**CONFIG["latent_eval"], "estimator": estimator, "num_samples": 100}
+    ours["bound_of_log_likelihood"] = {str(estimator_class(estimator).bound): 9}
     ours["default_proposal"] = "adapted"
     write(tmp_path, {**CONFIG, "latent_eval": ours}, {"t": values})
     text = " ".join(explain(tmp_path).split())

@@ -14,7 +14,7 @@ from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 from lm_latent_eval.distortion.learners.architectures import PretrainedStart
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
-from lm_latent_eval.scoring.score_functions import score_function
+from lm_latent_eval.scoring.string_scorers import string_scorer
 from tests.conftest import PROJECT
 from tests.harness.test_wrapper_arguments import MARKER, plain, write_own_code
 from tests.test_security import ROOT
@@ -34,7 +34,7 @@ def build(folder):
 
 
 OPEN = {
-    "a score function": score_function,
+    "a function of strings": string_scorer,
     "a causal language": lambda folder: CausalLanguage.load(folder),
     "a start of training": build,
     "tokens": lambda folder: lm_latent_eval.load(folder, model="tokens"),

@@ -17,14 +17,13 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import trust
+from lm_latent_eval.inference import estimator_class, trust
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
-from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.budget import SEARCHES, budget_of
+from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.generation import generate
@@ -80,7 +79,7 @@ class Scorer:
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
-        if estimator in SEARCHES and isinstance(best, StepProposal):
+        if estimator_class(estimator).own_proposal and isinstance(best, StepProposal):
             self.proposal = best  # nothing is drawn
             options = replace(options, proposal=best.name, temperature=1.0)
         self.reader = checkpoint.encoder(options.unk)
@@ -135,7 +134,6 @@ class Scorer:
             "model": self.checkpoint.name,
             "checkpoint": self.checkpoint.digest,
             "dtype": str(self.model.dtype),
-            "tuned_on": self._tuned.data if self._tuned else None,
             **asdict(self.options),
             "vocabulary": self._vocabulary,
             "tokens_are": self.reader.units
@@ -159,6 +157,7 @@ class Scorer:
     def about(self) -> dict[str, Any]:
         """What results say of model and numbers, as JSON."""
         config = self.model.config
+        does = type(self.setting.method)
         return {
             "checkpoint_digest": self.checkpoint.digest,
             "model_num_parameters": sum(p.numel() for p in self.model.parameters()),
@@ -166,10 +165,9 @@ class Scorer:
             "model_device": str(self.model.device),
             "latent_eval": {
                 **asdict(self.options),
+                "how": does.how.format_map(asdict(self.options)),
+                "checks": does.checks,
                 "default_proposal": proposal_named(self.model, None, 1.0).name,
-                "tuned_on": f"{len(self._tuned.texts)} texts, digest {self._tuned.data}"
-                if self._tuned
-                else None,
                 "mass": str(self.mass),
                 "scored_as": self._scored_as,
                 "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "
@@ -189,7 +187,6 @@ class Scorer:
             MissedTextsError: At the end, if an estimator found no latent of a text.
             ValueError: If a text cannot be scored; the error names the query.
         """
-        self._warn_of_tuning(queries)
         texts = [text for query in queries for text in self.cut.whole(query)]
         self._check(texts)
         missed = Missed(queries)
@@ -237,29 +234,9 @@ class Scorer:
             self.proposal,
             self.setting.collate(some),
             dtype=self.model.dtype,
-            searches=bool({"auto", "mixed", "beam"} & {*self.model.estimators}),
+            searches=any(estimator_class(n).searches for n in self.model.estimators),
         )
         self._trusted = True
-
-    @property
-    def _tuned(self) -> Tuned | None:
-        """What the proposal was tuned on, if it was, but for the model's own texts."""
-        tuned = self.model.tuned.get(self.proposal.name)
-        return tuned if tuned and tuned.texts else None
-
-    def _warn_of_tuning(self, queries: Sequence[Query]) -> None:
-        found = sum(self._was_tuned_on(query) for query in queries)
-        if found:
-            logger.warning(
-                "the %s proposal was tuned on %d of these texts: no certificate holds "
-                "for them",
-                self.proposal.name,
-                found,
-            )
-
-    def _was_tuned_on(self, query: Query) -> bool:
-        """Whether the proposal knows a text, whose certificate is void then."""
-        return self._tuned is not None and digest(query.text) in self._tuned.texts
 
     def _whole_queries(
         self, parts: Iterable[tuple[Text, Answer]], texts: Iterable[Text]
@@ -277,8 +254,6 @@ class Scorer:
                 bound = answer.estimate.bound
                 if self.model.mass is Mass.UNNORMALISED:
                     bound = Bound.UNNORMALISED
-                elif bound is Bound.STOCHASTIC_LOWER and self._was_tuned_on(query):
-                    bound = Bound.NONE
                 estimate = replace(
                     answer.estimate,
                     bound=bound,

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests.published.folders import TOKENIZERS, tokenizer
 

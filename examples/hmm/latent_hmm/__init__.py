@@ -8,38 +8,28 @@ before all text. The end of a text is a word like any other.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.models.pretrained import CheckedConfig
+from lm_latent_eval.models.pretrained import CheckedConfig, value
 from lm_latent_eval.models.stepwise import Step, StepLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
-from lm_latent_eval.values import Rules, Whole
+from lm_latent_eval.values import Whole
 
 
 class HMMConfig(CheckedConfig):
     """Sizes: words to utter, words known, states; distinct unknown training words."""
 
     model_type = "hmm"
-    rules: ClassVar[Rules] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "num_states": Whole(1),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(self, **sizes: Any) -> None:
-        """Store the sizes; the missing ones have defaults."""
-        self.vocab_size = sizes.pop("vocab_size", 4)
-        self.num_words = sizes.pop("num_words", self.vocab_size)
-        self.num_states = sizes.pop("num_states", 2)
-        self.num_unknown_types = sizes.pop("num_unknown_types", 0)
-        super().__init__(**sizes)
+    vocab_size: int = value(4, Whole(4))
+    num_words: int = value(None, Whole("vocab_size"))
+    num_states: int = value(2, Whole(1))
+    num_unknown_types: int = value(0, Whole(0))
 
 
 class Read(NamedTuple):
