@@ -9,7 +9,7 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from tests.conftest import PROJECT
-from tests.published.folders import KENLM, SENTENCES
+from tests.published.folders import KENLM, SENTENCES, sha256
 from tests.tiny_checkpoint import rolling
 
 
@@ -18,7 +18,10 @@ def model(published):
     pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
     from lm_latent_eval.harness.kenlm import KenLM
 
-    return KenLM(pretrained=str(published(KENLM)))
+    path = published(KENLM)
+    if not sha256(path).startswith("e4097ca9ca1082928c2e"):
+        pytest.skip(f"{path} is of another version than the numbers here")
+    return KenLM(pretrained=str(path))
 
 
 def test_sums_are_those_of_the_library(model):
