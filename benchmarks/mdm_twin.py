@@ -63,7 +63,7 @@ def nats(model: Any, items: Sequence[Sequence[int]], end: int) -> Tensor:
 
 def train(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Any:
     """Train a decoder of the diffusion model's sizes."""
-    like = AutoConfig.from_pretrained(args.mdm)
+    like = AutoConfig.from_pretrained(args.mdm, trust_remote_code=False)
     same = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
     marks = ("pad", "bos", "eos", "cls", "sep")
     config = ModernBertDecoderConfig(
@@ -134,7 +134,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=30)
     args = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(args.mdm)
+    tokenizer = AutoTokenizer.from_pretrained(args.mdm, trust_remote_code=False)
     scorer = Causal(Network.of(train(args, tokenizer), tokenizer))
     beside = args.output.with_name(f"{args.output.name}.jsonl")
     items = score_file(scorer, read_texts(args.test), beside)  # type: ignore[arg-type]

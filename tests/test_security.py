@@ -131,8 +131,11 @@ STATEMENTS = {
         "harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run "
         "harness/test_wrapper_arguments.py::test_a_folder_that_python_opens_is_not"
     ),
-    "`trust_remote_code` is never set": (
-        f"{SELF}::test_no_other_place_reads_pickles_or_runs_code"
+    "code in their folder is refused": (
+        f"{SELF}::test_no_other_place_reads_pickles_or_runs_code "
+        "test_own_code.py::test_code_of_a_network_is_not_run "
+        "test_own_code.py::test_code_of_a_tokenizer_is_not_run "
+        "test_own_code.py::test_whoever_loads_a_folder_says_whether_its_code_runs"
     ),
     "links in it are followed": (
         "test_durable.py::test_a_link_goes_on_pointing_to_the_file"

@@ -30,6 +30,7 @@ def test_every_job_runs_a_target_of_the_makefile():
             "oldest",
             "newest",
             "next",
+            "published",
             "release-check",
         }
         <= {*targets}

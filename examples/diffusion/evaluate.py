@@ -2,7 +2,7 @@ r"""Run lm-eval's tasks on a masked diffusion model that another process compute
 
 python evaluate.py --tasks piqa,wikitext --tokenizer GSAI-ML/LLaDA-8B-Base \
         --mask-token 126336 --max-length 4096 --model-args num_samples=128 \
-        -- old/bin/python serve.py GSAI-ML/LLaDA-8B-Base
+        -- old/bin/python serve.py GSAI-ML/LLaDA-8B-Base --trust-remote-code
 """
 
 import argparse
@@ -62,7 +62,7 @@ def main() -> None:
     remote = Remote(args.command)
     model = MaskedDiffusion.of_function(
         remote,
-        AutoTokenizer.from_pretrained(args.tokenizer),
+        AutoTokenizer.from_pretrained(args.tokenizer, trust_remote_code=False),
         version=" ".join(args.command),
         max_length=args.max_length,
     )

@@ -7,4 +7,4 @@
 python evaluate.py --tasks wikitext,lambada_openai,piqa \
     --tokenizer GSAI-ML/LLaDA-8B-Base --mask-token 126336 --max-length 4096 \
     --model-args estimator=elbo,num_samples=128 \
-    -- old/bin/python serve.py GSAI-ML/LLaDA-8B-Base
+    -- old/bin/python serve.py GSAI-ML/LLaDA-8B-Base --trust-remote-code

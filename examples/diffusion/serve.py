@@ -2,7 +2,7 @@
 
 Runs under the Python whose transformers the model's own code needs:
 
-    python serve.py GSAI-ML/LLaDA-8B-Base --auto-class AutoModel
+    python serve.py GSAI-ML/LLaDA-8B-Base --auto-class AutoModel --trust-remote-code
 
 Asked is a shape (two int64) and tokens (int64); answered a shape (three int64) and
 scores (float32), all in the machine's byte order. Where scores are those of the next
@@ -24,10 +24,15 @@ def main() -> None:
     parser.add_argument("--auto-class", default="AutoModel")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run code of the model's own"
+    )
     args = parser.parse_args()
     pipe, sys.stdout = sys.stdout.buffer, sys.stderr  # what the model prints goes there
     network = getattr(transformers, args.auto_class).from_pretrained(
-        args.pretrained, trust_remote_code=True, torch_dtype=getattr(torch, args.dtype)
+        args.pretrained,
+        trust_remote_code=args.trust_remote_code,
+        torch_dtype=getattr(torch, args.dtype),
     )
     network = network.to(args.device).eval()
     while len(shape := sys.stdin.buffer.read(16)) == 16:

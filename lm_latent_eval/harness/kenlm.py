@@ -6,11 +6,15 @@
 A document is sentences, one a line; words are what stands between white space, and a
 line without words is no sentence. A word that the model does not know is its ``<unk>``,
 and so are the marks ``<s>``, ``</s>`` and ``<unk>`` where a text has them as words.
+
+A model without ``</s>``, such as that of an input method, has no distribution over
+sentences: ends are left out, with a warning.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 from collections.abc import Iterator
@@ -29,8 +33,10 @@ from lm_latent_eval.harness.answers import of_whole_text
 from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.messages import one_line
 
-END, UNKNOWN = "</s>", "<unk>"
-MARKS = ("<s>", END, UNKNOWN)
+logger = logging.getLogger(__name__)
+
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+MARKS = (START, END, UNKNOWN)
 NATS = math.log(10)
 """KenLM counts in powers of ten."""
 
@@ -97,6 +103,13 @@ class KenLM(LM):
                 "an ARPA file, or what build_binary made of one"
             ) from err
         self._state = kenlm.State
+        self._has_start, self._has_end = START in self.model, END in self.model
+        if not self._has_end:
+            logger.warning(
+                "%s has no sentence ends: log p is that of the words, given where "
+                "sentences end, and no distribution over texts",
+                self.path,
+            )
         self.words = self.unknown = 0
 
     # -- lm-eval's interface ----------------------------------------------------------
@@ -158,7 +171,8 @@ class KenLM(LM):
                 "words_scored": self.words,
                 "unknown_words_scored": self.unknown,
                 "log_prob_of_unknown_word_without_context": self._unigram(UNKNOWN),
-                "units": "nats; every line is a sentence, and its end is counted",
+                "units": "nats; every line is a sentence, and its end is "
+                + ("counted" if self._has_end else "not: the model has none"),
             },
         }
 
@@ -193,14 +207,22 @@ class KenLM(LM):
         """
         for line in re.finditer(r"[^\n]+", text):
             words = list(re.finditer(r"\S+", line.group()))
-            state = self._state()
-            self.model.BeginSentenceWrite(state)
+            state = self._start()
             for word in words:
                 step = self._step(state, word.group(), line.start() + word.end())
                 state = step.after
                 yield step
-            if words and (ended or line.end() < len(text)):
+            if words and self._has_end and (ended or line.end() < len(text)):
                 yield self._step(state, END, line.end() + 1, is_end=True)
+
+    def _start(self) -> Any:
+        """Return KenLM's state at the beginning of a sentence."""
+        state = self._state()
+        if self._has_start:
+            self.model.BeginSentenceWrite(state)
+        else:
+            self.model.NullContextWrite(state)
+        return state
 
     def _step(self, state: Any, word: str, end: int, *, is_end: bool = False) -> Step:
         known = is_end or (word not in MARKS and word in self.model)
@@ -229,8 +251,9 @@ class KenLM(LM):
         Raises:
             ValueError: If the file does not list them.
         """
-        words = [word for word in _words(self.path) if word not in ("<s>", UNKNOWN)]
-        if END not in words or not all(word in self.model for word in words):
+        words = [word for word in _words(self.path) if word not in (START, UNKNOWN)]
+        ends = (END in words) is self._has_end
+        if not (words and ends and all(word in self.model for word in words)):
             raise ValueError(
                 f"{self.path} does not list its words, so nobody can tell whether one "
                 "is the most probable: give the ARPA file"

@@ -159,6 +159,39 @@ def test_greedy_is_the_most_probable(model):
     assert not likelihood(model, "", "the fox saw saw")[1]
 
 
+class WithoutMarks:
+    """A model whose file has no sentence marks, as build_binary -s writes it."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __contains__(self, word):
+        return word in WORDS
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+
+def test_a_model_without_sentence_ends_scores_words_alone(path, monkeypatch, caplog):
+    import kenlm
+
+    made = kenlm.Model
+    monkeypatch.setattr(kenlm, "Model", lambda *given: WithoutMarks(made(*given)))
+    monkeypatch.setattr("lm_latent_eval.harness.kenlm._words", lambda _: [*WORDS])
+    model = KenLM(pretrained=str(path))
+    assert "has no sentence ends" in caplog.text
+    first = UNIGRAMS["the"][0] * math.log(10)
+    (found,) = model.loglikelihood_rolling(rolling("the fox\nthe saw"))
+    exact = 2 * first + log_p("fox", "the") + log_p("saw", "the")
+    assert found == pytest.approx(exact, abs=1e-5)
+    info = model.get_model_info()["kenlm"]
+    assert (info["words_scored"], info["units"][-23:]) == (4, "not: the model has none")
+    # "the" after nothing is the most probable word, and no end is one.
+    assert likelihood(model, "", "the") == (pytest.approx(first, abs=1e-5), True)
+    (continued, _) = likelihood(model, "the", " fox\nthe")
+    assert continued == pytest.approx(log_p("fox", "the") + first, abs=1e-5)
+
+
 def test_unknown_words_are_counted(model):
     model.loglikelihood_rolling(rolling("the wolf saw a fox", "the fox"))
     info = model.get_model_info()["kenlm"]

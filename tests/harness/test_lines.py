@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
 import lm_eval
+import numpy as np
 import pytest
 import yaml
 from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
+from scipy import stats
 
 from lm_latent_eval.harness import running, tasks
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.completion import COMPLETION_METRICS, process_half
 from lm_latent_eval.harness.metrics import METRICS, process_text
 from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
-from tests.tiny_checkpoint import rolling
+from tests.tiny_checkpoint import COPIED, UTTERED, Truth, generation, ids, rolling
 
 TEXTS = ("Ada saw the fox", "Bo.")
 
@@ -182,3 +186,75 @@ def test_repeats_are_draws_of_their_own(backend, tmp_path, monkeypatch):
     assert len(first) == len(second) == 6
     assert len({*first}) > 1 and first != second
     assert drawn() == [first, second], "by their names"
+
+
+def test_the_spread_over_repeats_is_what_the_error_predicts(backend):
+    """Repeats of a request are independent estimates; their variance, a chi-square."""
+    [asked] = rolling("Ada saw the fox . the fox saw Bo")
+    asked.repeats = 300
+    answers = backend(num_samples=60).loglikelihood_rolling([asked] * asked.repeats)
+    found = np.array([float(answer) for answer in answers])
+    errors = np.array([answer.estimate.draws_stderr for answer in answers])
+    assert 0.01 < errors.mean() < 0.1, "premise: log p-hat is nearly normal"
+    ratio = ((found - found.mean()) ** 2).sum() / (errors**2).mean()
+    low, high = stats.chi2.interval(1 - 1e-4, asked.repeats - 1)
+    # Errors are estimates, too, and weights have heavier tails than normal ones.
+    assert low / 1.2 < ratio < high * 1.2
+
+
+def test_repeats_of_written_words_are_independent_draws(backend, model):
+    """Counts of a word in R repeats of N documents are binomial, given enumeration."""
+    documents, repeats = 30, 20
+    lm = backend(estimator="beam", num_samples=200, batch_size=64)
+    asked = generation(*["the"] * documents, max_gen_toks=1, do_sample=True)
+    for instance in asked:
+        instance.repeats = repeats
+    words = lm.generate_until([one for one in asked for _ in range(repeats)])
+    counts = np.array([w.strip() == "fox" for w in words]).reshape(documents, repeats)
+    truth = Truth(model, penalized=False)
+    log_p = {
+        word: truth.log_p(ids("the", word), only_copied=True)
+        for word in ("END", *UTTERED, *COPIED)
+    }
+    p = math.exp(log_p["fox"]) / sum(map(math.exp, log_p.values()))
+    assert 0.1 < p < 0.9, "premise"
+    assert stats.binomtest(int(counts.sum()), counts.size, p).pvalue > 1e-4
+    # Repeats that shared their draws would spread R times as much over documents.
+    deviations = (counts.sum(1) - repeats * p) / math.sqrt(repeats * p * (1 - p))
+    assert 1e-4 < stats.chi2.cdf((deviations**2).sum(), documents) < 1 - 1e-4
+
+
+@pytest.mark.skipif(
+    "repeats" not in inspect.signature(lm_eval.simple_evaluate).parameters,
+    reason="lm-eval 0.4 has no --repeats",
+)
+def test_errors_over_repeats_are_printed_by_lm_eval(backend, tmp_path, monkeypatch):
+    """Of N documents alike, each of R repeats: sqrt(p (1 - p) / (N R))."""
+    documents, repeats = 40, 10
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    Path("said.jsonl").write_text('{"text": "the"}\n' * documents)
+    written = {"until": ["."], "max_gen_toks": 1, "do_sample": True}
+    metric = {"metric": "exact_match", "reduction": "pass@k"}  # pass@1 is their mean
+    task = {**REPEATED, "doc_to_target": " fox", "generation_kwargs": written}
+    del task["repeats"]
+    Path("repeated.yaml").write_text(yaml.safe_dump(task | {"metric_list": [metric]}))
+    found = lm_eval.simple_evaluate(
+        model=backend(num_samples=5),
+        tasks=["repeated"],
+        task_manager=TaskManager(include_path=".", include_defaults=False),
+        repeats=repeats,
+        log_samples=True,
+    )
+    [values] = found["results"].values()
+    [samples] = found["samples"].values()
+    each = np.array([s["scores_per_repeat"]["exact_match"] for s in samples])
+    assert each.shape == (documents, repeats)
+    p = values["pass@1(exact_match),none"]
+    assert p == pytest.approx(each.mean()) and 0 < p < 1
+    predicted = math.sqrt(p * (1 - p) / each.size)
+    ratio = (documents - 1) * (
+        values["pass@1(exact_match)_stderr,none"] / predicted
+    ) ** 2
+    low, high = stats.chi2.interval(1 - 1e-4, documents - 1)
+    assert low < ratio < high

@@ -134,6 +134,26 @@ def directory(request, tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("adds", [None, False])
+def test_a_text_that_starts_twice_is_told(tmp_path, caplog, adds):
+    """Gemma's tokenizer puts a start token before a text, lm-eval another one."""
+    loaded = byte_fallback()
+    network = tiny_causal.model(len(loaded), positions=48)
+    network.save_pretrained(tmp_path)
+    loaded.save_pretrained(tmp_path)
+    how = {"pretrained": str(tmp_path), "device": "cpu", "add_bos_token": adds}
+    lm = LatentTokens(**how, estimator="canonical")
+    assert ("add_bos_token=False" in caplog.text) is (adds is None)
+    [found] = lm.loglikelihood_rolling(rolling("Ada saw"))
+    tokens = loaded.encode("Ada saw", add_special_tokens=False)
+    given = [1, 1] if adds is None else [1]
+    with torch.no_grad():
+        scores = network(torch.tensor([[*given, *tokens]])).logits[0].log_softmax(-1)
+    after = [*given, *tokens][1:]
+    wanted = scores[range(len(after)), after].sum().item()
+    assert found == pytest.approx(wanted, abs=1e-9)
+
+
 def evaluate(lm):
     return lm_eval.simple_evaluate(
         model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0

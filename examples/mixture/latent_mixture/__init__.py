@@ -56,14 +56,18 @@ class Mixture:
         config = json.loads((directory / CONFIG).read_text())
         folders = [directory / f"model_{z}" for z in range(len(config["prior"]))]
         models = [
-            AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto")
+            AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype or "auto", trust_remote_code=False
+            )
             for folder in folders
         ]
         every = (directory, directory / TOKENIZER, *folders)
         return cls(
             torch.tensor(config["prior"], dtype=torch.float64, device=device),
             [model.to(device).eval() for model in models],
-            AutoTokenizer.from_pretrained(directory / TOKENIZER),
+            AutoTokenizer.from_pretrained(
+                directory / TOKENIZER, trust_remote_code=False
+            ),
             "-".join(manifest.verify(folder)[:8] for folder in every),
         )
 

@@ -143,7 +143,7 @@ class Configuration:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32
+                config, dtype=torch.float32, trust_remote_code=False
             )
         check_positions(model, "the configuration", max_length)
         check_causal(model, "the configuration")

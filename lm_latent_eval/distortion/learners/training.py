@@ -273,7 +273,9 @@ def _finish(output: Path, history: History, vocabulary: TokenIds) -> None:
     checkpoints = output / CHECKPOINTS
     with _quiet_transformers():
         model: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoints / f"checkpoint-{history.best.updates}", dtype="auto"
+            checkpoints / f"checkpoint-{history.best.updates}",
+            dtype="auto",
+            trust_remote_code=False,
         )
         model.save_pretrained(output)
     if vocabulary.tokenizer is not None:

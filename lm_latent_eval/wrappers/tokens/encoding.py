@@ -53,6 +53,11 @@ class Encoding:
         found: list[int] = self._tokenizer.encode(text, **more)
         return found
 
+    @property
+    def starts_twice(self) -> bool:
+        """Whether a text's start token, which a text follows anyhow, is scored."""
+        return self.encode("")[:1] == [self.prefix]
+
     def framed(self, text: str) -> tuple[list[int], list[int], list[int]]:
         """Return the tokens of a text, and those that are put before and after it."""
         tokens, inner = self.encode(text), self.encode(text, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -28,6 +29,8 @@ from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk
 from lm_latent_eval.wrappers.tokens.walking import Walker
 from lm_latent_eval.wrappers.tokens.whole import WholeTextCutter
+
+logger = logging.getLogger(__name__)
 
 QUERIES = 256
 """Queries that are answered before the next ones are looked at."""
@@ -69,6 +72,13 @@ class TokensScorer(NetworkScorer):
         """
         self.network, self._options, self.quiet = network, options, quiet
         self._encoding = Encoding(network, vocabulary, options)
+        if self._encoding.starts_twice and not quiet:
+            logger.warning(
+                "the tokenizer puts %s before a text, which follows one anyhow: as hf "
+                "does, whole texts follow two, and log p of the second one is added. "
+                "With add_bos_token=False they follow one",
+                self._encoding.begin,
+            )
         self._whole_texts = WholeTextCutter(self._encoding)
         self._continuations = ContinuationCutter(self._encoding)
         self._walker = Walker(

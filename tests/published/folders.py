@@ -1,0 +1,120 @@
+"""Directories of published models, as transformers loads them.
+
+``python -m tests.published.folders OUT`` writes all that there are, from the folder
+that ``make published`` downloads to (``LATENT_EVAL_PUBLISHED`` is another).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tests.conftest import PROJECT
+
+FOLDER = Path(
+    os.environ.get("LATENT_EVAL_PUBLISHED", PROJECT / ".cache" / "published")
+).absolute()
+HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAY"
+    "LQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
+)
+"""Variable domain of trastuzumab's heavy chain."""
+LIGHT = (
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQP"
+    "EDFATYYCQQHYTTPPTFGQGTKVEIK"
+)
+"""Of its light chain."""
+SENTENCES = (
+    "他 明天 上午 坐 火车 去 北京 开会",
+    "我们 今天 去 学校",
+    "图书馆 里 有 很多 关于 历史 的 书",
+    "小明 把 昨天 买 的 苹果 都 吃 完 了",
+    "老师 告诉 学生 明天 不用 来 上课",
+    "这 条 河 的 水 很 干净",
+)
+"""Chinese, by words."""
+ANTIBERTY = "python/antiberty/trained_models"
+IGLM = "python/iglm/trained_models"
+KENLM = "debian/usr/lib/x86_64-linux-gnu/libime/zh_CN.lm"
+TOKENIZERS = {
+    "Llama 3": "npm/llama3/models",
+    "Qwen 3": "npm/qwen3/models",
+    "Gemma 3": "npm/gemma3/models",
+    "Mistral v1": "python/mistral_common/data/tokenizer.model.v1",
+    "Mistral v3": (
+        "python/mistral_common/data/mistral_instruct_tokenizer_240323.model.v3"
+    ),
+    "Mistral tekken": "python/mistral_common/data/tekken_240718.json",
+}
+
+
+def spaced(residues: str) -> str:
+    """Write a protein as the models' tokenizers read it."""
+    return " ".join(residues)
+
+
+def write_bert_tokenizer(vocabulary: Path, directory: Path) -> None:
+    """Write what both antibody packages build in their code."""
+    shutil.copy(vocabulary, directory / "vocab.txt")
+    how: dict[str, object] = {"tokenizer_class": "BertTokenizer"}
+    how["do_lower_case"] = False
+    # Of IgLM: chains and species, which its code gives as tokens and not as text.
+    words = vocabulary.read_text(encoding="utf-8").split()
+    marks = [word for word in words[5:] if word.startswith("[")]
+    how |= {"additional_special_tokens": marks} if marks else {}
+    (directory / "tokenizer_config.json").write_text(json.dumps(how))
+
+
+def antibody(models: Path, name: str, directory: Path) -> Path:
+    """Write a model of antibody sequences: weights, configuration, tokenizer."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in ("config.json", "pytorch_model.bin"):
+        shutil.copy(models / name / file, directory)
+    write_bert_tokenizer(models / "vocab.txt", directory)
+    return directory
+
+
+def tokenizer(found: Path, directory: Path) -> Path:
+    """Return the directory of a tokenizer under the names that transformers knows."""
+    if found.is_dir():
+        return found
+    directory.mkdir(parents=True, exist_ok=True)
+    name = "tekken.json" if found.suffix == ".json" else "tokenizer.model"
+    shutil.copy(found, directory / name)
+    return directory
+
+
+def sha256(path: Path) -> str:
+    """Return the digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main(directory: Path) -> None:
+    """Write every model that is there and its texts, and say what its weights are."""
+    for name, models, kind in (
+        ("antiberty", ANTIBERTY, "AntiBERTy_md_smooth"),
+        ("iglm", IGLM, "IgLM"),
+        ("iglm-s", IGLM, "IgLM-S"),
+    ):
+        if (FOLDER / models).is_dir():
+            written = antibody(FOLDER / models, kind, directory / name)
+            print(written, sha256(written / "pytorch_model.bin"))
+    if (FOLDER / KENLM).exists():
+        print(FOLDER / KENLM, sha256(FOLDER / KENLM))
+    by_character = [spaced(text.replace(" ", "")) for text in SENTENCES]
+    for name, texts in (
+        ("antibodies", [spaced(HEAVY), spaced(LIGHT)]),
+        ("characters", by_character),
+        ("words", SENTENCES),
+    ):
+        written = "".join(f"{text}\n" for text in texts)
+        (directory / f"{name}.txt").write_text(written, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

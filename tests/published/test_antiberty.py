@@ -1,0 +1,98 @@
+"""AntiBERTy, a BERT of antibody sequences, through ``latent_mdm``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig
+
+from lm_latent_eval.harness.wrappers.mdm import LatentMDM
+from tests.published.folders import ANTIBERTY, HEAVY, LIGHT, antibody, spaced
+from tests.tiny_checkpoint import conditional, rolling
+
+pytestmark = pytest.mark.slow
+START, END = HEAVY[:100], HEAVY[100:104]
+
+
+@pytest.fixture(scope="module")
+def folder(published, tmp_path_factory):
+    models = published(ANTIBERTY)
+    return antibody(models, "AntiBERTy_md_smooth", tmp_path_factory.mktemp("antiberty"))
+
+
+@pytest.fixture(scope="module")
+def opened(folder):
+    def make(**options):
+        return LatentMDM(pretrained=str(folder), device="cpu", **options)
+
+    return make
+
+
+@pytest.fixture
+def scores(folder, monkeypatch):
+    """The package's own model: log-probabilities of a place, the mask aside."""
+    import antiberty
+
+    # With transformers 5 its runner loads neither the weights nor the vocabulary.
+    monkeypatch.setattr(antiberty.AntiBERTy, "init_weights", lambda _: None)
+    model = antiberty.AntiBERTy(BertConfig.from_pretrained(folder)).eval()
+    weights = torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
+    assert not model.load_state_dict(weights, strict=False).missing_keys
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+    @torch.no_grad()
+    def log_p(residues: list[str], place: int, residue: str) -> float:
+        text = " ".join("[MASK]" if r == "_" else r for r in residues)
+        tokens = tokenizer(text, return_tensors="pt").input_ids
+        logits = model(input_ids=tokens).prediction_logits[0, place + 1]
+        logits[tokenizer.mask_token_id] = -math.inf
+        return logits.double().log_softmax(-1)[tokenizer.vocab[residue]].item()
+
+    return log_p
+
+
+def test_one_residue_is_what_the_package_says(opened, scores):
+    before, residue = HEAVY[:60], HEAVY[60]
+    asked = conditional((spaced(before), f" {residue}"))
+    [(found, _)] = opened().loglikelihood(asked)
+    wanted = scores([*before, "_"], 60, residue)
+    assert found == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_exact_sum_is_that_over_all_orders(opened, scores):
+    asked = conditional((spaced(START), f" {spaced(END)}"))
+    [(found, _)] = opened(estimator="exact").loglikelihood(asked)
+    of_orders = []
+    for order in itertools.permutations(range(len(END))):
+        residues, total = [*START, *"_" * len(END)], 0.0
+        for place in order:
+            at = len(START) + place
+            total += scores(residues, at, END[place])
+            residues[at] = END[place]
+        of_orders.append(total)
+    wanted = torch.tensor(of_orders).logsumexp(0).item() - math.log(len(of_orders))
+    assert found == pytest.approx(wanted, abs=1e-3)
+
+
+def test_estimators_agree_on_six_residues(opened):
+    asked = conditional((spaced(HEAVY[:96]), f" {spaced(HEAVY[96:102])}"))
+    [(exact, _)] = opened(estimator="exact").loglikelihood(asked)
+    [(drawn, _)] = opened(estimator="is", num_samples=30).loglikelihood(asked)
+    [(bound, _)] = opened(estimator="elbo", num_samples=48).loglikelihood(asked)
+    drawn_stderr = drawn.estimate.draws_stderr
+    assert abs(float(drawn) - float(exact)) < 5 * drawn_stderr
+    assert float(bound) < float(exact) + 5 * bound.estimate.draws_stderr
+
+
+def test_whole_domains(opened):
+    """The bound by few masks is what it is by many others, and above chance."""
+    texts = rolling(spaced(LIGHT))
+    [few] = opened(num_samples=32).loglikelihood_rolling(texts)
+    [more] = opened(num_samples=64, seed=1).loglikelihood_rolling(texts)
+    assert few.estimate.num_tokens == len(LIGHT)
+    noise = math.hypot(few.estimate.draws_stderr, more.estimate.draws_stderr)
+    assert abs(float(few) - float(more)) < 5 * noise
+    assert float(more) > -math.log(20) * len(LIGHT)

@@ -1,0 +1,81 @@
+"""An input method's n-grams of Chinese (Debian, libime), through KenLM."""
+
+from __future__ import annotations
+
+import math
+
+import lm_eval
+import pytest
+from lm_eval.tasks import TaskManager
+
+from tests.conftest import PROJECT
+from tests.published.folders import KENLM, SENTENCES, sha256
+from tests.tiny_checkpoint import rolling
+
+
+@pytest.fixture(scope="module")
+def model(published):
+    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
+    from lm_latent_eval.harness.kenlm import KenLM
+
+    path = published(KENLM)
+    if not sha256(path).startswith("e4097ca9ca1082928c2e"):
+        pytest.skip(f"{path} is of another version than the numbers here")
+    return KenLM(pretrained=str(path))
+
+
+def test_sums_are_those_of_the_library(model):
+    """It has no sentence ends: KenLM itself would charge them as unknown words."""
+    assert "</s>" not in model.model
+    found = model.loglikelihood_rolling(rolling(*SENTENCES))
+    for text, log_p in zip(SENTENCES, found, strict=True):
+        wanted = model.model.score(text, bos=False, eos=False) * math.log(10)
+        assert log_p == pytest.approx(wanted, abs=1e-4)
+        assert all(word in model.model for word in text.split()), "premise"
+
+
+def test_the_words_of_the_file_leave_mass_to_the_ends_that_it_lacks(model):
+    """A model with ends would total 1 over all words and the end."""
+    after = [*model._steps("我们 今天", ended=False)][-1].after
+    scratch = model._state()
+    words = [*model._vocabulary, "<unk>"]
+    assert len(words) == 164_887
+    total = math.fsum(
+        10 ** model.model.BaseScore(after, word, scratch) for word in words
+    )
+    assert 0.9 < total < 0.95
+
+
+def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch):
+    """By hand from the scored copies: bits a word between texts and distorted ones."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    substitutes = " ".join(model._vocabulary[:2000])
+    (tmp_path / "words.txt").write_text(substitutes, encoding="utf-8")
+    found = lm_eval.simple_evaluate(
+        model=model,
+        tasks=["contrastive_entropy_text"],
+        task_manager=TaskManager(
+            include_path=str(PROJECT / "tasks"),
+            include_defaults=False,
+            metadata={"text_file": "texts.txt", "vocabulary_file": "words.txt"},
+        ),
+        bootstrap_iters=0,
+        log_samples=True,
+    )
+    values = found["results"]["contrastive_entropy_text"]
+    levels = ("10%", "30%", "50%")
+    lost = dict.fromkeys(levels, 0.0)
+    for sample in found["samples"]["contrastive_entropy_text"]:
+        log_2 = [
+            model.model.score(asked[-1], bos=False, eos=False) * math.log2(10)
+            for asked in sample["arguments"]
+        ]
+        for level, copy in zip(levels, log_2[1:], strict=True):
+            lost[level] += log_2[0] - copy
+    assert values["words,none"] == sum(len(text.split()) for text in SENTENCES)
+    for level in levels:
+        wanted = lost[level] / values["words,none"]
+        found_here = values[f"contrastive_entropy@{level},none"]
+        assert found_here == pytest.approx(wanted, abs=1e-4) and wanted > 0
