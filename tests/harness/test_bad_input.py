@@ -91,7 +91,7 @@ def test_a_very_long_text_is_one_document(tiny, tiny_lstm, name):
     # ru_maxrss counts kilobytes, but bytes on macOS.
     megabyte = 1 << 20 if sys.platform == "darwin" else 1 << 10
     lm = (
-        LatentKGLM(pretrained=tiny, num_samples=1, proposal="peeking")
+        LatentKGLM(pretrained=tiny, estimator="is", num_samples=1, proposal="peeking")
         if name == "kglm"
         else LatentLSTM(pretrained=tiny_lstm)
     )
