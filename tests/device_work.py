@@ -30,7 +30,7 @@ from lm_latent_eval.models.srnn import training as srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.score_functions import CausalLMScorer
-from lm_latent_eval.testing import SIMULATED, Case, Work, simulated_device
+from lm_latent_eval.testing import Case
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END
 from lm_latent_eval.training.options import Options
@@ -40,6 +40,8 @@ from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.distortion.learners import tiny_rnng
+from tests.simulated_device import SIMULATED, simulated_device
+from tests.simulated_work import Work
 from tests.test_laws import TINY_MODELS, UNNORMALISED
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm

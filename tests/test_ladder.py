@@ -37,6 +37,7 @@ LADDER = (
     "scoring",
     "wrappers",
     "testing",
+    "extend",
     "metric",
     "task",
     "report",

@@ -31,17 +31,3 @@ def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estima
         one_of("estimator", name, offered)
     found: Callable[[int], Estimator] = ESTIMATORS[name]
     return found
-
-
-__all__ = [
-    "AnnealedImportanceSampling",
-    "BeamMarginalization",
-    "ChibStyle",
-    "Estimator",
-    "Exact",
-    "ImportanceSampling",
-    "LeftToRightEstimator",
-    "Mixed",
-    "ParticleFilter",
-    "estimator_named",
-]

@@ -42,6 +42,3 @@ def save(figure: Figure, stem: Path, *, dots: int, embedded: int | None = None) 
             dpi=dots if kind == "png" else embedded or dots,
             metadata=metadata,
         )
-
-
-__all__ = ["ENDINGS", "STYLE", "save"]

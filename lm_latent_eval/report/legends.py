@@ -70,6 +70,3 @@ def _balanced(number: int, most: int) -> int:
     """
     rows = -(-number // most)
     return -(-number // rows)
-
-
-__all__ = ["labelled", "place"]

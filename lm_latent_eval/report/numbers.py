@@ -147,6 +147,3 @@ def table(record: Record) -> str:
         shown = cells if name in RATES or number.stderr is not None else ""
         lines.append(f"  {name:35}{four_decimals(number.value):>12}{shown}")
     return "\n".join(lines)
-
-
-__all__ = ["Number", "numbers", "rows", "table"]

@@ -20,7 +20,6 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight, Mass, WholeText
 from lm_latent_eval.testing.case import Case, close, equal, hold, keys
-from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
 
 PRECISE = 0.05
 """Relative standard error below which a bias of five of them is noticed."""
@@ -157,14 +156,13 @@ def first_samples_are_those_of_fewer(case: Case, name: str) -> None:
     close(rounds, many, f"{name}: samples drawn in rounds and at once")
 
 
-def device_moves_no_number(case: Case, name: str) -> None:
-    """Whole texts, contexts and predictions on ``sim:0`` are the CPU's."""
+def device_moves_no_number(case: Case, name: str, device: str) -> None:
+    """Whole texts, contexts and predictions on a device are the CPU's."""
     on_cpu = numbers_of(case, name)
-    with simulated_device():
-        on_device = numbers_of(case.on(SIMULATED), name)
+    on_device = numbers_of(case.on(device), name)
     kinds = ("weights", "beams", "prefixes", "prefixes read on", "predictions")
     for ours, theirs, what in zip(on_device, on_cpu, kinds, strict=False):
-        close(ours, theirs, f"{name}: {what} on {SIMULATED} and on the CPU")
+        close(ours, theirs, f"{name}: {what} on {device} and on the CPU")
 
 
 def numbers_of(case: Case, name: str) -> list[Tensor]:

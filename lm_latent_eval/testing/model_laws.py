@@ -57,14 +57,18 @@ class Law:
         return self.of
 
 
-def laws(case: Case) -> list[Law]:
-    """List the laws that a model and each of its proposals owe."""
+def laws(case: Case, device: str | None = None) -> list[Law]:
+    """List the laws that a model and each of its proposals owe.
+
+    Args:
+        case: The model.
+        device: An accelerator, such as ``cuda``, whose numbers are then held against
+            those of the case, which is on the CPU. None: there is none.
+    """
     found = [Law(partial(law, case), law.__name__) for law in OF_MODELS]
-    on_cpu = case.device.type == "cpu"
     for name in case.proposals:
         stepwise = isinstance(case.proposal(name), LeftToRight)
         owed = [*OF_PROPOSALS]
-        owed += [law for law in OF_DEVICES if on_cpu]
         owed += [law for law in OF_LEFT_TO_RIGHT if stepwise]
         owed += [law for law in OF_PIECES if stepwise and name not in case.reads_on]
         once = stepwise and reads_once(case, name)
@@ -76,6 +80,9 @@ def laws(case: Case) -> list[Law]:
         found += [
             Law(partial(law, case, name), f"{law.__name__}-{name}") for law in owed
         ]
+        if device is not None:
+            law = partial(device_moves_no_number, case, name, device)
+            found.append(Law(law, f"{device_moves_no_number.__name__}-{name}"))
     return found
 
 
@@ -126,7 +133,6 @@ OF_PROPOSALS = (
     company_moves_no_weight,
     first_samples_are_those_of_fewer,
 )
-OF_DEVICES = (device_moves_no_number,)
 OF_LEFT_TO_RIGHT = (filters_are_unbiased,)
 OF_PIECES = (pieces_are_scored_as_the_whole, beams_go_on_where_they_were_cut)
 OF_READING_ONCE = (reading_once_is_reading_again,)

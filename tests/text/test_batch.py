@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.testing import SIMULATED, simulated_device
 from lm_latent_eval.text.batch import TokenBatch
+from tests.simulated_device import SIMULATED, simulated_device
 
 TEXTS = st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=4)
 

@@ -14,19 +14,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened
-from lm_latent_eval.models.pretrained import CheckedConfig
-from lm_latent_eval.models.stepwise import Step, StepLM
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
-from lm_latent_eval.values import Rules, Whole
+from lm_latent_eval.extend import (
+    PADDING,
+    START,
+    UNKNOWN,
+    CheckedConfig,
+    Step,
+    StepLM,
+    TokenBatch,
+    Whole,
+    widened,
+)
 
 
 class HMMConfig(CheckedConfig):
     """Sizes: words to utter, words known, states; distinct unknown training words."""
 
     model_type = "hmm"
-    rules: ClassVar[Rules] = {
+    rules: ClassVar[dict[str, Whole]] = {
         "vocab_size": Whole(4),
         "num_words": Whole("vocab_size"),
         "num_states": Whole(1),
