@@ -24,6 +24,7 @@ from lm_latent_eval.manifest import write as write_manifest
 from lm_latent_eval.models.checkpoint import save as save_checkpoint
 from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
+from lm_latent_eval.models.real_latents import NormalProposal, RealStep, RealStepLM
 from lm_latent_eval.models.stepwise import Step, StepLM
 from lm_latent_eval.scoring.interface import (
     Answer,
@@ -59,9 +60,12 @@ __all__ = [
     "LeftToRight",
     "Mass",
     "NoLatents",
+    "NormalProposal",
     "Pretrained",
     "Proposal",
     "Query",
+    "RealStep",
+    "RealStepLM",
     "Step",
     "StepLM",
     "SubwordEncoder",

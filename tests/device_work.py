@@ -105,7 +105,8 @@ def _contexts(case: Case, method: Any, proposal: Any, words: int) -> None:
     text = case.some_words(words)
     batch, begin = case.batch([text, text]), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
-    read.ahead(case.model, batch.targets[:, -1]).next_token(case.model).cpu()
+    ahead = read.ahead(case.model, batch.targets[:, -1])
+    ahead.next_token(case.model, keys(2), [words, words]).cpu()
 
 
 def of_wrappers() -> Iterator[tuple[str, Run]]:

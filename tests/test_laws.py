@@ -337,7 +337,9 @@ def test_filters_go_on_from_what_they_draw(name, which):
         log_w = torch.full_like(log_w, -torch.inf)
         log_w[0, keep] = 0.0
         ours, theirs = (
-            replace(particles, log_w=log_w).ahead(model, last).next_token(model)
+            replace(particles, log_w=log_w)
+            .ahead(model, last)
+            .next_token(model, [0], [4])
             for particles in (drawn, becomes)
         )
         torch.testing.assert_close(ours, theirs)

@@ -49,7 +49,8 @@ class Case:
 
     model: Any
     latents: Callable[[list[int]], Any]
-    """Every latent of one text, given as ids, with leading axes (1, K)."""
+    """Every latent of one text, given as ids, with leading axes (1, K); of real-valued
+    ones the middles of cells that cover all that has mass."""
     words: tuple[int, ...]
     """Ids that the model can write, but for the end of a text; most of two."""
     proposals: tuple[str, ...]
@@ -62,6 +63,13 @@ class Case:
     """Whether words may follow an end, which then is a word like any other."""
     length: int = 3
     """Tokens of the texts that are listed."""
+    log_cell: Callable[[list[int]], float] | None = None
+    """Log of the volume of a cell, by the text, where latents are real-valued: sums of
+    densities over the list, times this, are then integrals. None: they are discrete."""
+    quadrature: float = 1e-6
+    """How far such a sum may be from its integral, nats."""
+    given: tuple[int, ...] | None = None
+    """Ids that a conditional model is given, two or more; None: it is none."""
 
     def outcomes(self) -> list[list[int]]:
         """List texts of which exactly one happens."""
@@ -101,13 +109,23 @@ class Case:
         Roundings of float32 are divided by a temperature as the scores are.
         """
         if widest_float(self.device) is torch.float64:
-            return EXACT
+            return EXACT if self.log_cell is None else self.quadrature
         return PREDICTED / min(temperature, 1.0)
 
-    def batch(self, texts: list[list[int]]) -> TokenBatch:
-        """Put texts together."""
+    def batch(
+        self, texts: list[list[int]], given: list[tuple[int, ...]] | None = None
+    ) -> TokenBatch:
+        """Put texts together, which are given the same, or each its own."""
         costs = [[-math.inf if i == self.copied else 0.0 for i in t] for t in texts]
-        return TokenBatch.collate(texts, costs, first=START, device=self.device)
+        if given is None and self.given is not None:
+            given = [self.given] * len(texts)
+        return TokenBatch.collate(
+            texts, costs, first=START, given=given, device=self.device
+        )
+
+    def cell(self, text: list[int]) -> float:
+        """Return what a listed latent adds to its log density: 0 where it has none."""
+        return 0.0 if self.log_cell is None else self.log_cell(text)
 
     def every_latent(self, text: list[int]) -> Any:
         """Return every latent of one text where the model is."""
@@ -117,10 +135,10 @@ class Case:
         return type(latents)(*(part.to(self.device) for part in latents))
 
     def log_joint(self, text: list[int]) -> Tensor:
-        """Return log p of one text under every latent, (K,)."""
+        """Return log p of one text under every latent, or on its cell, (K,)."""
         encoded = self.model.encode(self.batch([text]))
         log_p: Tensor = self.model.log_joint(encoded, self.every_latent(text))[0]
-        return log_p
+        return log_p + self.cell(text)
 
     def log_p(self, text: list[int]) -> Tensor:
         """Return log p of one text, exactly, on the host."""

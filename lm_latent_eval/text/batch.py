@@ -35,6 +35,8 @@ class TokenBatch:
     collated: tuple[Tensor, Tensor] | None = None
     """Targets and lengths on the host, where the batch was made there; None where other
     targets take their place."""
+    given: TokenBatch | None = None
+    """What each text is conditional on, whole: x of p(y, z | x). None: nothing."""
 
     @classmethod
     def collate(
@@ -44,6 +46,7 @@ class TokenBatch:
         *,
         first: int | Sequence[int],
         spelled: bool = False,
+        given: Sequence[Sequence[int]] | None = None,
         device: torch.device | str = "cpu",
     ) -> TokenBatch:
         """Pad texts of different lengths.
@@ -53,6 +56,7 @@ class TokenBatch:
             unknown_log_probs: One number a token; default 0.
             first: The id of the token that stands before every text, or before each.
             spelled: Whether those numbers are spellings of the words themselves.
+            given: Token ids that each text is conditional on, if any are.
             device: Where the batch goes.
         """
         num_tokens = max((len(text) for text in texts), default=0) or 1
@@ -74,6 +78,7 @@ class TokenBatch:
             sent(cost, device),
             spelled,
             (targets, length),
+            None if given is None else cls.collate(given, first=first, device=device),
         )
 
     def piece(self, start: int, end: int) -> TokenBatch:
@@ -89,6 +94,7 @@ class TokenBatch:
             self.unknown_log_prob[:, start:end],
             self.spelled,
             self.collated and cut(*self.collated),
+            self.given,
         )
 
     def select(self, index: Tensor) -> TokenBatch:
@@ -101,6 +107,7 @@ class TokenBatch:
             self.unknown_log_prob[there],
             self.spelled,
             self.collated and (self.collated[0][index], self.collated[1][index]),
+            self.given and self.given.select(index),
         )
 
     @cached_property
