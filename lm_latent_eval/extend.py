@@ -1,8 +1,8 @@
 """What other packages may import: interfaces, checkpoints, devices, laws.
 
 A name here keeps its meaning from one release to the next, or CHANGELOG.md says how it
-changed. Names of other modules may move at any time; those that a user of checkpoints
-needs are in ``lm_latent_eval`` itself.
+changed. Who loads and scores checkpoints needs ``lm_latent_eval`` alone, and who has
+numbers the formulas of ``lm_latent_eval.estimators``; other modules may move.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lm_latent_eval.manifest import verify as verify_manifest
 from lm_latent_eval.manifest import write as write_manifest
 from lm_latent_eval.models.checkpoint import save as save_checkpoint
 from lm_latent_eval.models.no_latents import NoLatents
-from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
+from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, WordsConfig
 from lm_latent_eval.models.real_latents import NormalProposal, RealStep, RealStepLM
 from lm_latent_eval.models.stepwise import Step, StepLM
 from lm_latent_eval.scoring.interface import (
@@ -75,6 +75,7 @@ __all__ = [
     "Uniforms",
     "Whole",
     "WordTokenizer",
+    "WordsConfig",
     "estimator_named",
     "laws",
     "save_checkpoint",

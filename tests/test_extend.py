@@ -48,6 +48,7 @@ NAMES = [
     "Uniforms",
     "Whole",
     "WordTokenizer",
+    "WordsConfig",
     "estimator_named",
     "laws",
     "save_checkpoint",

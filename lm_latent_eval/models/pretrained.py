@@ -19,7 +19,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.durable import share
 from lm_latent_eval.models import tuning
 from lm_latent_eval.models.proposals import Strengths
-from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rules, check
+from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rules, Whole, check
 from lm_latent_eval.weights import FLOATS
 
 _OF_THE_LIBRARY: Rules = {
@@ -79,6 +79,34 @@ class CheckedConfig(PretrainedConfig):
         if unknown := sorted(config_dict.keys() - known):
             raise ValueError(f"{unknown[0]} is no value of such a model")
         return super().from_dict(config_dict, **kwargs)
+
+
+class WordsConfig(CheckedConfig):
+    """Sizes of a vocabulary, and whole numbers of a model's own.
+
+    A subclass adds their ``rules``, and a ``model_type``; a number that is not given is
+    the least that it may be.
+    """
+
+    rules: ClassVar[Mapping[str, Whole]] = {
+        "vocab_size": Whole(4),
+        "num_words": Whole("vocab_size"),
+        "num_unknown_types": Whole(0),
+    }
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Take its rules in, and keep transformers from writing an ``__init__``."""
+        cls.rules = {**WordsConfig.rules, **cls.rules}
+        cls.__init__ = WordsConfig.__init__  # type: ignore[method-assign]
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+
+    def __init__(self, **numbers: Any) -> None:
+        """Store the numbers."""
+        for name, rule in self.rules.items():
+            least = rule.least
+            least = getattr(self, least) if isinstance(least, str) else least
+            setattr(self, name, numbers.pop(name, least))
+        super().__init__(**numbers)
 
 
 class Pretrained(PreTrainedModel):

@@ -82,7 +82,7 @@ class RealStepLM(UnfoldingModel):
 
     @abstractmethod
     def log_words(self, read: Any, state: tuple[Tensor, ...], z: Tensor) -> Tensor:
-        """Return log p(next word | z, the past) of every word, nats, (B, K, V).
+        """Return log p(next word | z, the past) of every word uttered, nats, (B, K, V).
 
         The word itself, the first of the piece, is not looked at.
         """
@@ -123,9 +123,8 @@ class RealStepLM(UnfoldingModel):
         prior = self.step(encoded.read, state, 0).prior
         u = torch.cat([uniforms(n) for n in range(each)], 1)
         z = prior.icdf(sent_uniforms(_of_model(u, self.num_reals), log_w.device))
-        log_p = widened(self.log_words(encoded.read, state, z))
         share = log_w.log_softmax(-1).repeat(1, each) - math.log(each)
-        return (share[..., None] + log_p).logsumexp(1)
+        return self.mixed(self.log_words(encoded.read, state, z), share)
 
     def proposal(
         self,

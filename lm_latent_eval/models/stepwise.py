@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, wide_zeros, widened
 from lm_latent_eval.inference import steps
@@ -114,6 +115,16 @@ class UnfoldingModel(Pretrained):
         before = Histories(self.begin(batch)) if after is None else after
         return EncodedSteps(batch, self.read(batch), before)
 
+    def mixed(self, log_words: Tensor, log_share: Tensor) -> Tensor:
+        """Mix predictions of K histories, (B, K, V), by their shares, (B, K).
+
+        Returns:
+            Log-probabilities in nats, (B, num_words): words past V have none.
+        """
+        log_p = (log_share[..., None] + widened(log_words)).logsumexp(1)
+        more = self.config.num_words - log_p.shape[-1]
+        return F.pad(log_p, (0, more), value=-torch.inf)
+
 
 class StepLM(UnfoldingModel):
     """A latent LM that says what one step is.
@@ -139,7 +150,7 @@ class StepLM(UnfoldingModel):
 
     @abstractmethod
     def log_words(self, read: Any, state: tuple[Tensor, ...]) -> Tensor:
-        """Return log p(next word | the past) of every word, nats, (B, K, V).
+        """Return log p(next word | the past) of every word uttered, nats, (B, K, V).
 
         Choices are summed over; the word itself, the first of the piece, is not looked
         at.
@@ -173,8 +184,8 @@ class StepLM(UnfoldingModel):
             log_w: Log-weights of the histories in nats, (B, K).
             uniforms: Random numbers, which the sum over choices needs none of.
         """
-        log_p = widened(self.log_words(encoded.read, encoded.before.parts))
-        return (log_w.log_softmax(-1)[..., None] + log_p).logsumexp(1)
+        log_p = self.log_words(encoded.read, encoded.before.parts)
+        return self.mixed(log_p, log_w.log_softmax(-1))
 
     def proposal(
         self,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.text.words import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,19 @@ class TokenBatch:
             self.collated and (self.collated[0][index], self.collated[1][index]),
             self.given and self.given.select(index),
         )
+
+    def uttered(self, vocab_size: int) -> tuple[Tensor, Tensor]:
+        """Return the targets of a model that copies nothing, and their costs.
+
+        Args:
+            vocab_size: How many ids it can utter; to it the others are unknown words.
+
+        Returns:
+            Ids, and what they cost on top of their probability, 0 but of unknown words,
+            nats, (B, T) each.
+        """
+        words = self.targets.masked_fill(self.targets >= vocab_size, UNKNOWN)
+        return words, self.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
 
     @cached_property
     def on_host(self) -> tuple[Tensor, Tensor]:

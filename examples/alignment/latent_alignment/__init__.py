@@ -10,7 +10,7 @@ it is IBM model 1. The end of a text is a word of y like any.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,11 @@ from torch.nn import functional as F
 from lm_latent_eval.extend import (
     PADDING,
     START,
-    UNKNOWN,
-    CheckedConfig,
     Step,
     StepLM,
     TokenBatch,
     Whole,
+    WordsConfig,
     widened,
 )
 
@@ -32,24 +31,11 @@ EMPTY = START
 """What stands for the empty word before x."""
 
 
-class AlignmentConfig(CheckedConfig):
-    """Sizes: words of both languages, jumps that are told apart."""
+class AlignmentConfig(WordsConfig):
+    """Words of both languages; jumps beyond a width are not told apart."""
 
     model_type = "alignment"
-    rules: ClassVar[dict[str, Whole]] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "longest_jump": Whole(0),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(self, **sizes: Any) -> None:
-        """Store the sizes; the missing ones have defaults."""
-        self.vocab_size = sizes.pop("vocab_size", 4)
-        self.num_words = sizes.pop("num_words", self.vocab_size)
-        self.longest_jump = sizes.pop("longest_jump", 3)
-        self.num_unknown_types = sizes.pop("num_unknown_types", 0)
-        super().__init__(**sizes)
+    rules: ClassVar[dict[str, Whole]] = {"longest_jump": Whole(0)}
 
 
 class Read(NamedTuple):
@@ -83,8 +69,7 @@ class Alignment(StepLM):
     def read(self, batch: TokenBatch) -> Read:
         """Look up the words of x, the jumps between them, and what they are in y."""
         given = batch.given
-        known = given.targets.masked_fill(given.targets >= len(self.translations), 1)
-        x = F.pad(known, (1, 0), value=EMPTY)
+        x = F.pad(given.uttered(self.config.vocab_size)[0], (1, 0), value=EMPTY)
         places, most = torch.arange(x.shape[1], device=x.device), len(self.jumps) // 2
         jump = (places - places[:, None]).clamp(-most, most) + most
         outside = (places > given.length[:, None])[:, None]
@@ -92,9 +77,7 @@ class Alignment(StepLM):
         never = torch.tensor([PADDING, START], device=x.device)
         scores = widened(self.translations).index_fill(-1, never, -torch.inf)
         log_y = scores.log_softmax(-1)[x]
-        copied = batch.targets >= self.config.vocab_size
-        words = batch.targets.masked_fill(copied, UNKNOWN)
-        cost = batch.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
+        words, cost = batch.uttered(self.config.vocab_size)
         index = words[:, None].expand(-1, log_y.shape[1], -1)
         log_word = log_y.gather(2, index).mT + cost[..., None]
         return Read(score.log_softmax(-1), log_y, log_word)
@@ -118,6 +101,4 @@ class Alignment(StepLM):
     def log_words(self, read: Read, state: tuple[Tensor, ...]) -> Tensor:
         """Return log p of every next word, (B, K, number of words)."""
         log_z = self.step(read, state, 0).log_prior
-        log_p = (log_z[..., None] + read.log_y[:, None]).logsumexp(-2)
-        more = self.config.num_words - self.config.vocab_size
-        return F.pad(log_p, (0, more), value=-torch.inf)
+        return (log_z[..., None] + read.log_y[:, None]).logsumexp(-2)

@@ -8,43 +8,28 @@ before all text. The end of a text is a word like any other.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lm_latent_eval.extend import (
     PADDING,
     START,
-    UNKNOWN,
-    CheckedConfig,
     Step,
     StepLM,
     TokenBatch,
     Whole,
+    WordsConfig,
     widened,
 )
 
 
-class HMMConfig(CheckedConfig):
-    """Sizes: words to utter, words known, states; distinct unknown training words."""
+class HMMConfig(WordsConfig):
+    """Words, and states of a word."""
 
     model_type = "hmm"
-    rules: ClassVar[dict[str, Whole]] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "num_states": Whole(1),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(self, **sizes: Any) -> None:
-        """Store the sizes; the missing ones have defaults."""
-        self.vocab_size = sizes.pop("vocab_size", 4)
-        self.num_words = sizes.pop("num_words", self.vocab_size)
-        self.num_states = sizes.pop("num_states", 2)
-        self.num_unknown_types = sizes.pop("num_unknown_types", 0)
-        super().__init__(**sizes)
+    rules: ClassVar[dict[str, Whole]] = {"num_states": Whole(1)}
 
 
 class Read(NamedTuple):
@@ -83,9 +68,7 @@ class HMM(StepLM):
     def read(self, batch: TokenBatch) -> Read:
         """Look up the words, and sum over the states ahead."""
         log_z = widened(self.transitions).log_softmax(-1)
-        copied = batch.targets >= self.config.vocab_size
-        words = batch.targets.masked_fill(copied, UNKNOWN)
-        cost = batch.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
+        words, cost = batch.uttered(self.config.vocab_size)
         log_x = self.log_emissions().T[words] + cost[..., None]
         log_x = log_x.masked_fill(~batch.inside[..., None], 0.0)
         log_rest = torch.zeros_like(log_x)
@@ -112,7 +95,4 @@ class HMM(StepLM):
     def log_words(self, read: Read, state: tuple[Tensor, ...]) -> Tensor:
         """Return log p of every next word, (B, K, number of words)."""
         (last,) = state
-        log_p = (read.log_z[last][..., None] + self.log_emissions()).logsumexp(-2)
-        return F.pad(
-            log_p, (0, self.config.num_words - self.config.vocab_size), value=-torch.inf
-        )
+        return (read.log_z[last][..., None] + self.log_emissions()).logsumexp(-2)

@@ -12,7 +12,7 @@ the retriever counts words and the generator is a unigram model, to be short.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,33 +21,20 @@ from torch.nn import functional as F
 from lm_latent_eval.extend import (
     END,
     UNKNOWN,
-    CheckedConfig,
     Step,
     StepLM,
     TokenBatch,
     Whole,
+    WordsConfig,
     widened,
 )
 
 
-class RAGConfig(CheckedConfig):
-    """Sizes: words, documents."""
+class RAGConfig(WordsConfig):
+    """Words, and documents."""
 
     model_type = "rag"
-    rules: ClassVar[dict[str, Whole]] = {
-        "vocab_size": Whole(5),
-        "num_words": Whole("vocab_size"),
-        "num_documents": Whole(1),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(self, **sizes: Any) -> None:
-        """Store the sizes; the missing ones have defaults."""
-        self.vocab_size = sizes.pop("vocab_size", 5)
-        self.num_words = sizes.pop("num_words", self.vocab_size)
-        self.num_documents = sizes.pop("num_documents", 1)
-        self.num_unknown_types = sizes.pop("num_unknown_types", 0)
-        super().__init__(**sizes)
+    rules: ClassVar[dict[str, Whole]] = {"num_documents": Whole(1)}
 
 
 class Read(NamedTuple):
@@ -82,9 +69,9 @@ class RAG(StepLM):
         """Return log p(d | x), (B, D)."""
         there = widened(self.counts > 0)
         rarity = torch.log1p(len(there) / (1 + there.sum(0)))
-        known = question.targets < self.config.vocab_size
-        score = (there * rarity).T[question.targets.masked_fill(~known, UNKNOWN)]
-        return (score * (question.inside & known)[..., None]).sum(1).log_softmax(-1)
+        words, _ = question.uttered(self.config.vocab_size)
+        score = (there * rarity).T[words] * question.inside[..., None]
+        return score.sum(1).log_softmax(-1)
 
     def write(self) -> Tensor:
         """Return log p(y | d) of every word, (D, V)."""
@@ -101,9 +88,7 @@ class RAG(StepLM):
     def read(self, batch: TokenBatch) -> Read:
         """Retrieve, and look up what each document makes of the words."""
         log_words = self.write()
-        copied = batch.targets >= self.config.vocab_size
-        words = batch.targets.masked_fill(copied, UNKNOWN)
-        cost = batch.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
+        words, cost = batch.uttered(self.config.vocab_size)
         log_word = log_words.T[words] + cost[..., None]
         return Read(self.retrieve(batch.given), log_word, log_words)
 
@@ -132,6 +117,4 @@ class RAG(StepLM):
     def log_words(self, read: Read, state: tuple[Tensor, ...]) -> Tensor:
         """Return log p of every next word, (B, K, number of words)."""
         log_d = self.log_choice(read, state)
-        log_p = (log_d[..., None] + read.log_words).logsumexp(-2)
-        more = self.config.num_words - self.config.vocab_size
-        return F.pad(log_p, (0, more), value=-torch.inf)
+        return (log_d[..., None] + read.log_words).logsumexp(-2)

@@ -14,7 +14,7 @@ Given the model is linear and Gaussian, a Kalman filter has the exact p(x).
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,12 @@ from torch.nn import functional as F
 from lm_latent_eval.extend import (
     END,
     UNKNOWN,
-    CheckedConfig,
     Mass,
     RealStep,
     RealStepLM,
     TokenBatch,
     Whole,
+    WordsConfig,
     widened,
 )
 
@@ -37,24 +37,11 @@ KINDS = (END, UNKNOWN)
 """Words that are no reading: their probabilities come first, the readings' last."""
 
 
-class StateSpaceConfig(CheckedConfig):
+class StateSpaceConfig(WordsConfig):
     """Words: four marks, then the whole numbers from ``lowest`` upwards."""
 
     model_type = "state_space"
-    rules: ClassVar[dict[str, Whole]] = {
-        "vocab_size": Whole(5),
-        "num_words": Whole("vocab_size"),
-        "lowest": Whole(0),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(self, **sizes: Any) -> None:
-        """Store the sizes; the missing ones have defaults."""
-        self.vocab_size = sizes.pop("vocab_size", 5)
-        self.num_words = sizes.pop("num_words", self.vocab_size)
-        self.lowest = sizes.pop("lowest", 0)
-        self.num_unknown_types = sizes.pop("num_unknown_types", 0)
-        super().__init__(**sizes)
+    rules: ClassVar[dict[str, Whole]] = {"lowest": Whole(0)}
 
 
 class Read(NamedTuple):
@@ -93,14 +80,13 @@ class StateSpace(RealStepLM):
 
     def read(self, batch: TokenBatch) -> Read:
         """Look the words up."""
-        words = batch.targets.masked_fill(batch.targets >= self.config.vocab_size, 1)
+        words, cost = batch.uttered(self.config.vocab_size)
         log_kind = widened(self.kinds).log_softmax(-1)
         kind = log_kind[2].expand(words.shape)
         for n, word in enumerate(KINDS):
             kind = torch.where(words == word, log_kind[n], kind)
-        kind = kind + batch.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
         number = widened(words - 4 + self.config.lowest)
-        return Read(kind, number.masked_fill(words < 4, math.nan))
+        return Read(kind + cost, number.masked_fill(words < 4, math.nan))
 
     def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return z before all text."""
@@ -146,6 +132,4 @@ class StateSpace(RealStepLM):
         noise = Normal(z, self.scales[1], validate_args=False)
         marks = torch.full_like(z.expand(*z.shape[:2], 4), -torch.inf)
         marks[..., list(KINDS)] = log_kind[:2]
-        log_p = torch.cat([marks, log_kind[2] + noise.log_prob(numbers)], -1)
-        more = self.config.num_words - self.config.vocab_size
-        return F.pad(log_p, (0, more), value=-torch.inf)
+        return torch.cat([marks, log_kind[2] + noise.log_prob(numbers)], -1)

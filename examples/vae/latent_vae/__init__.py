@@ -13,7 +13,7 @@ networks of one layer, to be short.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,43 +23,33 @@ from lm_latent_eval.extend import (
     PADDING,
     START,
     UNKNOWN,
-    CheckedConfig,
     Mass,
     NormalProposal,
     Pretrained,
     Proposal,
     TokenBatch,
     Whole,
+    WordsConfig,
     widened,
 )
 
 
-class VAEConfig(CheckedConfig):
-    """Sizes: words, numbers of a text."""
+class VAEConfig(WordsConfig):
+    """Words, and numbers of a text."""
 
     model_type = "vae"
-    rules: ClassVar[dict[str, Whole]] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "num_reals": Whole(1),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(self, **sizes: Any) -> None:
-        """Store the sizes; the missing ones have defaults."""
-        self.vocab_size = sizes.pop("vocab_size", 4)
-        self.num_words = sizes.pop("num_words", self.vocab_size)
-        self.num_reals = sizes.pop("num_reals", 2)
-        self.num_unknown_types = sizes.pop("num_unknown_types", 0)
-        super().__init__(**sizes)
+    rules: ClassVar[dict[str, Whole]] = {"num_reals": Whole(1)}
 
 
 class Encoded(NamedTuple):
     """What z does not change."""
 
-    batch: TokenBatch
+    inside: Tensor
+    """Which places hold a word, (B, T)."""
     words: Tensor
     """The words to be predicted, (B, T)."""
+    cost: Tensor
+    """What they cost as unknown words, nats, (B, T)."""
     scores: Tensor
     """Of every next word by the word before it, (B, T, V)."""
 
@@ -86,11 +76,9 @@ class SentenceVAE(Pretrained):
 
     def encode(self, batch: TokenBatch) -> Encoded:
         """Look up the words."""
-        words, inputs = (
-            ids.masked_fill(ids >= self.config.vocab_size, UNKNOWN)
-            for ids in (batch.targets, batch.inputs)
-        )
-        return Encoded(batch, words, widened(self.before)[inputs])
+        words, cost = batch.uttered(self.config.vocab_size)
+        before = batch.inputs.masked_fill(batch.inputs >= len(self.before), UNKNOWN)
+        return Encoded(batch.inside, words, cost, widened(self.before)[before])
 
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K), of z (B, K, D): a density in z."""
@@ -100,9 +88,8 @@ class SentenceVAE(Pretrained):
         log_p = scores.index_fill(-1, never, -torch.inf).log_softmax(-1)
         words = encoded.words[:, None, :, None].expand(-1, log_p.shape[1], -1, -1)
         log_x = log_p.gather(-1, words)[..., 0]
-        unknown = encoded.words == UNKNOWN
-        cost = encoded.batch.unknown_log_prob.masked_fill(~unknown, 0.0)
-        log_x = (log_x + cost[:, None]).masked_fill(~encoded.batch.inside[:, None], 0.0)
+        outside = ~encoded.inside[:, None]
+        log_x = (log_x + encoded.cost[:, None]).masked_fill(outside, 0.0)
         prior = Normal(torch.zeros_like(latents), 1.0, validate_args=False)
         return log_x.sum(-1) + prior.log_prob(latents).sum(-1)
 
