@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import moved, widest_float
+from lm_latent_eval.devices import moved, sent, widest_float
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.models.proposals import proposal_named
@@ -108,9 +108,10 @@ class Case:
 
         Roundings of float32 are divided by a temperature as the scores are.
         """
+        rounding = PREDICTED / min(temperature, 1.0)
         if widest_float(self.device) is torch.float64:
-            return EXACT if self.log_cell is None else self.quadrature
-        return PREDICTED / min(temperature, 1.0)
+            rounding = EXACT
+        return rounding if self.log_cell is None else max(rounding, self.quadrature)
 
     def batch(
         self, texts: list[list[int]], given: list[tuple[int, ...]] | None = None
@@ -131,8 +132,8 @@ class Case:
         """Return every latent of one text where the model is."""
         latents = self.latents(text)
         if isinstance(latents, Tensor):
-            return latents.to(self.device)
-        return type(latents)(*(part.to(self.device) for part in latents))
+            return sent(latents, self.device)
+        return type(latents)(*(sent(part, self.device) for part in latents))
 
     def log_joint(self, text: list[int]) -> Tensor:
         """Return log p of one text under every latent, or on its cell, (K,)."""

@@ -102,6 +102,12 @@ def test_it_keeps_the_law(which):
         law()
 
 
+def test_laws_hold_on_a_device_without_float64():
+    with simulated_device(float64=False):
+        for law in laws(case().on(SIMULATED)):
+            law()
+
+
 def test_laws_are_those_of_what_can_be_drawn():
     listed = {str(law).partition("-")[0] for law in laws(case())}
     assert "filters_are_unbiased" in listed
