@@ -126,6 +126,9 @@ def test_an_estimator_of_another_package_serves_any_model(checkpoint, declare, n
     scorer = Scorer(checkpoint, options)
     assert isinstance(scorer.setting.method, Twice)
     assert scorer.fingerprint["estimator"] == name
+    assert "importance sampling from the" in scorer.about["latent_eval"]["how"]
+    with pytest.raises(ValueError, match=r"prior at .* is no class below"):
+        Scorer(checkpoint, ScoringOptions(estimator=f"{__name__}:prior"))
     with pytest.raises(ValueError, match=r"estimator='twi': .*did you mean twice"):
         ScoringOptions.parse(estimator="twi")
     with pytest.raises(ValueError, match="estimator='exact': expected one of auto"):

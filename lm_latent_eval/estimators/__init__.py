@@ -46,6 +46,7 @@ from lm_latent_eval.estimators.curve import log_grid, sample_size_curve
 from lm_latent_eval.estimators.estimate import Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
     effective_sample_size,
+    influences,
     log_evidence,
     log_ratio_stderr,
     relative_variance,

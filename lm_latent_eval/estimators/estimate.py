@@ -95,6 +95,11 @@ class Estimate:
     upper: float | None = None
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
 
+    replicates: tuple[float, ...] = field(default=(), repr=False, hash=False)
+    """Independent estimates whose mean it is, to first order, nats; one where nothing
+    was drawn, none where they or the error are not known. Those of the options of a
+    question are from the same draws."""
+
     draws_degrees: float = math.inf
     """Degrees of freedom of ``draws_stderr``: R - 1 where R replicates tell it, and
     intervals are Student's t; ``inf`` where it is taken for known."""
@@ -281,6 +286,7 @@ class Estimate:
             num_tokens=num_tokens,
             bound=Bound.EXACT,
             estimator=estimator,
+            replicates=(log_p,),
         )
 
     @classmethod
@@ -298,7 +304,8 @@ class Estimate:
         Returns:
             The record: errors of draws add in squares, what they missed as it is, and
             the error is known where each part's is; effective sample size, Pareto k and
-            unseen share are those of the worst part, log-weights are sums over parts.
+            unseen share are those of the worst part, log-weights and replicates are
+            sums over parts.
 
         Raises:
             ValueError: If there is no part.
@@ -336,6 +343,7 @@ class Estimate:
             log_weights=_sums(factors),
             unseen=_worst(max, [factor.unseen for factor in factors]),
             upper=_sum([factor.upper for factor in factors]),
+            replicates=_replicates([factor.replicates for factor in factors]),
             draws_degrees=pooled_degrees(
                 (factor.draws_stderr, factor.draws_degrees) for factor in factors
             ),
@@ -413,6 +421,14 @@ def _sums(factors: Sequence[Estimate]) -> tuple[float, ...]:
     sure = [f.log_evidence for f in factors if f.bound is Bound.EXACT]
     rows = [f.log_weights for f in factors if f.bound is not Bound.EXACT]
     return tuple(math.fsum([*column, *sure]) for column in zip(*rows, strict=False))
+
+
+def _replicates(factors: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Add factors replicate by replicate; () if those of one are not known."""
+    number = max(map(len, factors))
+    rows = [row * number if len(row) == 1 else row for row in factors]
+    same = all(len(row) == number for row in rows)
+    return tuple(map(math.fsum, zip(*rows, strict=True))) if same else ()
 
 
 def _checked_vector(log_w: Tensor) -> int:

@@ -49,6 +49,28 @@ def log_evidence(log_w: Tensor) -> Tensor:
     return in_float64(log_w).logsumexp(-1) - math.log(num_samples)
 
 
+def influences(log_w: Tensor) -> Tensor:
+    r"""Return what each weight says of log p-hat, to first order.
+
+    .. math:: \log\hat p + \frac{w_k}{\bar w} - 1
+
+    Their mean is log p-hat, and the spread of their differences between two estimates
+    from the same draws is the error of the difference (delta method).
+
+    Args:
+        log_w: Log-weights in nats, shape ``(K,)``, of which one is above ``-inf``.
+
+    Returns:
+        Nats, shape ``(K,)``, float64.
+
+    Example:
+        >>> influences(torch.tensor([0.2, 0.4]).log())
+        tensor([-1.5373, -0.8706], dtype=torch.float64)
+    """
+    found = log_evidence(log_w)
+    return found + torch.expm1(in_float64(log_w) - found)
+
+
 def relative_variance(log_w: Tensor) -> Tensor:
     r"""Return the variance of the weights over their squared mean.
 

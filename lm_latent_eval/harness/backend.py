@@ -35,6 +35,7 @@ from lm_latent_eval.harness.records import Recorder
 from lm_latent_eval.harness.running import running_tasks, stock_rates
 from lm_latent_eval.harness.shares import Request, Score, shared
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
@@ -91,8 +92,8 @@ class Backend(LM):
         self._unreported: list[Answer] = []
         self._missed: dict[str, list[MissedFloat]] = {}
         weights = truth("log_weights", log_weights)
-        estimator = scorer.fingerprint.get("estimator")
-        if weights and estimator in ("exact", "beam"):
+        estimator = str(scorer.fingerprint.get("estimator"))
+        if weights and estimator in ESTIMATORS and not ESTIMATORS[estimator].seeded:
             logger.warning("log_weights: no effect, estimator=%s has none", estimator)
         self._recorder = Recorder(processes, weights=weights)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.inference.annealing import AnnealedImportanceSampling
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.chib import ChibStyle
+from lm_latent_eval.inference.discrete import DiscreteFilter
 from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator
@@ -15,6 +17,21 @@ from lm_latent_eval.inference.left_to_right import LeftToRightEstimator
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.registry import ESTIMATORS
+
+
+def estimator_class(name: str) -> type[Estimator]:
+    """Return what an estimator's name stands for; of ``auto`` what it widens.
+
+    Raises:
+        ValueError: If there is none, or what another package names is none.
+    """
+    found = DiscreteFilter if name == "auto" else ESTIMATORS[name]
+    if not (isinstance(found, type) and issubclass(found, Estimator)):
+        raise ValueError(
+            f"estimator={name}: {found!r} is no class below "
+            "lm_latent_eval.inference.Estimator, which says what reports need to know"
+        )
+    return found
 
 
 def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estimator]:
@@ -29,5 +46,4 @@ def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estima
     """
     if name in ESTIMATORS.ours or name not in ESTIMATORS:
         one_of("estimator", name, offered)
-    found: Callable[[int], Estimator] = ESTIMATORS[name]
-    return found
+    return cast(Callable[[int], Estimator], estimator_class(name))

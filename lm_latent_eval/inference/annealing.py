@@ -79,6 +79,11 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
     """K evaluations of p in up to ten chains; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "ais"
+    how: ClassVar[str] = (
+        "annealed importance sampling from the {proposal} proposal at temperature "
+        "{temperature:g}, seed {seed}; samples are steps (effective samples count "
+        "chains, at most ten)"
+    )
 
     def log_weights(
         self,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler, searching
 from lm_latent_eval.inference.particles import (
     Particles,
@@ -25,15 +25,26 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class BeamMarginalization:
+class BeamMarginalization(Estimator):
     """The k distinct latents of high q, summed: a strict lower bound of p(x).
 
     Source: Logan et al. (2020), section 5.
     """
 
     name: ClassVar[str] = "beam"
+    how: ClassVar[str] = (
+        "beam marginalization: latents found by the {proposal} proposal are summed"
+    )
+    bound: ClassVar[Bound] = Bound.STRICT_LOWER
+    searches: ClassVar[bool] = True
+    seeded: ClassVar[bool] = False
     num_samples: int
     """k, the width of the beam."""
+
+    @property
+    def held(self) -> int:
+        """Latents of a text that are held at once: all."""
+        return self.num_samples
 
     def log_weights(
         self,

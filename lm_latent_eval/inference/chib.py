@@ -47,6 +47,10 @@ class ChibStyle(MarkovChainEstimator):
     """K sweeps in up to ten chains; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "chib"
+    how: ClassVar[str] = (
+        "Chib's method, seed {seed}; samples are sweeps (effective samples count "
+        "chains, at most ten)"
+    )
 
     def log_weights(
         self,

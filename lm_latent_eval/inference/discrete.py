@@ -24,6 +24,7 @@ particle filters"; the stratum that is summed: Owen (2013), section 8.4.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -35,6 +36,7 @@ from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
+    influences,
     log_evidence,
     log_ratio_stderr,
     stderr,
@@ -42,7 +44,7 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
 from lm_latent_eval.inference.particles import (
     Partial,
@@ -84,23 +86,20 @@ class Survivors:
     fewer: Particles
     """By the narrower."""
     passes: Partial
-    pilot: Partial | None = None
-    """Narrower passes, which p-hat does not use; None: there are none."""
+    pilot: Partial
+    """Narrower passes, which p-hat does not use."""
 
     @property
     def log_w(self) -> Tensor:
         """Log of what each pass adds to B, of B, of the narrower B; pilot; a mark.
 
-        What each pass of the pilot adds is NaN where there is none. The mark is 0 where
-        passes left nothing out, else ``-inf``. (B, 2 R + 3) nats.
+        The mark is 0 where passes left nothing out, else ``-inf``. (B, 2 R + 3) nats.
         """
-        added = self._added(self.passes)
-        nobody = torch.full_like(added, torch.nan)
         parts = [
-            added,
+            self._added(self.passes),
             self.found.log_w.logsumexp(-1, keepdim=True),
             self.fewer.log_w.logsumexp(-1, keepdim=True),
-            nobody if self.pilot is None else self._added(self.pilot),
+            self._added(self.pilot),
             self.passes.log_w[:, -1:],
         ]
         return torch.cat(parts, -1)
@@ -122,6 +121,7 @@ class Survivors:
             self.found.select(index),
             self.fewer.select(index),
             self.passes.select(index),
+            self.pilot.select(index),
         )
 
     def ahead(
@@ -144,10 +144,18 @@ class Survivors:
 
 
 @dataclass(frozen=True)
-class DiscreteFilter:
+class DiscreteFilter(Estimator):
     """A beam of K, and K histories in five unbiased passes for the rest of p(x)."""
 
     name: ClassVar[str] = "dpf"
+    how: ClassVar[str] = (
+        "latents found by beam search are summed, and passes that thin the others "
+        "without bias add what is left, by the {proposal} proposal, seed {seed} "
+        "(effective samples count passes, which are five)"
+    )
+    checks: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
+    own_proposal: ClassVar[bool] = True
     num_samples: int
     """K, the width of the beam, and of all passes together."""
     thinned: int | None = None
@@ -174,10 +182,23 @@ class DiscreteFilter:
     def beside(self) -> int:
         """Evaluations of p(x, z) beside those of the wider beam."""
         return (
-            self._thinned
-            + max(1, self.num_samples // NARROWER)
-            + PASSES * max(1, self.width // NARROWER)
+            self._thinned + max(1, self.num_samples // NARROWER) + PASSES * self._narrow
         )
+
+    @property
+    def held(self) -> int:
+        """Latents of a text that are held at once: all."""
+        return self.num_samples + self.beside
+
+    @property
+    def kept(self) -> int:
+        """Log-weights in an estimate: one a pass."""
+        return PASSES
+
+    @property
+    def _narrow(self) -> int:
+        """Return the width of each pass of the pilot."""
+        return max(1, self.width // NARROWER)
 
     @property
     def _beams(self) -> Iterator[BeamMarginalization]:
@@ -199,10 +220,10 @@ class DiscreteFilter:
             starts = [0] * len(keys)
             return self.extend(model, proposal, batch, keys, starts, begin).log_w
         p, q = encoded
-        passes = self._passes(model, proposal, p, q, keys, self.width)
+        passes = self._passes(model, proposal, p, q, _cut(keys, self.width))
         found, fewer = (b.search(model, proposal, p, q)[0] for b in self._beams)
-        others, narrow = [key ^ 1 for key in keys], max(1, self.width // NARROWER)
-        pilot = self._passes(model, proposal, p, q, others, narrow)
+        narrow = _cut(_others(keys), self._narrow)
+        pilot = self._passes(model, proposal, p, q, narrow)
         return Survivors(found, fewer, passes, pilot).log_w
 
     def _passes(
@@ -211,11 +232,9 @@ class DiscreteFilter:
         proposal: Sampler[Q],
         p: P,
         q: Q,
-        keys: list[int],
-        width: int,
+        cut: Thinned,
     ) -> Partial:
         """Thin whole texts, without states, which nothing needs any more."""
-        cut = Thinned(PASSES, width, Streams(keys, PASSES * width))
         kept = self._thinning(proposal, q, cut)
         log_w = widened(model.log_joint(p, kept.beam.latents)) + kept.log_f
         log_w = log_w.masked_fill(kept.beam.score.isneginf(), -torch.inf)
@@ -260,33 +279,35 @@ class DiscreteFilter:
         if not isinstance(after, Survivors):  # the beginning
             begin = as_particles(after)
             nothing = torch.zeros_like(begin.log_w[:, 0], dtype=torch.bool)
-            after = Survivors(begin, begin, Partial(begin, nothing))
-        passes = after.passes
+            nobody = Partial(begin, nothing)
+            after = Survivors(begin, begin, nobody, nobody)
+        passes, pilot = after.passes, after.pilot
         for offset, piece in pieces(batch):
             here = [start + offset for start in starts]
-            streams = Streams(keys, self._thinned, starts=here)
-            passes = self._read(model, proposal, piece, streams, passes)
+            cut = _cut(keys, self.width, here)
+            passes = self._read(model, proposal, piece, cut, passes)
+            narrow = _cut(_others(keys), self._narrow, here)
+            pilot = self._read(model, proposal, piece, narrow, pilot)
         found, fewer = (
             beam.extend(model, proposal, batch, keys, starts, before)
             for beam, before in zip(
                 self._beams, (after.found, after.fewer), strict=True
             )
         )
-        return Survivors(found, fewer, passes)
+        return Survivors(found, fewer, passes, pilot)
 
     def _read(
         self,
         model: LM[P],
         proposal: Sampler[Q],
         piece: TokenBatch,
-        streams: Streams,
+        cut: Thinned,
         before: Partial,
     ) -> Partial:
         """Thin a piece, and weigh what survives."""
         old = before.particles
         p_state, q_state = old.model_state, old.proposal_state
         q = proposal.encode(piece, q_state)
-        cut = Thinned(PASSES, self.width, streams)
         begun = old.log_q.shape[1] > 1
         kept = self._thinning(proposal, q, cut, old.log_q if begun else None)
         beam = kept.beam
@@ -312,23 +333,23 @@ class DiscreteFilter:
         return torch.logaddexp(log_w[..., :PASSES], log_w[..., PASSES, None])
 
     def _pilot(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of the pilot's estimates of p(x), (R,); NaN: none."""
+        """Return the logarithms of the pilot's estimates of p(x), (R,)."""
         return torch.logaddexp(log_w[PASSES + 2 : -1], log_w[PASSES])
 
     def pays(self, log_w: Tensor, least: float) -> bool:
         """Say if more width is worth while.
 
         It follows from beams and from a pilot, from no number that the estimate uses:
-        so what it decides biases nothing. No where there is no pilot.
+        so what it decides biases nothing.
 
         Args:
             log_w: A row of weights.
             least: What a wider beam has to have found, nats of p-hat.
         """
         pilot = self._pilot(log_w)
-        if pilot.isnan().any() or pilot.isneginf().all():
+        if pilot.isneginf().all():
             return False
-        found = self._found_more(log_w, log_evidence(pilot).item())
+        found = abs(self._found_more(log_w, log_evidence(pilot).item()))
         uneven = self._thinned < self.num_samples and stderr(pilot).item() > UNEVEN
         return found > least or uneven
 
@@ -336,7 +357,7 @@ class DiscreteFilter:
         """Return what the wider beam found beyond the narrower, nats of p-hat."""
         wide, narrow = log_w[PASSES : PASSES + 2].tolist()
         share = math.exp(min(wide - log_p, 0.0)) if wide > -math.inf else 0.0
-        return share * abs(wide - narrow) if share and wide != narrow else 0.0
+        return share * (wide - narrow) if share and wide != narrow else 0.0
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from its row of weights.
@@ -357,34 +378,68 @@ class DiscreteFilter:
         if not log_w[-1].isneginf():
             exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
-        pilot = self._pilot(log_w)
-        range_of = (passes.max() - passes.min()).item()
-        disagree = range_of > max(WIDEST, WIDEST_SHARE * -log_p)
-        if disagree or pilot.isnan().any() or pilot.isneginf().all():
-            return estimate
-        grown = (
-            self._found_more(log_w, log_p),
-            abs(log_p - log_evidence(pilot).item()),
-        )
-        if max(grown) > MOST_GROWN:
-            return estimate
-        likely = (LIKELY * more for more in grown)
-        return replace(estimate, stderr=math.hypot(estimate.draws_stderr, *likely))
+        off = log_p - log_evidence(self._pilot(log_w)).item()
+        return _checked(estimate, passes, self._found_more(log_w, log_p), off)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
     ) -> Estimate:
-        """Estimate log p(continuation | prefix), both from the same passes."""
+        """Estimate log p(continuation | prefix), both from the same passes.
+
+        Its error is of the difference as well: what the passes, more width and a pilot
+        change in both alike does not count.
+        """
         whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
         estimate = self.estimate(log_w, num_tokens)
-        log_p = log_evidence(whole).item() - log_evidence(prefix).item()
+        of_whole, of_prefix = log_evidence(whole).item(), log_evidence(prefix).item()
         if estimate.bound is Bound.EXACT:
-            return replace(estimate, log_evidence=log_p)
-        return replace(
+            log_p = of_whole - of_prefix
+            return replace(estimate, log_evidence=log_p, replicates=(log_p,))
+        estimate = replace(
             estimate,
-            log_evidence=log_p,
+            log_evidence=of_whole - of_prefix,
             stderr=None,
             draws_stderr=stderr_of_few(log_ratio_stderr(whole, prefix).item(), PASSES),
             bound=Bound.NONE,
             log_weights=(),
         )
+        grown = self._found_more(log_w, of_whole)
+        grown -= self._found_more(log_w_prefix, of_prefix)
+        pilots = (
+            log_evidence(self._pilot(row)).item() for row in (log_w, log_w_prefix)
+        )
+        off = estimate.log_evidence - operator.sub(*pilots)
+        checked = _checked(estimate, whole - prefix, grown, off)
+        if checked.stderr is None:
+            return checked
+        replicates = influences(whole) - influences(prefix)
+        return replace(checked, replicates=tuple(replicates.tolist()))
+
+
+def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Estimate:
+    """Give an estimate its error, where passes, beams and pilot agree on it.
+
+    Args:
+        estimate: Without an error.
+        passes: What each pass alone estimates, (R,) nats.
+        grown: What the wider beam found beyond the narrower, nats of the estimate.
+        off: What the estimate is above the pilot's, nats.
+    """
+    range_of = (passes.max() - passes.min()).item()
+    agree = range_of <= max(WIDEST, WIDEST_SHARE * -estimate.log_evidence)
+    if not (agree and abs(grown) <= MOST_GROWN and abs(off) <= MOST_GROWN):
+        return estimate  # NaN, of a pilot or a pass that found nothing, included
+    error = math.hypot(estimate.draws_stderr, LIKELY * grown, LIKELY * off)
+    return replace(estimate, stderr=error)
+
+
+def _cut(
+    keys: Sequence[int], width: int, starts: Sequence[int] | None = None
+) -> Thinned:
+    """Return what cuts passes of a width, by random numbers of those keys."""
+    return Thinned(PASSES, width, Streams(keys, PASSES * width, starts=starts))
+
+
+def _others(keys: Sequence[int]) -> list[int]:
+    """Return keys of random numbers that are independent of those."""
+    return [key ^ 1 for key in keys]

@@ -9,7 +9,7 @@ latent, a strict lower bound.
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import Partial, Particles, as_particles
 from lm_latent_eval.inference.trust import decides_nothing, sums_exactly
@@ -28,13 +28,16 @@ _BEAM = BeamMarginalization(1)
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Estimator):
     """log p(x) as it is: a beam of one that holds every latent."""
 
     name: ClassVar[str] = "exact"
-    num_samples: ClassVar[int] = 1
+    how: ClassVar[str] = "nothing is drawn: log-likelihoods are exact"
+    bound: ClassVar[Bound] = Bound.EXACT
+    seeded: ClassVar[bool] = False
     asked: InitVar[int] = 1
     """How many others would draw."""
+    num_samples: int = field(default=1, init=False)
 
     def log_weights(
         self,

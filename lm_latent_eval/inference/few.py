@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.text.batch import TokenBatch
@@ -66,10 +65,9 @@ def stderr_of_few(stderr: float, number: int) -> float:
 
 
 @dataclass(frozen=True)
-class WholeTextEstimator:
+class WholeTextEstimator(Estimator):
     """An estimator that cannot go on with a text: all of it must be there."""
 
-    name: ClassVar[str]
     num_samples: int
 
     def extend(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import (
     PIECE,
@@ -30,11 +30,20 @@ ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class ImportanceSampling:
+class ImportanceSampling(Estimator):
     """K independent draws a text; unbiased for p(x), nested in K."""
 
     name: ClassVar[str] = "is"
+    how: ClassVar[str] = (
+        "importance sampling from the {proposal} proposal at temperature "
+        "{temperature:g}, seed {seed}"
+    )
     num_samples: int
+
+    @property
+    def kept(self) -> int:
+        """Log-weights in an estimate: all."""
+        return self.num_samples
 
     def log_weights(
         self,

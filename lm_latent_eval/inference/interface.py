@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from torch import Tensor
 
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -49,14 +50,45 @@ class Weighted(Protocol):
         ...
 
 
-class Estimator(Protocol):
+class Estimator(ABC):
     """A way to estimate log p(x), built with its number of samples or width."""
 
-    @property
-    def num_samples(self) -> int:
-        """How many latents of a text are held."""
-        ...
+    name: ClassVar[str]
+    """What ``estimator=`` calls it."""
+    how: ClassVar[str]
+    """What it does, for ``explain``; ``{proposal}``, ``{temperature}`` and ``{seed}``
+    are filled in."""
+    bound: ClassVar[Bound] = Bound.STOCHASTIC_LOWER
+    """How log p-hat bounds log p where it is not found to be exact."""
+    checks: ClassVar[bool] = False
+    """Whether it looks for what its draws miss; without, no estimate has an error."""
+    searches: ClassVar[bool] = False
+    """Whether it needs the proposal's ``beam``."""
+    own_proposal: ClassVar[bool] = False
+    """Whether it searches by the model's own proposal, where that says what steps are,
+    whatever ``proposal=`` names."""
+    seeded: ClassVar[bool] = True
+    """Whether random numbers move it."""
 
+    num_samples: int
+    """K: samples, particles or a beam's width."""
+
+    @property
+    def beside(self) -> int:
+        """Evaluations of p(x, z) a text beside K."""
+        return 0
+
+    @property
+    def held(self) -> int:
+        """Latents of a text that are held at once, while it searches."""
+        return 0
+
+    @property
+    def kept(self) -> int:
+        """Log-weights in an estimate."""
+        return 0
+
+    @abstractmethod
     def log_weights(
         self,
         model: LM[P],
@@ -76,8 +108,8 @@ class Estimator(Protocol):
         Returns:
             Nats of shape (B, number of latents), float64, as ``estimate`` reads them.
         """
-        ...
 
+    @abstractmethod
     def extend(
         self,
         model: LM[P],
@@ -98,14 +130,13 @@ class Estimator(Protocol):
             starts: How many tokens each text had so far.
             after: The texts so far: ``Particles.begin``, or what this has returned.
         """
-        ...
 
+    @abstractmethod
     def estimate(self, log_w: Tensor, num_tokens: int, /) -> Estimate:
         """Estimate log p of one text from its row of weights."""
-        ...
 
+    @abstractmethod
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int, /
     ) -> Estimate:
         """Estimate log p(continuation | prefix) from both under the same latents."""
-        ...

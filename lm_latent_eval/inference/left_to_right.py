@@ -42,6 +42,7 @@ class LeftToRightEstimator(WholeTextEstimator):
     """K independent particles a text; unbiased for p(x), nested in K."""
 
     name: ClassVar[str] = "l2r"
+    how: ClassVar[str] = "the left-to-right estimator, seed {seed}"
 
     def log_weights(
         self,

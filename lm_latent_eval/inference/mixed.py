@@ -38,7 +38,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
 from lm_latent_eval.inference.particles import (
     Particles,
@@ -103,10 +103,16 @@ class Population:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(Estimator):
     """K latents: some are found by beam search, others drawn; unbiased for p(x)."""
 
     name: ClassVar[str] = "mixed"
+    how: ClassVar[str] = (
+        "half of the latents are found by beam search and summed, half are drawn from "
+        "the {proposal} proposal at temperature {temperature:g}, seed {seed}"
+    )
+    checks: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
     num_samples: int
     """K, found and drawn together."""
     searcher: Sampler[object] | None = field(default=None, compare=False, repr=False)
@@ -129,6 +135,16 @@ class Mixed:
     def sampling(self) -> ImportanceSampling:
         """What draws the rest."""
         return ImportanceSampling(self.num_samples - self.num_samples // 2)
+
+    @property
+    def held(self) -> int:
+        """Latents of a text that are held at once: what is found."""
+        return self.search.num_samples
+
+    @property
+    def kept(self) -> int:
+        """Log-weights in an estimate: of the draws."""
+        return self.sampling.num_samples
 
     def log_weights(
         self,
@@ -187,7 +203,7 @@ class Mixed:
         possible = found.masked_fill(found <= LEAST, -torch.inf)
         return outside, possible, weights
 
-    def bound(self, log_w: Tensor) -> Tensor:
+    def found(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
         return self._split(log_w)[1].logsumexp(-1)
 
@@ -231,7 +247,7 @@ class Mixed:
         )
         if weights.isnan().any():
             return estimate
-        share = math.exp(min(self.bound(log_w).item() - estimate.log_evidence, 0.0))
+        share = math.exp(min(self.found(log_w).item() - estimate.log_evidence, 0.0))
         unseen = unseen_share(found, weights, len(outside), estimate.log_evidence)
         return estimate.checked(unseen, share, same=self.searcher is None)
 

@@ -37,7 +37,7 @@ from lm_latent_eval.devices import fetched, sent_uniforms
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
 from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
 from lm_latent_eval.inference.importance import weighed
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Estimator, Weighted
 from lm_latent_eval.inference.models import LM, P, Q, Sampler
 from lm_latent_eval.inference.particles import (
     Particles,
@@ -56,10 +56,14 @@ RESAMPLING_LANE = 3
 
 
 @dataclass(frozen=True)
-class ParticleFilter:
+class ParticleFilter(Estimator):
     """K particles in up to ten filters; unbiased for p(x), not nested in K."""
 
     name: ClassVar[str] = "smc"
+    how: ClassVar[str] = (
+        "particle filters from the {proposal} proposal at temperature {temperature:g}, "
+        "seed {seed} (effective samples count filters, at most ten)"
+    )
     num_samples: int
     """K, all particles."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.pilot import WORTH_LESS, enough_samples
 
 
@@ -18,14 +19,15 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
     unknown = values.get("texts_without_monte_carlo_error,none")
     if unknown is None:
         return
-    estimator, number = ours.get("estimator"), ours.get("num_samples", 1)
+    number, checks = ours.get("num_samples", 1), ours.get("checks", True)
+    strict = {*ours.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
     proposal, best = ours.get("proposal"), ours.get("default_proposal")
-    if unknown and estimator == "beam":
+    if unknown and strict:
         yield (
             "How far a beam's bound is from the truth is not known. estimator=auto "
             "adds what the beam left out, and an error."
         )
-    elif unknown and estimator in ("is", "smc", "ais", "l2r", "chib"):
+    elif unknown and not checks:
         yield (
             "Nothing has checked these draws. estimator=auto searches as well, sums "
             "what it finds, and gives an error where the two agree."

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.rounding import ROUNDING
+from lm_latent_eval.inference import estimator_class
+from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
@@ -50,23 +54,16 @@ MEANING = {
     "counts as if every one of them were chosen equally often.",
 }
 
-_DRAWN = " An upper bound of the true perplexity on average: more samples lower it."
 BOUNDS = {
-    "auto": _DRAWN,
-    "mixed": _DRAWN,
-    "is": _DRAWN,
-    "smc": _DRAWN,
-    "dpf": _DRAWN,
-    "ais": _DRAWN,
-    "l2r": _DRAWN,
-    "chib": _DRAWN,
-    "beam": " An upper bound of the true perplexity: wider beams lower it, as a rule.",
-    "exact": " It is exact: nothing is drawn.",
-    "path": " It is exact for this order: nothing is drawn.",
-    "elbo": " An estimate of an upper bound of the true perplexity: more samples make "
-    "it surer, not lower.",
+    Bound.EXACT: " It is exact: nothing is drawn.",
+    Bound.STRICT_LOWER: " An upper bound of the true perplexity: more samples lower "
+    "it, as a rule.",
+    Bound.STOCHASTIC_LOWER: " An upper bound of the true perplexity on average: more "
+    "samples lower it.",
+    Bound.ESTIMATED_LOWER: " An estimate of an upper bound of the true perplexity: "
+    "more samples make it surer, not lower.",
 }
-"""Estimator -> on which side of the truth its token perplexity is."""
+"""What a token perplexity is where log p-hat bounds log p so."""
 ASKED_FOR = ("token_perplexity_at_least",)
 """Not mentioned where nobody has asked for it."""
 NOT_DRAWN = {
@@ -131,6 +128,8 @@ def _content(record: Record) -> dict[str, Any]:
         ours[WITHOUT_NUMBER] = {record.task: lacking}
     drawn = [answer.estimate.num_samples for answer in record.answers]
     ours["samples_per_request"] = [min(drawn), max(drawn)]
+    bounds = Counter(str(answer.estimate.bound) for answer in record.answers)
+    ours["bound_of_log_likelihood"] = dict(bounds)
     config = {
         "model": settings["model"],
         "checkpoint_digest": settings["checkpoint"],
@@ -157,59 +156,32 @@ def _newest(directory: Path) -> str:
 
 
 def _explained(content: dict[str, Any]) -> str:
-    sections = [_how(content["config"])]
-    ours = content["config"].get("latent_eval", {})
-    estimator = ours.get("estimator", "exact")
+    config = content["config"]
+    ours = config.get("latent_eval")
+    ours = {} if ours is None else _with_facts(UNSAID | ours)
+    sections = [_how(config, ours)]
+    bound = _bound(ours)
     for task, values in content["results"].items():
         lines = [_wrapped(line, indent="  ") for line in advice(values, ours)]
-        sections.append("\n".join([task, _task(values, estimator), *lines]))
+        sections.append("\n".join([task, _task(values, bound), *lines]))
     return "\n\n".join(sections)
 
 
-def _how(config: dict[str, Any]) -> str:
+def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
     """How the numbers were made."""
-    ours = config.get("latent_eval")
-    if ours is None:
+    if not ours:
         name = config.get("model")
         return _wrapped(
             f"{name} is not one of our models; its numbers are its own. Tokens are its "
             "own, too: only rates per word and byte compare with those of other models."
         )
-    ours = UNSAID | ours
     drawn = ours.get("samples_per_request", [ours["num_samples"]])
     samples = (
         f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
     )
-    drawn_from = (
-        f"the {ours['proposal']} proposal at temperature {ours['temperature']:g}, seed "
-        f"{ours['seed']}"
-    )
-    how = {
-        "auto": f"{samples} latents a text found by beam search and summed, and passes "
-        f"that thin the rest without bias, by {drawn_from} (effective samples count "
-        "passes, which are five)",
-        "mixed": f"{samples} latents a text, half of them found by beam search and "
-        f"summed, half drawn, from {drawn_from}",
-        "is": f"importance sampling, {samples} samples a text from {drawn_from}",
-        "beam": f"beam marginalization over at most {samples} latents a text, found by "
-        f"the {ours['proposal']} proposal",
-        "dpf": f"{samples} latents a text found by beam search and summed, and as many "
-        f"in passes that thin the rest without bias, by {drawn_from} (effective "
-        "samples count passes, which are five)",
-        "smc": f"particle filters with {samples} particles a text in all, from "
-        f"{drawn_from} (effective samples count filters, at most ten)",
-        "ais": f"annealed importance sampling, {samples} steps a text in all, from "
-        f"{drawn_from} (effective samples count chains, at most ten)",
-        "l2r": f"the left-to-right estimator, {samples} particles a text, seed "
-        f"{ours['seed']}",
-        "chib": f"Chib's method, {samples} sweeps a text in all, seed {ours['seed']} "
-        "(effective samples count chains, at most ten)",
-        "exact": "nothing is drawn: log-likelihoods are exact",
-        "elbo": f"a bound of log-likelihoods by {samples} random masks a text, seed "
-        f"{ours['seed']}",
-        "path": f"tokens are revealed by {ours.get('order')}, one order a text: "
-        "log-likelihoods are exact for that model",
-    }.get(ours["estimator"], f"estimator {ours['estimator']}")
+    how = str(ours["how"])
+    if max(drawn) > 1:
+        how += f"; {samples} samples a text"
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
         f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(ours['unk'], '')}",
@@ -254,8 +226,28 @@ def _how(config: dict[str, Any]) -> str:
     return "\n".join(_wrapped(line) for line in lines)
 
 
-def _task(values: dict[str, Any], estimator: str) -> str:
-    drawn = estimator not in ("beam", "exact", "path")
+def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:
+    """Add what one of our estimators does, where results do not say it.
+
+    Others are not asked: a file may name any code.
+    """
+    name = str(ours["estimator"])
+    if "how" in ours:
+        return ours
+    if name not in ("auto", *ESTIMATORS.ours):
+        return ours | {"how": f"estimator {name}"}
+    does = estimator_class(name)
+    return ours | {"how": does.how.format_map(ours), "checks": does.checks}
+
+
+def _bound(ours: dict[str, Any]) -> Bound:
+    """Return how log p-hat of a run's whole texts bounds log p."""
+    counted = {Bound(name) for name in ours.get("bound_of_log_likelihood", ())}
+    return Bound.weakest(counted - {Bound.NONE} or counted or {Bound.EXACT})
+
+
+def _task(values: dict[str, Any], bound: Bound) -> str:
+    drawn = bound not in (Bound.EXACT, Bound.STRICT_LOWER)
     meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
     for name, meaning in meanings.items():
@@ -273,7 +265,7 @@ def _task(values: dict[str, Any], estimator: str) -> str:
         if isinstance(error, int | float):
             number += f" ± {error:.2g}"
         if name == "token_perplexity":
-            meaning += BOUNDS.get(estimator, "")
+            meaning += BOUNDS.get(bound, "")
         lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
     return "\n".join(lines)
 

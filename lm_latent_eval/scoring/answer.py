@@ -34,9 +34,6 @@ class Answer:
     of a whole text."""
     evaluations: int = 1
     """Of p(x, z), those of pilots included."""
-    replicates: tuple[float, ...] = ()
-    """Independent estimates whose mean it is, nats; one where nothing was drawn, none
-    where they are not known. Those of answers with one stream used the same draws."""
     canonical: float | None = None
     """Log p of the tokenizer's own segmentation of a whole text, nats, where others are
     summed over."""

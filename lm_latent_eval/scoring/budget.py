@@ -8,22 +8,24 @@ certificate hold. The decision follows from the text, the settings and the seed 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Self, TypeAlias
 
 from torch import Tensor
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import required_num_samples
 from lm_latent_eval.inference import (
+    DiscreteFilter,
     Estimator,
     ImportanceSampling,
     Mixed,
     estimator_named,
 )
-from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import PASSES
 from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -34,57 +36,50 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-SEARCHES = ("auto", "dpf")
-"""Estimators that draw from no proposal, where the model's own says what steps are."""
 GROWN = 0.02
 """Nats that a wider beam may find more where it is not worth while to widen again."""
 LEVELS = ((4, 1), (16, 16), (64, 16))
 """Widths of beams and of passes, in units of the samples asked for."""
+LEAST_FOUND = (400, 1600)
+"""Widths of beams below which a search that finds no more has not shown that there is
+nothing: of the first level, and of those after it."""
 
 
-class Budget(Protocol):
+class Budget(ABC):
     """How the samples of texts are spent."""
 
+    method: Estimator
+    """The estimator of contexts and continuations, and of pilots."""
+
     @property
-    def method(self) -> Estimator:
-        """The estimator of contexts and continuations, and of pilots."""
-        ...
+    def pilot(self) -> int:
+        """Evaluations of p(x, z) that decide on a text's others."""
+        return 0
 
-    def pilot(self, text: Text) -> int:
-        """Return how many evaluations of p decide on a text's others."""
-        ...
-
+    @abstractmethod
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Say by which estimator each text is scored."""
-        ...
 
     def instead(self, method: Estimator, log_w: Tensor) -> Estimator | None:
         """Return what a text is scored anew by, if its weights ask for it."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Budget):
     """The same estimator for every text."""
 
     method: Estimator
     """It also reads contexts and continuations."""
-
-    def pilot(self, text: Text) -> int:
-        """Return how many evaluations of p decide on a text's others: none."""
-        return 0
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give every text the same."""
         _announce([(self.method, texts)])
         yield self.method, texts
 
-    def instead(self, method: Estimator, log_w: Tensor) -> None:
-        """Return what a text is given instead of what it was: nothing."""
-
 
 @dataclass(frozen=True)
-class Target:
+class Target(Budget):
     """As many draws as the standard error wanted takes."""
 
     method: ImportanceSampling | Mixed
@@ -94,8 +89,9 @@ class Target:
     most: int
     """Samples of a text."""
 
-    def pilot(self, text: Text) -> int:
-        """Return how many evaluations of p decide on a text's others."""
+    @property
+    def pilot(self) -> int:
+        """Evaluations of p(x, z) that decide on a text's others."""
         return self.method.num_samples
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
@@ -118,9 +114,6 @@ class Target:
         _announce(chosen)
         yield from chosen
 
-    def instead(self, method: Estimator, log_w: Tensor) -> None:
-        """Return what a text is given instead of what it was: nothing."""
-
     def _required(self, log_w: Tensor, stderr: float) -> int:
         """Return K: what is drawn, and as much again where half of K is searched."""
         drawn = self.method.unbiased(log_w)
@@ -129,7 +122,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Budget):
     """Search and thinned passes, as wide as it pays.
 
     Wider where a beam finds more than one that is ``NARROWER`` times narrower, and a
@@ -138,36 +131,34 @@ class Auto:
     given up are thrown away.
     """
 
-    num_samples: int
-    """K; texts get ``LEVELS`` times as many."""
+    method: DiscreteFilter
+    """The narrowest, which also reads contexts."""
+    levels: tuple[DiscreteFilter, ...]
+    """All, each wider than the one before."""
 
-    @property
-    def method(self) -> DiscreteFilter:
-        """What reads contexts and continuations."""
-        return DiscreteFilter(-(-self.num_samples // PASSES) * PASSES)
-
-    @property
-    def _levels(self) -> list[DiscreteFilter]:
-        unit = self.method.num_samples
-        return [DiscreteFilter(beam * unit, cut * unit) for beam, cut in LEVELS]
-
-    def pilot(self, text: Text) -> int:
-        """Return how many evaluations of p decide on a text's others: none."""
-        return 0
+    @classmethod
+    def of(cls, num_samples: int) -> Self:
+        """Widen as ``LEVELS`` say, in units of so many samples."""
+        unit = -(-num_samples // PASSES) * PASSES
+        least = (LEAST_FOUND[0], *[LEAST_FOUND[1]] * (len(LEVELS) - 1))
+        widths = [
+            (max(beam * unit, at_least), cut * unit)
+            for (beam, cut), at_least in zip(LEVELS, least, strict=True)
+        ]
+        levels = [DiscreteFilter(*width) for width in dict.fromkeys(widths)]
+        return cls(levels[0], tuple(levels))
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Give every text the least."""
-        method = self._levels[0]
-        _announce([(method, texts)])
-        yield method, texts
+        _announce([(self.method, texts)])
+        yield self.method, texts
 
     def instead(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
         """Return what a text is given instead of what it was, if width still pays."""
-        levels = self._levels
         assert isinstance(method, DiscreteFilter)
-        wider = levels.index(method) + 1
-        grows = wider < len(levels) and method.pays(log_w, GROWN)
-        return levels[wider] if grows else None
+        wider = self.levels.index(method) + 1
+        grows = wider < len(self.levels) and method.pays(log_w, GROWN)
+        return self.levels[wider] if grows else None
 
 
 def budget_of(
@@ -195,7 +186,7 @@ def budget_of(
     if name == "auto":
         one_of("estimator", name, offered)
         if steps and target is None:
-            return Auto(number)
+            return Auto.of(number)
         method = Mixed(max(2, number), searcher)
     else:
         method = estimator_named(name, offered)(number)

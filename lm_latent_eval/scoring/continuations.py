@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators.rounding import first_of_best
+from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer
@@ -24,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 def read_contexts(
-    setting: Setting, texts: Sequence[Text]
+    setting: Setting, method: Estimator, texts: Sequence[Text]
 ) -> tuple[Weighted, TokenBatch | None]:
     """Return the weighted latents of contexts, and what texts are conditional on."""
     batch = setting.collate(texts, contexts=True)
-    read = setting.method.extend(
+    read = method.extend(
         setting.model,
         setting.stepwise,
         batch,
@@ -56,8 +57,24 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Weighed:
+    """A continuation with its weights."""
+
+    text: Text
+    whole: Tensor
+    """Of context and continuation, a row as its estimator reads it."""
+    prefix: Tensor
+    """Of the context."""
+    is_greedy: bool
+
+
+@dataclass(frozen=True)
 class Continuations:
-    """Estimates texts after their contexts, each of which is read once."""
+    """Estimates texts after their contexts, each of which is read once.
+
+    Where one continuation of a context asks for more than its estimator spends, all of
+    them are scored anew: they have the same draws.
+    """
 
     setting: Setting
 
@@ -80,23 +97,67 @@ class Continuations:
         shared: dict[Hashable, list[Text]] = {}
         for text in texts:
             shared.setdefault(text.given, []).append(text)
-        contexts = [texts[0] for texts in shared.values()]
-        announce([(self.setting.method, [t.num_words for t in texts])], stepwise=True)
-        num_samples = self.setting.method.num_samples
+        groups = {self.setting.method: list(shared.values())}
+        spent = dict.fromkeys(shared, 0)
         with self.setting.bar(len(texts), "continuations") as bar:
-            for batch in self.setting.batches(contexts, num_samples):
-                for some, read in self.setting.fitting(batch, self._read):
-                    # Continuations in batches of their own, with their contexts' state.
-                    after = [text for each in some for text in shared[each.given]]
-                    go_on = partial(self._continue, read, missed)
-                    for part in self.setting.batches(after, num_samples):
-                        for done, answers in self.setting.fitting(part, go_on):
-                            yield from answers
-                            bar.update(len(done))
+            while groups:
+                again: dict[Estimator, list[list[Text]]] = {}
+                for method, group in groups.items():
+                    for rows in self._weighed(method, group):
+                        context = rows[0].text.given
+                        spent[context] += method.num_samples + method.beside
+                        if instead := self._instead(method, rows):
+                            again.setdefault(instead, []).append(shared[context])
+                            continue
+                        pilot = spent[context] - method.num_samples
+                        yield from self._answers(method, rows, pilot, missed)
+                        bar.update(len(rows))
+                groups = again
 
-    def _read(self, contexts: Sequence[Text]) -> Read:
+    def _instead(self, method: Estimator, rows: list[Weighed]) -> Estimator | None:
+        """Return what a context is scored anew by, if a continuation asks for it."""
+        asked = (self.setting.budget.instead(method, row.whole) for row in rows)
+        return next(filter(None, asked), None)
+
+    @staticmethod
+    def _answers(
+        method: Estimator, rows: list[Weighed], pilot: int, missed: Missed
+    ) -> Iterator[tuple[Text, Answer]]:
+        """Estimate the continuations of a context."""
+        for row in rows:
+            text, log_w = row.text, row.whole + row.text.log_spacing
+            with missed.aside(text.query):
+                if text.condition is None:
+                    estimate = method.difference(log_w, row.prefix, len(text.words))
+                else:  # what is given has no probability, so this is a bound
+                    estimate = method.estimate(log_w, len(text.words))
+                answer = Answer.of(text, estimate, is_greedy=row.is_greedy, pilot=pilot)
+                yield text, answer
+
+    def _weighed(
+        self, method: Estimator, groups: list[list[Text]]
+    ) -> Iterator[list[Weighed]]:
+        """Weigh continuations, those of each context together."""
+        shared = {group[0].given: group for group in groups}
+        texts = [text for group in groups for text in group]
+        announce([(method, [text.num_words for text in texts])], stepwise=True)
+        contexts = [group[0] for group in groups]
+        for batch in self.setting.batches(contexts, method.num_samples):
+            reading = partial(self._read, method)
+            for some, read in self.setting.fitting(batch, reading):
+                # Continuations in batches of their own, with their contexts' state.
+                after = [text for each in some for text in shared[each.given]]
+                found: dict[Hashable, list[Weighed]] = {}
+                go_on = partial(self._continue, method, read)
+                for part in self.setting.batches(after, method.num_samples):
+                    for _, rows in self.setting.fitting(part, go_on):
+                        for row in rows:
+                            found.setdefault(row.text.given, []).append(row)
+                yield from found.values()
+
+    def _read(self, method: Estimator, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
-        particles, given = read_contexts(self.setting, contexts)
+        particles, given = read_contexts(self.setting, method, contexts)
         last = [self.setting.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
         keys = self.setting.keys(contexts)
@@ -105,12 +166,12 @@ class Continuations:
         return Read(place, particles, likely)
 
     def _continue(
-        self, read: Read, missed: Missed, texts: Sequence[Text]
-    ) -> list[tuple[Text, Answer]]:
+        self, method: Estimator, read: Read, texts: Sequence[Text]
+    ) -> list[Weighed]:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
         batch = self.setting.collate(texts)
-        after = self.setting.method.extend(
+        after = method.extend(
             self.setting.model,
             self.setting.stepwise,
             batch,
@@ -118,21 +179,15 @@ class Continuations:
             [len(text.context) for text in texts],
             before,
         )
-        greedy = self._are_greedy(texts, batch, before, likely)
-        answers = []
-        rows = zip(texts, after.log_w.cpu(), before.log_w.cpu(), strict=True)
-        for (text, log_w, prefix), is_greedy in zip(rows, greedy.tolist(), strict=True):
-            with missed.aside(text.query):
-                method, weights = self.setting.method, log_w + text.log_spacing
-                if text.condition is None:
-                    estimate = method.difference(weights, prefix, len(text.words))
-                else:  # what is given has no probability, so this is a bound
-                    estimate = method.estimate(weights, len(text.words))
-                answers.append((text, Answer.of(text, estimate, is_greedy=is_greedy)))
-        return answers
+        greedy = self._are_greedy(method, texts, batch, before, likely)
+        rows = zip(
+            texts, after.log_w.cpu(), before.log_w.cpu(), greedy.tolist(), strict=True
+        )
+        return [Weighed(*row) for row in rows]
 
     def _are_greedy(
         self,
+        method: Estimator,
         texts: Sequence[Text],
         batch: TokenBatch,
         particles: Weighted,
@@ -160,7 +215,7 @@ class Continuations:
             piece = batch.select(rows).piece(t, t + 1)
             mine = [keys[b] for b in rows.tolist()]
             here = [starts[b] + t for b in rows.tolist()]
-            particles = self.setting.method.extend(
+            particles = method.extend(
                 self.setting.model,
                 self.setting.stepwise,
                 piece,

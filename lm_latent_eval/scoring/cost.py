@@ -11,13 +11,7 @@ import psutil
 import torch
 
 from lm_latent_eval.estimators import CorpusRate, Estimate, enough_samples
-from lm_latent_eval.inference import (
-    BeamMarginalization,
-    Estimator,
-    ImportanceSampling,
-    Mixed,
-)
-from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.particles import PIECE
 
 logger = logging.getLogger(__name__)
@@ -92,11 +86,6 @@ def recommend(few: Sequence[Estimate], texts: int) -> None:
     )
 
 
-def beside(method: Estimator) -> int:
-    """Return how many evaluations of p(x, z) an estimator takes beside its samples."""
-    return method.beside if isinstance(method, DiscreteFilter) else 0
-
-
 def is_much(method: Estimator, words: Sequence[int]) -> bool:
     """Whether scoring takes minutes at least."""
     return bool(_all(method) * sum(words) >= MUCH)
@@ -114,7 +103,7 @@ def machine_memory() -> int:
 def _estimating(method: Estimator, words: Sequence[int], stepwise: bool) -> int:
     """Bytes that the longest text's log-weights and latents take, at least."""
     # What is searched for is held; draws come in rounds, and filters go by tokens.
-    held = _all(method) if stepwise else _found(method)
+    held = _all(method) if stepwise else method.held
     longest = min(max(words, default=0), PIECE)
     weights = _all(method) * ESTIMATED * bool(words)
     return int(weights + held * DECISION * longest)
@@ -122,30 +111,12 @@ def _estimating(method: Estimator, words: Sequence[int], stepwise: bool) -> int:
 
 def _keeping(method: Estimator, words: Sequence[int]) -> int:
     """Bytes of the log-weights in all estimates; beams have none, filters have few."""
-    return int(_drawn(method) * len(words) * KEPT)
+    return int(method.kept * len(words) * KEPT)
 
 
 def _all(method: Estimator) -> int:
     """How many evaluations of p(x, z) a text takes."""
-    return method.num_samples + beside(method)
-
-
-def _found(method: Estimator) -> int:
-    """How many latents of a text are searched for."""
-    if isinstance(method, DiscreteFilter):
-        return _all(method)
-    if isinstance(method, Mixed):
-        method = method.search
-    return method.num_samples if isinstance(method, BeamMarginalization) else 0
-
-
-def _drawn(method: Estimator) -> int:
-    """How many log-weights of a text's draws are kept."""
-    if isinstance(method, DiscreteFilter):
-        return PASSES
-    if isinstance(method, Mixed):
-        method = method.sampling
-    return method.num_samples if isinstance(method, ImportanceSampling) else 0
+    return method.num_samples + method.beside
 
 
 def _gigabytes(number: int) -> str:

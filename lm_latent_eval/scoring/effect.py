@@ -6,16 +6,16 @@ import logging
 from collections.abc import Collection, Iterator
 from functools import cache
 
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.scoring.budget import SEARCHES
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.setting import Model
 
 logger = logging.getLogger(__name__)
 
 _OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples", "bounds")
-_UNCHECKED = ("is", "smc", "beam", "ais", "l2r", "chib")
 _UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
 """Model and proposal whose beams are the same at every temperature: they rank by p, or
 by scores of whole latents, whose order no division changes."""
@@ -49,24 +49,23 @@ def _without_effect(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options, and why they have no effect."""
     estimator = options.estimator or latent_lm.estimators[0]
-    if estimator == "exact":
+    does = estimator_class(estimator)
+    if does.bound is Bound.EXACT:
         yield _OF_DRAWS, "which are exact: nothing is drawn"
         return
     if options.target_stderr is None:
         yield ("max_samples",), "it bounds what target_stderr chooses: give that, too"
-    if options.bounds == "both" and estimator in _UNCHECKED:
+    if options.bounds == "both" and not does.checks:
         why = f"an upper bound comes with an error, and estimator={estimator} has none"
         yield ("bounds",), why
-    if estimator in SEARCHES and isinstance(
-        latent_lm.proposal(None, 1.0), StepProposal
-    ):
+    if does.own_proposal and isinstance(latent_lm.proposal(None, 1.0), StepProposal):
         why = f"estimator={estimator} searches by {latent_lm.proposal_names[0]}"
         yield ("proposal", "temperature"), why
-    if estimator == "beam":
-        yield ("seed",), "a beam draws nothing"
+    if not does.seeded:
+        yield ("seed",), f"estimator={estimator} draws nothing"
         proposal = options.proposal or latent_lm.proposal_names[0]
         if (model, proposal) in _UNTEMPERED:
-            yield ("temperature",), f"beams of {proposal} do not depend on it"
+            yield ("temperature",), f"searches by {proposal} do not depend on it"
 
 
 @cache

@@ -49,7 +49,7 @@ def _written(
     """Continue a batch; what is finished leaves it."""
     found = []
     model, reader = setting.model, setting.reader
-    particles, given = read_contexts(setting, texts)
+    particles, given = read_contexts(setting, setting.method, texts)
     writing = [(t, Utterance(t.context, options[t.query.index], reader)) for t in texts]
     read = 0
     while writing:

@@ -135,9 +135,9 @@ def answer_of(row: dict[str, Any]) -> Answer:
         columns = ((name, _COLUMN.get(name, name)) for name in names)
         return {name: _checked(column, row) for name, column in columns}
 
-    values = read(Estimate)
+    values = read(Estimate, "replicates")
     estimate = Estimate(**{**values, "bound": Bound(values["bound"])})
-    return Answer(estimate=estimate, **read(Answer, "estimate", "replicates"))
+    return Answer(estimate=estimate, **read(Answer, "estimate"))
 
 
 def checked_answer(answer: Answer) -> Answer:

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import trust
+from lm_latent_eval.inference import estimator_class, trust
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Conditional, Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.budget import SEARCHES, budget_of
+from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.generation import generate
@@ -80,7 +80,7 @@ class Scorer:
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
-        if estimator in SEARCHES and isinstance(best, StepProposal):
+        if estimator_class(estimator).own_proposal and isinstance(best, StepProposal):
             self.proposal = best  # nothing is drawn
             options = replace(options, proposal=best.name, temperature=1.0)
         self.reader = checkpoint.encoder(options.unk)
@@ -160,6 +160,7 @@ class Scorer:
     def about(self) -> dict[str, Any]:
         """What results say of model and numbers, as JSON."""
         config = self.model.config
+        does = type(self.setting.method)
         return {
             "checkpoint_digest": self.checkpoint.digest,
             "model_num_parameters": sum(p.numel() for p in self.model.parameters()),
@@ -167,6 +168,8 @@ class Scorer:
             "model_device": str(self.model.device),
             "latent_eval": {
                 **asdict(self.options),
+                "how": does.how.format_map(asdict(self.options)),
+                "checks": does.checks,
                 "default_proposal": proposal_named(self.model, None, 1.0).name,
                 "tuned_on": f"{len(self._tuned.texts)} texts, digest {self._tuned.data}"
                 if self._tuned
@@ -246,7 +249,7 @@ class Scorer:
             self.proposal,
             self.setting.collate(some),
             dtype=self.model.dtype,
-            searches=bool({"auto", "mixed", "beam"} & {*self.model.estimators}),
+            searches=any(estimator_class(n).searches for n in self.model.estimators),
         )
         self._trusted = True
 

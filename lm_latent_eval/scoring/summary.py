@@ -59,14 +59,13 @@ class Summary:
         if shapes:
             bad = sum(k > UNRELIABLE_PARETO_K for k in shapes)
             summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
-        if questions := self._questions():
-            undecided = sum(map(is_undecided, questions))
-            summary["share_of_questions_within_monte_carlo_error"] = undecided / len(
-                questions
-            )
         if asked := self._options():
             summary["questions"] = len(asked)
             summary["questions_tied"] = sum(map(_is_tied, asked))
+            known = [[o.estimate.replicates for o in options] for options in asked]
+            if any(any(rows) for rows in known):
+                unsure = sum(not all(rows) or is_undecided(rows) for rows in known)
+                summary["questions_within_monte_carlo_error"] = unsure
         if summed := [a for a in self.answers if a.canonical is not None]:
             summary["tokenizations"] = _tokenizations(summed)
         return summary
@@ -78,13 +77,6 @@ class Summary:
             if answer.is_greedy is not None and answer.stream:
                 asked[answer.stream].append(answer)
         return [some for some in asked.values() if len(some) > 1]
-
-    def _questions(self) -> list[list[tuple[float, ...]]]:
-        """Collect the options of each question: what shares its draws, if several."""
-        asked = defaultdict(list)
-        for answer in self.answers:
-            asked[answer.stream].append(answer.replicates)
-        return [rows for rows in asked.values() if len(rows) > 1 and all(rows)]
 
 
 def _is_tied(options: Sequence[Answer]) -> bool:

@@ -14,7 +14,7 @@ from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
 from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.cost import announce, beside, is_much, recommend
+from lm_latent_eval.scoring.cost import announce, is_much, recommend
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
@@ -94,13 +94,13 @@ class WholeTexts:
             again: dict[Estimator, list[Text]] = {}
             for method, group in groups:
                 for text, log_w in self.draw(method, group, purpose) if group else ():
-                    spent.setdefault(text.name, self.setting.budget.pilot(text))
+                    spent.setdefault(text.name, self.setting.budget.pilot)
                     instead = self.setting.budget.instead(method, log_w)
                     if instead is None:
                         with missed.aside(text.query):
                             yield self._part(method, text, log_w, spent)
                     else:
-                        spent[text.name] += method.num_samples + beside(method)
+                        spent[text.name] += method.num_samples + method.beside
                         again.setdefault(instead, []).append(text)
             groups, purpose = list(again.items()), "again"
             announce([(m, [len(text.words) for text in some]) for m, some in groups])
@@ -114,8 +114,8 @@ class WholeTexts:
             with suppress(MissedSupportError):  # then there is no bound
                 psi = method.estimate(others, len(text.words)).log_evidence
                 estimate = estimate.bounded_above(psi)
-            spent[text.name] += method.num_samples + beside(method)
-        spent[text.name] += beside(method)
+            spent[text.name] += method.num_samples + method.beside
+        spent[text.name] += method.beside
         return text, Answer.of(text, estimate, pilot=spent[text.name])
 
     def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:

@@ -172,7 +172,7 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
         weights([-math.inf] * PASSES, -3.0, -math.inf),
         weights([-1.0, -4.0, -4.0, -4.0, -4.0], -9.0, -9.0),
         weights([-5.0] * PASSES, -9.0, -9.0, [-6.5] * PASSES),
-        weights([-5.0] * PASSES, -9.0, -9.0, [math.nan] * PASSES),
+        weights([-5.0] * PASSES, -9.0, -9.0, [-math.inf] * PASSES),
     ],
 )
 def test_no_error_where_width_or_passes_disagree(row):

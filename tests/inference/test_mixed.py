@@ -138,7 +138,7 @@ def test_mixed_goes_on_where_it_stopped(name, which):
         if number == EVERYTHING:
             assert read.log_w[:, drawn].isneginf().all()
             assert at_once[:, drawn].isneginf().all()
-            totals = [method.bound(rows) for rows in (read.log_w, at_once)]
+            totals = [method.found(rows) for rows in (read.log_w, at_once)]
             torch.testing.assert_close(*totals, rtol=0, atol=1e-10)
 
 
@@ -217,7 +217,7 @@ def test_where_nothing_is_possible_there_is_no_estimate(places):
     out, unknown = [-math.inf] * 2, [math.nan] * 2
     log_w = torch.tensor(out + places + unknown, dtype=torch.float64)
     for spacing in (0.0, -3.0, 2.0):
-        assert Mixed(4).bound(log_w + spacing) == -math.inf
+        assert Mixed(4).found(log_w + spacing) == -math.inf
         with pytest.raises(MissedSupportError):
             Mixed(4).estimate(log_w + spacing, 1)
 

@@ -34,15 +34,15 @@ def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.T
     ("number", "levels"),
     [
         (100, [(400, 100), (1600, 1600), (6400, 1600)]),
-        (7, [(40, 10), (160, 160), (640, 160)]),
-        (1, [(20, 5), (80, 80), (320, 80)]),
+        (30, [(400, 30), (1600, 480), (1920, 480)]),
+        (7, [(400, 10), (1600, 160)]),
     ],
 )
 def test_it_widens_while_that_pays(number, levels):
-    auto, texts = Auto(number), [text(9), text(500)]
+    auto, texts = Auto.of(number), [text(9), text(500)]
     [(method, group)] = auto.spend(texts, lambda *_: pytest.fail("a pilot"))
     assert group == texts
-    assert auto.method.num_samples == levels[0][1]
+    assert method == auto.method
     for beam, passes in levels:
         assert method == DiscreteFilter(beam, passes)
         assert auto.instead(method, row(-7.0, -7.0 - GROWN / 2)) is None
@@ -51,15 +51,14 @@ def test_it_widens_while_that_pays(number, levels):
         assert auto.instead(method, row(-7.0, -8.0, much)) is None, (
             "half of what counts"
         )
-        assert auto.instead(method, row(-7.0, -8.0, [math.nan] * PASSES)) is None
-        assert auto.pilot(text(9)) == 0
+        assert auto.pilot == 0
         last, method = method, auto.instead(method, row(-7.0, -7.0 - 2 * GROWN))
     assert method is None, "the widest"
     assert auto.instead(last, row(-7.0, -9.0)) is None
 
 
 def test_passes_are_widened_where_a_pilot_is_uneven():
-    auto, uneven = Auto(100), row(-7.0, -7.0, [-3.0, -5.0, -5.0, -5.0, -5.0])
+    auto, uneven = Auto.of(100), row(-7.0, -7.0, [-3.0, -5.0, -5.0, -5.0, -5.0])
     [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
     wider = auto.instead(method, uneven)
     assert wider == DiscreteFilter(1600, 1600)
@@ -67,7 +66,7 @@ def test_passes_are_widened_where_a_pilot_is_uneven():
 
 
 def test_what_passes_find_decides_nothing():
-    auto = Auto(100)
+    auto = Auto.of(100)
     [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
     for beams in ((-7.0, -7.0), (-7.0, -7.5)):
         decided = set()
@@ -101,8 +100,7 @@ def test_company_decides_nothing(checkpoint):
     together = scored(checkpoint, texts, num_samples=25)
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {100: 100 + 25 + 25 + 5}
-    spent[400] = spent[100] + 400 + 400 + 100 + 100
+    spent = {400: 400 + 25 + 100 + 5}
     spent[1600] = spent[400] + 1600 + 400 + 400 + 100
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
     backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
@@ -110,6 +108,30 @@ def test_company_decides_nothing(checkpoint):
         a, b = one.estimate, other.estimate
         assert a.num_samples == b.num_samples
         assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-9)
+
+
+def test_the_options_of_a_context_are_widened_together(checkpoint, monkeypatch):
+    scorer = Scorer(checkpoint, ScoringOptions.parse(num_samples=25), quiet=True)
+    long = "Ada saw the fox . " * 20
+    asked = [(long, " Ada"), (long, " the fox saw Ada"), ("the", " fox"), ("Bo", "")]
+    queries = [
+        Query(n, f"task/{context[:4]}", string, context)
+        for n, (context, string) in enumerate(asked)
+    ]
+
+    def widths() -> list[int]:
+        answers = {a.index: a for a in scorer.score_continuations(queries)}
+        return [answers[n].estimate.num_samples for n in range(len(queries))]
+
+    rows = []
+
+    def pays(method, log_w, least):
+        """Ask for more where the first option of the long context is weighed."""
+        rows.append(log_w)
+        return len(rows) == 1
+
+    monkeypatch.setattr(DiscreteFilter, "pays", pays)
+    assert widths() == [1600, 1600, 400, 400]
 
 
 def test_a_pilot_for_a_target_is_counted(checkpoint):

@@ -88,9 +88,9 @@ def test_continuations_and_generations_state_theirs(checkpoint, monkeypatch, cap
     monkeypatch.setattr(cost, "MUCH", 1)
     lm = LatentKGLM(pretrained=str(checkpoint), num_samples=10, device="cpu")
     lm.loglikelihood(conditional(("the fox", " saw Ada")))
-    assert "1 text: 27 evaluations of p(x, z), of 108 words" in caplog.text
+    assert "1 text: 515 evaluations of p(x, z), of 2,060 words" in caplog.text
     lm.generate_until(generation("the fox", max_gen_toks=3))
-    assert "1 text: 27 evaluations of p(x, z), of 135 words" in caplog.text
+    assert "1 text: 515 evaluations of p(x, z), of 2,575 words" in caplog.text
 
 
 def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):

@@ -22,6 +22,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, words_of
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Mass, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.scoring.missed import Missed
@@ -30,18 +31,6 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import END
-
-BOUNDS = {
-    "auto": Bound.STOCHASTIC_LOWER,
-    "mixed": Bound.STOCHASTIC_LOWER,
-    "is": Bound.STOCHASTIC_LOWER,
-    "smc": Bound.STOCHASTIC_LOWER,
-    "dpf": Bound.STOCHASTIC_LOWER,
-    "ais": Bound.STOCHASTIC_LOWER,
-    "beam": Bound.STRICT_LOWER,
-    "exact": Bound.EXACT,
-}
-"""Estimator -> on which side of log p its numbers are."""
 
 
 class LatentLearner:
@@ -117,7 +106,7 @@ class LatentLearner:
     @property
     def bound(self) -> Bound:
         """On which side of log p_M its numbers are."""
-        return BOUNDS[str(self._scorer.options.estimator)]
+        return estimator_class(str(self._scorer.options.estimator)).bound
 
     def score(
         self, indices: Sequence[int], sequences: Sequence[Sequence[int]]

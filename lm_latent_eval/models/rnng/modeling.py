@@ -29,7 +29,8 @@ class RNNG(RNNGJoint):
     config_class = RNNGConfig
     base_model_prefix = "rnng"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
+    # Its posterior is spread over more trees than any search holds: draws tell more.
+    estimators = ("mixed", "auto", "dpf", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:

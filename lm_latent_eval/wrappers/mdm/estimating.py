@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.estimators import Bound, Estimate, influences, log_evidence
 from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.mdm import bound, orders
@@ -25,8 +25,6 @@ class TargetEstimate:
     """What was found for a target."""
 
     estimate: Estimate
-    replicates: tuple[float, ...]
-    """See ``Answer``."""
     is_greedy: bool = False
 
 
@@ -67,14 +65,11 @@ def estimated(length: int, options: MDMOptions, key: int) -> Asking[TargetEstima
         if log_w.isneginf().all():
             raise no_probability(NEVER)
         estimate = Estimate.from_log_weights(log_w, num_tokens=length)
-        return TargetEstimate(estimate, influences(log_w, estimate.log_evidence))
+        return TargetEstimate(replace(estimate, replicates=_grouped(log_w)))
     found = yield from bound.elbo(length, options.num_samples, _numbers(key))
     if found.value == -math.inf:
         raise no_probability(UNBOUNDED)
-    known = found.stderr is not None
-    return TargetEstimate(
-        _bounded(found, length, options), found.replicates if known else ()
-    )
+    return TargetEstimate(_bounded(found, length, options))
 
 
 def check_length(length: int, options: MDMOptions) -> None:
@@ -93,7 +88,7 @@ def _known(
     if log_p == -math.inf:
         raise no_probability(NEVER)
     estimate = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
-    return TargetEstimate(estimate, (log_p,), is_greedy)
+    return TargetEstimate(estimate, is_greedy)
 
 
 def _bounded(found: bound.Bounded, length: int, options: MDMOptions) -> Estimate:
@@ -103,6 +98,7 @@ def _bounded(found: bound.Bounded, length: int, options: MDMOptions) -> Estimate
         log_evidence=found.value,
         stderr=error,
         draws_stderr=math.inf if error is None else error,
+        replicates=() if error is None else found.replicates,
         draws_degrees=float(max(len(found.replicates) - 1, 1)) if error else math.inf,
         effective_sample_size=None,
         pareto_k=None,
@@ -113,24 +109,13 @@ def _bounded(found: bound.Bounded, length: int, options: MDMOptions) -> Estimate
     )
 
 
-def influences(log_w: Tensor, log_evidence: float) -> tuple[float, ...]:
-    r"""Return what groups of draws say of log p-hat, to first order.
-
-    .. math:: \log\hat p + \bar w_g / \bar w - 1
-
-    Their mean is log p-hat, and the spread of their differences between two options of
-    a question, which share orders, is the error of the difference (delta method).
-
-    Args:
-        log_w: Log-weights, (K,).
-        log_evidence: Their log-mean.
-    """
-    ratio = (log_w - log_evidence).exp()
-    if (groups := bound.groups(len(ratio))) == 1:
+def _grouped(log_w: Tensor) -> tuple[float, ...]:
+    """Return what groups of K draws say of log p-hat; () of few draws."""
+    if (groups := bound.groups(len(log_w))) == 1:
         return ()
-    size = len(ratio) // groups * groups
-    means = ratio[:size].reshape(groups, -1).mean(-1)
-    return tuple((log_evidence + means - means.mean()).tolist())
+    size = len(log_w) // groups * groups
+    means = log_evidence(log_w[:size].reshape(groups, -1))
+    return tuple(influences(means).tolist())
 
 
 def _numbers(key: int) -> bound.Drawn:

@@ -12,6 +12,14 @@ from lm_latent_eval.options import choice, option, optional, read
 from lm_latent_eval.wrappers.mdm.orders import RULES
 
 ESTIMATORS = ("elbo", "is", "exact", "path")
+HOW = {
+    "elbo": "a bound of log-likelihoods by random masks, seed {seed}",
+    "is": "importance sampling of orders from the {proposal} proposal, seed {seed}",
+    "exact": "all orders are summed: nothing is drawn",
+    "path": "tokens are revealed by {order}, one order a text: log-likelihoods are "
+    "exact for that model",
+}
+"""What each does, for ``explain``."""
 _IDLE = {
     "elbo": ("proposal", "temperature"),
     "is": (),

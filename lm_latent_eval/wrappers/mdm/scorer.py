@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tqdm import tqdm
@@ -26,7 +25,7 @@ from lm_latent_eval.wrappers.mdm.estimating import (
     estimated,
 )
 from lm_latent_eval.wrappers.mdm.generation import Writer
-from lm_latent_eval.wrappers.mdm.options import MDMOptions
+from lm_latent_eval.wrappers.mdm.options import HOW, MDMOptions
 from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.predictions import Asking
 from lm_latent_eval.wrappers.mdm.source import Source
@@ -118,6 +117,7 @@ class MDMScorer:
             **self.source.about,
             "latent_eval": {
                 **self.options.chosen,
+                "how": HOW[self.options.estimator].format_map(asdict(self.options)),
                 "mass": str(self.mass),
                 "scored_as": "documents",
                 "vocabulary": f"{self.denoiser.num_scores} tokens",
@@ -215,7 +215,6 @@ class MDMScorer:
             sentences=max(1, len(windows)),
             is_greedy=not whole and all(part.is_greedy for part in windows),
             evaluations=passes,
-            replicates=_summed([part.replicates for part in windows]),
         )
 
     def _exact(self, log_p: float, num_tokens: int) -> Estimate:
@@ -244,15 +243,6 @@ def _set_aside(
     with missed.aside(query):
         found = yield from asking
     return found
-
-
-def _summed(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Add up windows replicate by replicate; () if those of one are not known."""
-    number = max(map(len, windows), default=0)
-    if not all(windows):
-        return ()
-    rows = [row * number if len(row) == 1 else row for row in windows]
-    return tuple(math.fsum(column) for column in zip(*rows, strict=True))
 
 
 __all__ = ["MDMScorer"]

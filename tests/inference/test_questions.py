@@ -1,0 +1,107 @@
+"""Questions of which the answers are known: errors of continuations, and decisions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import t as student
+from torch import nn
+
+from lm_latent_eval.estimators.undecided import is_undecided
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.testing.case import keys
+from lm_latent_eval.text.batch import TokenBatch
+from tests import tiny_steps
+
+QUESTIONS, OPTIONS, STATES = 100, 4, 12
+CONTEXT, ANSWER = 12, 4
+"""Words."""
+
+
+class Peaked(tiny_steps.TinyHMM):
+    """A hidden Markov model of more states, each of which nearly decides the next."""
+
+    def __init__(self, config, ahead=None):
+        super().__init__(config, ahead)
+        generator = torch.Generator().manual_seed(2)
+        size = STATES + 1, STATES
+        self.transitions = nn.Parameter(3 * torch.randn(size, generator=generator))
+        size = STATES, tiny_steps.VOCABULARY
+        self.emissions = nn.Parameter(2 * torch.randn(size, generator=generator))
+
+    def begin(self, batch):
+        return (torch.full_like(batch.length[:, None], STATES),)
+
+
+@pytest.fixture(scope="module")
+def answered():
+    """Estimates and truth of every option of questions, (questions, options)."""
+    model, method = tiny_steps.tiny(kind=Peaked), DiscreteFilter(100)
+    generator = torch.Generator().manual_seed(7)
+
+    def words(number):
+        size = QUESTIONS, number
+        drawn = torch.randint(tiny_steps.VOCABULARY, size, generator=generator)
+        return drawn.tolist()
+
+    contexts, options = words(CONTEXT), [words(ANSWER) for _ in range(OPTIONS)]
+    proposal, streams = model.proposal("adapted"), keys(QUESTIONS)
+    batch, begin = (
+        TokenBatch.collate(contexts, first=2),
+        Particles.begin(QUESTIONS, "cpu"),
+    )
+    before = method.extend(model, proposal, batch, streams, [0] * QUESTIONS, begin)
+    found, truth = [], []
+    for option in options:
+        batch = TokenBatch.collate(option, first=[context[-1] for context in contexts])
+        starts = [CONTEXT] * QUESTIONS
+        after = method.extend(model, proposal, batch, streams, starts, before)
+        rows = zip(after.log_w, before.log_w, strict=True)
+        found.append([method.difference(*row, ANSWER) for row in rows])
+        truth.append(
+            [
+                tiny_steps.log_p(model, [*context, *answer])
+                - tiny_steps.log_p(model, context)
+                for context, answer in zip(contexts, option, strict=True)
+            ]
+        )
+    return [*zip(*found, strict=True)], [*zip(*truth, strict=True)]
+
+
+def test_printed_errors_hold(answered):
+    held = []
+    for estimates, truth in zip(*answered, strict=True):
+        for estimate, exact in zip(estimates, truth, strict=True):
+            if estimate.stderr is None:
+                continue
+            drawn = student.ppf(0.975, PASSES - 1) * estimate.draws_stderr
+            wide = math.hypot(drawn, 1.96 * estimate.missed)
+            held.append(abs(estimate.log_evidence - exact) <= wide)
+    assert len(held) > 0.8 * QUESTIONS * OPTIONS, "few are withheld"
+    # Options of a question share passes: as many trials as there are questions.
+    noise = math.sqrt(0.95 * 0.05 / QUESTIONS)
+    assert sum(held) / len(held) > 0.95 - 3 * noise
+
+
+def test_what_is_decided_is_right(answered):
+    decided = wrong = 0
+    for estimates, truth in zip(*answered, strict=True):
+        replicates = [estimate.replicates for estimate in estimates]
+        if not all(replicates) or is_undecided(replicates):
+            continue
+        decided += 1
+        best = max(range(OPTIONS), key=lambda n: estimates[n].log_evidence)
+        wrong += truth[best] < max(truth)
+    assert decided > QUESTIONS / 3, "premise: most can be told apart"
+    assert wrong / decided < 0.05 + 3 * math.sqrt(0.05 * 0.95 / decided)
+
+
+def test_the_mean_of_replicates_is_the_estimate(answered):
+    for estimate in (e for estimates in answered[0] for e in estimates):
+        if estimate.replicates:
+            assert len(estimate.replicates) == PASSES
+            mean = math.fsum(estimate.replicates) / PASSES
+            assert mean == pytest.approx(estimate.log_evidence, abs=1e-9)
