@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from lm_latent_eval.report.figure_files import STYLE, save
+from lm_latent_eval.report.figures import STYLE, save
 
 MARKERS = {"auto": "*", "mixed": "o", "is": "s", "smc": "^", "beam": "v"}
 COLOURS = {
@@ -109,7 +109,7 @@ def main() -> None:
         for ax in panels[:, 0]:
             ax.set_ylabel("median error, nats a text")
         legend(figure, [name for name in COLOURS if name in seen])
-        save(figure, args.output, dots=130)
+        save(figure, args.output)
 
 
 if __name__ == "__main__":

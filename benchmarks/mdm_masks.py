@@ -20,14 +20,14 @@ from transformers import AutoModelForMaskedLM
 
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.networks.masked import MaskedReader
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.bound import mask_counts, masks
-from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import confidence, log_weights
 from lm_latent_eval.wrappers.mdm.predictions import Asking, TargetTokens
-from lm_latent_eval.wrappers.network import Network
 
 TEXTS, TOKENS, PASSES, ESTIMATES = 8, 32, 16, 40
 Masks = Callable[[int, int], Tensor]
@@ -62,7 +62,9 @@ def estimate(chosen: Tensor) -> Asking[float]:
     return float((log_p * chosen.shape[1] / chosen.sum(-1)).mean())
 
 
-def variances(denoiser: Denoiser, targets: list[TargetTokens], draw: Masks) -> Tensor:
+def variances(
+    denoiser: MaskedReader, targets: list[TargetTokens], draw: Masks
+) -> Tensor:
     """Return the variance of each target's estimate."""
     jobs = [
         (target, estimate(draw(TOKENS, PASSES)))
@@ -75,7 +77,7 @@ def variances(denoiser: Denoiser, targets: list[TargetTokens], draw: Masks) -> T
 
 
 def evidences(
-    denoiser: Denoiser, targets: list[TargetTokens], temperature: float | None
+    denoiser: MaskedReader, targets: list[TargetTokens], temperature: float | None
 ) -> Iterator[float]:
     """Yield log p-hat of each target by orders of a proposal."""
     jobs = [

@@ -35,6 +35,7 @@ from transformers import (
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.report.estimates import table
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import score_file
@@ -43,7 +44,6 @@ from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 from lm_latent_eval.wrappers.mdm.training import encoded
-from lm_latent_eval.wrappers.network import Network
 
 
 def nats(model: Any, items: Sequence[Sequence[int]], end: int) -> Tensor:

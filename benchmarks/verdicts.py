@@ -16,7 +16,8 @@ import torch
 from scipy.special import stdtrit
 from tqdm import tqdm
 
-from lm_latent_eval.estimators.paired import PairedDifference, satterthwaite
+from lm_latent_eval.estimators.degrees import pooled_degrees
+from lm_latent_eval.estimators.paired import PairedDifference
 
 SIZES = (2, 3, 5, 10, 12, 15, 20, 30, 100, 300, 1000)
 RUNS = 2
@@ -60,14 +61,13 @@ def of_runs(generator: Generator, texts: int) -> PairedDifference:
     sides = [BETWEEN_RUNS * generator.normal(size=(RUNS, 1)) for _ in range(2)]
     d = sides[0].mean(0) - sides[1].mean(0) + generator.normal(size=texts)
     parts = [(side.std(ddof=1) / math.sqrt(RUNS), RUNS - 1.0) for side in sides]
-    stderr = math.hypot(*(error for error, _ in parts))
     values = torch.from_numpy(d)
     return PairedDifference.of(
         values,
         torch.ones_like(values),
         draws_stderr=torch.zeros_like(values),
-        runs_stderr=stderr,
-        runs_degrees=satterthwaite(stderr, parts),
+        runs_stderr=math.hypot(*(error for error, _ in parts)),
+        runs_degrees=pooled_degrees(parts),
     )
 
 
@@ -86,15 +86,20 @@ def row(texts: int, trials: int) -> list[float]:
         for draw in KINDS.values()
     ]
     false.append(decided(trials, texts, lambda g: of_runs(g, texts)))
+    return [*false, power(texts, trials)]
+
+
+def power(texts: int, trials: int) -> float:
+    """Return the share of right verdicts of normal differences over Student's t."""
     reach = float(stdtrit(texts - 1, 0.975))
     gain = reach / math.sqrt(texts)
-    power = decided(trials, texts, lambda g: of_texts(normal(g, texts) + gain))
+    found = decided(trials, texts, lambda g: of_texts(normal(g, texts) + gain))
 
     def by_t(trial: int) -> bool:
         d = normal(np.random.default_rng([texts, trial]), texts) + gain
         return abs(d.mean()) > reach * d.std(ddof=1) / math.sqrt(texts)
 
-    return [*false, power / (sum(map(by_t, range(trials))) / trials)]
+    return found / (sum(map(by_t, range(trials))) / trials)
 
 
 def main() -> None:

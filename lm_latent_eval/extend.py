@@ -23,7 +23,12 @@ from lm_latent_eval.manifest import verify as verify_manifest
 from lm_latent_eval.manifest import write as write_manifest
 from lm_latent_eval.models.checkpoint import save as save_checkpoint
 from lm_latent_eval.models.no_latents import NoLatents
-from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, WordsConfig
+from lm_latent_eval.models.pretrained import (
+    CheckedConfig,
+    Pretrained,
+    WordsConfig,
+    value,
+)
 from lm_latent_eval.models.real_latents import NormalProposal, RealStep, RealStepLM
 from lm_latent_eval.models.stepwise import Step, StepLM
 from lm_latent_eval.scoring.interface import (
@@ -81,6 +86,7 @@ __all__ = [
     "save_checkpoint",
     "sent",
     "sent_uniforms",
+    "value",
     "verify_manifest",
     "wide_zeros",
     "widened",

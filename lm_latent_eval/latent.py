@@ -292,6 +292,32 @@ class Summable(Protocol[BatchT, EncodedT, LatentsT]):
         ...
 
 
+@runtime_checkable
+class Enumerable(Protocol):
+    """A model of words that can sum over the latents of a short text, one by one."""
+
+    @property
+    def exact_proposal(self) -> str:
+        """The name of its proposal whose q(z_t | z_<t, x_<=t) is p's own."""
+        ...
+
+    def num_latents(self, num_words: int, /) -> int:
+        """Return how many latents a text of so many words has, its end or not."""
+        ...
+
+    def log_marginal(self, words: Tensor, /) -> Tensor:
+        """Sum over all latents of texts of one length.
+
+        Args:
+            words: Word ids, with their end word or without, (B, T).
+
+        Returns:
+            Nats, (B,) float64: of a text without its end word log p of all texts that
+            begin so.
+        """
+        ...
+
+
 class Conditionals(Protocol[FoundLatentsT]):
     """K latents a text, any decision of which can be redrawn given the others.
 

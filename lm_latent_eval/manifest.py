@@ -4,33 +4,23 @@
 own aside) with its size and SHA-256. A directory in which one of them is another, or
 missing, or that has one more, is refused: a single changed bit, or a lost file that
 loading can do without, would otherwise give other numbers in silence.
-
-Large files are hashed once a state: their SHA-256 is remembered, with their size, times
-and inode, in the user's cache directory, so that a large one is not read each time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.durable import replacing, write_text
+from lm_latent_eval.durable import write_text
 from lm_latent_eval.values import Matching, Rules, Whole, check
 
 FILE_NAME = "manifest.json"
 FORMAT = "lm-latent-eval-manifest-1"
 SUFFIXES = (".json", ".safetensors")
-LARGE = 1 << 26
-"""Bytes from which on a file is hashed once a state; fewer take 0.2 seconds at most."""
-SETTLED = 2_000_000_000
-"""Nanoseconds after which a change can no longer hide in the same tick of a clock."""
 
 
 class ManifestError(ValueError):
@@ -65,43 +55,11 @@ def write(directory: Path) -> str:
     return _digest(entries)
 
 
-def put(directory: Path, name: str, text: str, digest: str) -> str:
-    """Write a text file of a directory, and its manifest; return the digest.
-
-    Whatever stops it, the directory is as it was or as it shall be: the manifest says
-    beforehand what is coming, and either is accepted until it is there.
-
-    Args:
-        directory: The directory.
-        name: Of the file.
-        text: What it shall be.
-        digest: Of the directory, as the writer knows it.
-
-    Raises:
-        ManifestError: If it is no longer that, or not what its manifest says.
-    """
-    if verify(directory) != digest:
-        raise ManifestError(f"{directory} has changed meanwhile: repeat the command")
-    entries = {path.name: _entry(path) for path in _members(directory)}
-    with replacing(directory / name) as partial:
-        partial.write_text(text, encoding="utf-8")
-        coming = {name: _entry(partial)}
-        _write(directory, entries, coming)
-    _write(directory, entries | coming)
-    return _digest(entries | coming)
-
-
-def _write(
-    directory: Path,
-    entries: Mapping[str, Entry],
-    coming: Mapping[str, Entry] | None = None,
-) -> None:
+def _write(directory: Path, entries: Mapping[str, Entry]) -> None:
     content = {
         "format": FORMAT,
         "files": {name: asdict(entry) for name, entry in entries.items()},
     }
-    if coming:
-        content["coming"] = {name: asdict(entry) for name, entry in coming.items()}
     write_text(directory / FILE_NAME, json.dumps(content, indent=2) + "\n")
 
 
@@ -112,11 +70,8 @@ def verify(directory: Path) -> str:
         ManifestError: If there is no manifest, or a file is missing, unlisted or
             altered.
     """
-    listed, coming = _read(directory)
+    listed = _read(directory)
     found = {path.name: path for path in _members(directory)}
-    for name, entry in coming.items():
-        if name in found and _entry(found[name]) == entry:
-            listed[name] = entry
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
             wrong = f"is missing, though {FILE_NAME} lists it"
@@ -147,8 +102,8 @@ def _members(directory: Path) -> list[Path]:
     )
 
 
-def _read(directory: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
-    """Return the entries of the files, and of one that was being written, if any."""
+def _read(directory: Path) -> dict[str, Entry]:
+    """Return the entries of the files."""
     path = directory / FILE_NAME
     if not path.is_file():
         raise ManifestError(
@@ -160,12 +115,11 @@ def _read(directory: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
         files = _entries(content["files"])
-        coming = _entries(content.get("coming", {}))
     except _UNREADABLE as err:
         raise ManifestError(
             f"{path} is not a readable manifest ({err}): {_remedy(directory)}"
         ) from err
-    return files, coming
+    return files
 
 
 def _entries(content: Mapping[str, Any]) -> dict[str, Entry]:
@@ -189,57 +143,10 @@ def _remedy(directory: Path) -> str:
     )
 
 
-# -- hashes ---------------------------------------------------------------------------
-
-State = list[str | int]
-"""The path of a file, its size, times and inode."""
-
-
 def _entry(path: Path) -> Entry:
     return Entry(_sha256(path), path.stat().st_size)
 
 
 def _sha256(path: Path) -> str:
-    """Return the SHA-256 of a file; of a large one once a state."""
-    stat = path.stat()
-    if stat.st_size < LARGE:
-        return _hashed(path)
-    times = stat.st_mtime_ns, stat.st_ctime_ns
-    state: State = [str(path.resolve()), stat.st_size, *times, stat.st_ino]
-    if (known := _recall(state)) is not None:
-        return known
-    settled = time.time_ns() - max(times) > SETTLED
-    found = _hashed(path)
-    if settled:
-        _remember(state, found)
-    return found
-
-
-def _hashed(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _recall(state: State) -> str | None:
-    # A memory that cannot be read or written costs time, and nothing else.
-    with contextlib.suppress(*_UNREADABLE, RuntimeError):
-        content = json.loads(_memory(state).read_text(encoding="utf-8"))
-        if content["state"] == state:
-            return str(content["sha256"])
-    return None
-
-
-def _remember(state: State, sha256: str) -> None:
-    with contextlib.suppress(OSError, RuntimeError):
-        path = _memory(state)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({"state": state, "sha256": sha256}), "utf-8")
-        partial.replace(path)
-
-
-def _memory(state: State) -> Path:
-    """Return where the hash of a file is remembered: a small file a path."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = hashlib.sha256(str(state[0]).encode()).hexdigest()
-    return cache / "lm_latent_eval" / f"{name}.json"

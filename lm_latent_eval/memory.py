@@ -13,6 +13,11 @@ import torch
 T = TypeVar("T")
 R = TypeVar("R")
 
+SCORES = 1 << 25
+"""Scores (rows x tokens x vocabulary) of a network held at a time."""
+MOST_ROWS = 64
+"""Rows read together where nobody says how many."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -88,3 +93,13 @@ class Room:
             # Out of the handler, which would keep what the batch had taken.
             failed = failed or len(batch)
             self.most = len(batch) // 2 * max(1, largest)
+
+
+def fitting(num_tokens: int, vocab_size: int, most: int = MOST_ROWS) -> int:
+    """Return how many rows of tokens a network is given at first.
+
+    Example:
+        >>> fitting(10, 1000), fitting(1024, 50_257), fitting(10**6, 10**6)
+        (64, 1, 1)
+    """
+    return max(1, min(most, SCORES // (num_tokens * vocab_size)))

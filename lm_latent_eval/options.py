@@ -37,7 +37,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from lm_latent_eval.arguments import integer, one_of, positive, truth
 
@@ -149,6 +149,30 @@ def read(kind: type[T], arguments: Mapping[str, Any]) -> T:
     for name in arguments:
         one_of("option", name, list(rows))
     return kind(**{n: rows[n].read(n, value) for n, value in arguments.items()})
+
+
+class OptionTable:
+    """What a dataclass inherits that is a table of options."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Self:
+        """Check and convert options as they come from a command line.
+
+        Raises:
+            ValueError: If there is no such option, or a value is not one that it can
+                have.
+        """
+        return read(cls, options)
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options that move no likelihood, by what the others are."""
+        return ()
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """List the options."""
+        return [row.name for row in table(cls)]
 
 
 def _row(each: Field[Any], said: str) -> Option:

@@ -15,7 +15,6 @@ import torch
 
 from lm_latent_eval.devices import moved
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
 from lm_latent_eval.distortion.learners.options import TrainingOptions
@@ -29,7 +28,7 @@ from lm_latent_eval.latent import WholeText
 from lm_latent_eval.models.srnn import training as srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.score_functions import CausalLMScorer
+from lm_latent_eval.scoring.string_scorers import CausalLMScorer
 from lm_latent_eval.testing import Case
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END
@@ -144,7 +143,9 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
     yield "cot", think
     yield (
         "causal LM",
-        lambda: CausalLMScorer(causal.model.eval(), causal.tokenizer)(["abab"] * 2),
+        partial(
+            CausalLMScorer(causal.model.eval(), causal.tokenizer).score, ["abab"] * 2
+        ),
     )
 
 
@@ -210,13 +211,12 @@ def of_learners() -> Iterator[tuple[str, Run]]:
         tree_lm.model.to(SIMULATED)
     language = CausalLanguage(causal, 1.0, 5, 5)
     sequences = [[0, 1, 0, 1, 5]] * 2
-    learner = CausalLearner(language)
-    yield "learner causal", lambda: learner.score([0, 1], sequences)
+    yield "learner causal", lambda: language.score(sequences, [0, 1])
     yield "language causal", lambda: language.sample(0, [0, 1], WORDS)
     sentences = [[2, 3, 3, 2, tiny_rnng.END_ID]] * 2
     options = ScoringOptions(estimator="is", num_samples=SAMPLES)
     latent = LatentLearner(tree_lm, tiny_rnng.WORDS, tiny_rnng.END_ID, options)
-    yield "learner rnng", lambda: latent.score([0, 1], sentences)
+    yield "learner rnng", lambda: latent.score(sentences, [0, 1])
     with simulated_device():
         trees = LatentLanguage(tree_lm)
     yield "language rnng", lambda: trees.sample(0, [0, 1], WORDS)

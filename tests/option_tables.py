@@ -109,8 +109,6 @@ def page() -> str:
             "Beside files, `lm-latent-eval train MODEL` has these options:\n",
             *_table(training.Options),
             *(line for name, of in TRAINED.items() for line in _trained(name, *of)),
-            "\n### `tune`\n",
-            *_table(training.FitBudget),
             "",
         ]
     )
@@ -144,7 +142,7 @@ def _taken() -> Iterator[str]:
 def _flags(command: ModuleType) -> set[str]:
     """Return the names of what a command can be given."""
     commands = Parser().add_subparsers()
-    command.add_to(commands)
+    command.add_to(commands, "")
     [parser] = commands.choices.values()
     return {action.dest for action in parser._actions}
 

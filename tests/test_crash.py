@@ -142,8 +142,8 @@ def test_train(tmp_path):
 
 def test_distort_sample(tmp_path):
     def command(output: Path) -> Command:
-        given = ["distort", "sample", "--language", "weather", "--output", str(output)]
-        given += ["--num-sequences", "20000", "--shard-size", "3000"]
+        given = ["distort", "sample", "--language", "agreement", "--output"]
+        given += [str(output), "--num-sequences", "6000", "--shard-size", "900"]
         return Command(
             latent_eval, given, tmp_path / "log", lambda: num_bytes(output, "shards/*")
         )

@@ -34,6 +34,15 @@ def write(folder, config, results):
     (folder / "results_2026.json").write_text(json.dumps(content))
 
 
+def test_names_in_files_command_no_terminal(tmp_path):
+    odd = "\x1b[2J\x07\u202e"
+    ours = CONFIG["latent_eval"] | {"vocabulary": odd, "estimator": odd}
+    config = {"model": odd, "checkpoint_digest": odd, "latent_eval": ours}
+    write(tmp_path, config, {odd: {"bits_per_byte,none": odd}})
+    shown = explain(tmp_path)
+    assert all(c.isprintable() for line in shown.split("\n") for c in line)
+
+
 def test_it_says_how_and_what(tmp_path, capsys):
     results = {
         "t": {

@@ -49,7 +49,7 @@ def made(tmp_path_factory) -> Path:
     config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2}
     (folder / "gpt2.json").write_text(json.dumps(config | {"n_positions": 128}))
     for name, first in (("train", 0), ("dev", 5000)):
-        given = ["--language", "weather", "--output", f"{folder / name}"]
+        given = ["--language", "agreement", "--output", f"{folder / name}"]
         given += ["--num-sequences", "60", "--first", str(first)]
         assert main(["distort", "sample", *given]) == 0
     return folder
@@ -76,7 +76,7 @@ COMMANDS = {
         4_000,
     ),
     "sample": (
-        "distort sample --language weather --num-sequences 3000 --output {out}",
+        "distort sample --language agreement --num-sequences 3000 --output {out}",
         20_000,
     ),
     "language": (

@@ -32,6 +32,7 @@ LADDER = (
     "inference",
     "training",
     "models",
+    "networks",
     "convert",
     "demo",
     "scoring",

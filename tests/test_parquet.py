@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lm_latent_eval import parquet
+from lm_latent_eval import parquet, parquet_footer
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of
+from tests.memory import measured, on_linux
 from tests.memory_limit import at_most
 from tests.time_limit import within
 
@@ -234,6 +235,52 @@ def test_a_document_that_stands_twice_is_named(tmp_path):
     records.write(path, "t", {"seed": 3}, rows)
     with pytest.raises(ValueError, match=r"r\.parquet, row 3: the same document"):
         records.read(path)
+
+
+CLAIMED = 1_000_000_000
+
+
+def varint(number):
+    """Write a number as Thrift's compact protocol does."""
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+
+@on_linux
+def test_a_page_that_its_header_contradicts_is_refused(tmp_path):
+    """Arrow may reserve what the header claims, which is no memory until written."""
+    path = tmp_path / "rows"
+    table = pa.table({"n": [n * 977 % 2000 for n in range(2000)]})
+    table = table.replace_schema_metadata({b"about": b'{"seed": 3}'})
+    pq.write_table(table, path, use_dictionary=False, write_statistics=False)
+    content = path.read_bytes()
+    [chunk] = parquet_footer.read(path).chunks
+    page = content[4:]
+    assert page[:3] == b"\x15\x00\x15", "premise: type, then the unpacked size"
+    old = next(n for n in range(1, 6) if page[2 + n] < 128)
+    claim = varint(2 * CLAIMED)
+    longer = len(claim) - old
+    size, grown = varint(2 * chunk.num_bytes), varint(2 * (chunk.num_bytes + longer))
+    head, tail = content[: 4 + chunk.num_bytes], content[4 + chunk.num_bytes :]
+    assert len(size) == len(grown) and size in tail, "premise"
+    path.write_bytes(head[:7] + claim + head[7 + old :] + tail.replace(size, grown))
+    code = """
+import pyarrow as pa
+from lm_latent_eval import parquet
+file = parquet.RowFile(sys.argv[1], "file of finds")
+before = memory("VmHWM")
+try:
+    [*file.rows(pa.schema({"n": pa.int64()}), sealed=False)]
+except ValueError as err:
+    said = str(err)
+print(json.dumps({
+    "named": "is no file of finds" in said,
+    "taken": memory("VmHWM") - before,
+}))
+"""
+    found = measured(code, path)
+    assert found["named"]
+    assert found["taken"] < CLAIMED / 10
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1\0\0\0\0PAR1", b"PAR1" * 99])

@@ -52,9 +52,8 @@ WRITES = {
     "study": "study --pretrained {here}/kglm --data {here}/texts.txt --output {here}/s",
     "train": "train lstm --data {here}/texts.txt --dev {here}/texts.txt --output "
     "{here}/t",
-    "tune": "tune {here}/kglm --data {here}/texts.txt",
     "report": "report {here}/results --output {here}/page.html",
-    "sample": "distort sample --language weather --num-sequences 9 --output {here}/d",
+    "sample": "distort sample --language agreement --num-sequences 9 --output {here}/d",
 }
 READS = {
     "estimate": "estimate {here}/kglm --data {here}/texts.txt --num-samples 2",

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.networks.network import Network
 
 END, ODD = "<end>", "<odd>"
 """The end of a text, before one as well, and a token that is no text."""

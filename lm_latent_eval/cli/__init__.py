@@ -1,6 +1,7 @@
 """The command line: ``lm-latent-eval``, a module a command.
 
-Parsers are built without importing torch, so ``--help`` is quick.
+Only the command that runs is imported and has its parser built, without torch, so that
+``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -11,26 +12,10 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import NoReturn
 
 from lm_latent_eval import __version__
-from lm_latent_eval.cli import (
-    compare,
-    convert,
-    distort,
-    estimate,
-    explain,
-    export,
-    recompute,
-    report,
-    seal,
-    study,
-    tasks,
-    text,
-    thoughts,
-    train,
-    tune,
-)
 from lm_latent_eval.cli.arguments import Commands, Parser, headings
 from lm_latent_eval.durable import no_room
 
@@ -40,12 +25,12 @@ EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    parser = _parser()
+    words = sys.argv[1:] if argv is None else argv
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what it could complete
         import argcomplete
 
-        argcomplete.autocomplete(parser)
-    args = parser.parse_args(argv)
+        argcomplete.autocomplete(_parser())
+    args = _parser(words).parse_args(words)
     # Read when torch is loaded. Threads that wait awake keep other processes from the
     # cores that they wait for: beside one, two of them were twenty times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -95,11 +80,31 @@ def _stopped_by(signal_number: int) -> Iterator[None]:
 
 
 _SECTIONS = {
-    "scores": (estimate, compare, explain, recompute, report, export, thoughts),
-    "models": (train, tune, convert, text, seal),
-    "studies": (study, distort),
-    "lm_eval": (tasks,),
+    "scores": {
+        "estimate": "score a file of texts, with Monte Carlo errors",
+        "compare": "compare models on the same texts, with errors and a verdict",
+        "explain": "say what the numbers of a run mean",
+        "recompute": "print the numbers of a run in every unit, without its model",
+        "report": "show and compare results on one page of HTML",
+        "export": "write results for archives, leaderboards and model cards",
+        "thoughts": "diagnostics of latent_cot, or other answers from its thoughts",
+    },
+    "models": {
+        "train": "train a model and write a checkpoint",
+        "convert": "turn a model of other code into a checkpoint",
+        "text": "write the plain texts of trees or CoNLL documents",
+        "seal": "accept a checkpoint that was changed by hand as it is",
+    },
+    "studies": {
+        "study": "compare proposals, temperatures, sample sizes, levels and beams",
+        "distort": "compare models with artificial languages whose probabilities are "
+        "known",
+    },
+    "lm_eval": {
+        "tasks": "print the folder of our task files, for lm_eval --include_path",
+    },
 }
+"""What the list of commands says of each, which is a module of that name."""
 _COMPLETION = """\
 completion by the tab key (pip install 'lm-latent-eval[completion]'), in the start-up \
 file of bash or zsh:
@@ -107,7 +112,12 @@ file of bash or zsh:
 """
 
 
-def _parser() -> Parser:
+def _parser(words: Sequence[str] | None = None) -> Parser:
+    """Return the parser of all commands, in full of those that are named.
+
+    Args:
+        words: Of a command line; None is all commands in full.
+    """
     parser = Parser(
         prog="lm-latent-eval",
         usage="%(prog)s [-h] [--version] COMMAND ...",
@@ -120,14 +130,13 @@ def _parser() -> Parser:
     commands: Commands = parser.add_subparsers(
         required=True, metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS
     )
-    sections: dict[str, list[tuple[str, str]]] = {}
-    for title, modules in _SECTIONS.items():
-        before = len(commands.listed)
-        for module in modules:
-            module.add_to(commands)
-        sections[title] = commands.listed[before:]
+    for name, said in (row for rows in _SECTIONS.values() for row in rows.items()):
+        if words is None or name in words:
+            import_module(f"{__name__}.{name}").add_to(commands, said)
+        else:
+            commands.add_parser(name, help=said)
     parser.description = (
         "Latent language models: train, convert and score them. `lm-latent-eval "
-        f"COMMAND --help` has the options and an example.\n{headings(sections)}"
+        f"COMMAND --help` has the options and an example.\n{headings(_SECTIONS)}"
     )
     return parser

@@ -47,11 +47,6 @@ class _NotedEach(_Noting, argparse._AppendAction):
 class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
     """Commands, each described by what the list of them says of it, and more."""
 
-    @property
-    def listed(self) -> list[tuple[str, str]]:
-        """Every command that has a help, and that."""
-        return [(each.dest, str(each.help)) for each in self._choices_actions]
-
     def add_parser(self, name: str, **kwargs: Any) -> Any:
         said = kwargs.get("help", "")
         more = kwargs.get("description", "")
@@ -97,13 +92,13 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "parsers", _Listed)
 
 
-def headings(commands: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
     """List commands with what they do, under headings."""
-    width = 1 + max(len(name) for rows in commands.values() for name, _ in rows)
+    width = 1 + max(len(name) for rows in commands.values() for name in rows)
     lines = []
     for title, rows in commands.items():
         lines += ["", f"{title}:"]
-        for name, said in rows:
+        for name, said in rows.items():
             lines += textwrap.wrap(
                 f"{name:<{width}} {said}",
                 76,
@@ -199,10 +194,11 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
         )
 
 
-def fields(options: type[T], args: argparse.Namespace) -> T:
+def fields(options: type[T] | T, args: argparse.Namespace) -> T:
     """Read that dataclass back."""
-    names = (each.name for each in _fields(options))
-    return options(**{name: getattr(args, name) for name in names})
+    kind = options if isinstance(options, type) else type(options)
+    names = (each.name for each in _fields(kind))
+    return kind(**{name: getattr(args, name) for name in names})
 
 
 def _fields(kind: type[Any]) -> tuple[dataclasses.Field[Any], ...]:

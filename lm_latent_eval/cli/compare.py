@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from lm_latent_eval.scoring.records import Record
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     compare = commands.add_parser(
         "compare",
-        help="compare models on the same texts, with errors and a verdict",
+        help=said,
         description="A side is a folder of lm_eval --output_path (other models than "
         "ours with --log_samples), a file of `estimate`, or, with --data, a "
         "checkpoint. Several runs of a model, joined by commas, are one side.",

@@ -9,11 +9,9 @@ from pathlib import Path
 from lm_latent_eval.cli.arguments import Commands
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
-    convert = commands.add_parser(
-        "convert", help="turn a model of other code into a checkpoint"
-    )
+    convert = commands.add_parser("convert", help=said)
     originals = convert.add_subparsers(required=True, metavar="MODEL")
     kglm = originals.add_parser(
         "kglm",

@@ -14,11 +14,11 @@ from lm_latent_eval.scoring.options import (
 )
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     estimate = commands.add_parser(
         "estimate",
-        help="score a file of texts, with Monte Carlo errors",
+        help=said,
         example="lm-latent-eval estimate DIR --data texts.jsonl --output scores.jsonl",
     )
     estimate.add_argument("checkpoint", help="directory or hub repository")

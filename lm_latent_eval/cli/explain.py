@@ -8,11 +8,11 @@ from pathlib import Path
 from lm_latent_eval.cli.arguments import Commands
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     explain = commands.add_parser(
         "explain",
-        help="say what the numbers of a run mean",
+        help=said,
         example="lm-latent-eval explain results",
     )
     explain.add_argument(

@@ -22,11 +22,11 @@ _OF = {
 """Options of each format."""
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     export = commands.add_parser(
         "export",
-        help="write results for archives, leaderboards and model cards",
+        help=said,
         description="A result that lacks what an export must state is refused.",
         example="lm-latent-eval export results --to model-card --model-id ME/MODEL "
         "--output DIR/README.md",

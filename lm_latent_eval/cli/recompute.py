@@ -8,11 +8,11 @@ from pathlib import Path
 from lm_latent_eval.cli.arguments import Commands, add_format, read_format
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     recompute = commands.add_parser(
         "recompute",
-        help="print the numbers of a run in every unit, without its model",
+        help=said,
         example="lm-latent-eval recompute results --format csv",
     )
     recompute.add_argument(

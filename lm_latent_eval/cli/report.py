@@ -9,11 +9,11 @@ from string import ascii_uppercase
 from lm_latent_eval.cli.arguments import Commands
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     report = commands.add_parser(
         "report",
-        help="show and compare results on one page of HTML",
+        help=said,
         description="The page needs nothing else, and no network.",
         example="lm-latent-eval report A.jsonl B.jsonl --output report.html",
     )

@@ -8,11 +8,11 @@ from pathlib import Path
 from lm_latent_eval.cli.arguments import Commands
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     seal = commands.add_parser(
         "seal",
-        help="accept a checkpoint that was changed by hand as it is",
+        help=said,
         example="lm-latent-eval seal DIR",
     )
     seal.add_argument("checkpoint", type=Path, help="the directory")

@@ -16,11 +16,11 @@ from lm_latent_eval.cli.arguments import (
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     study = commands.add_parser(
         "study",
-        help="compare proposals, temperatures, sample sizes, levels and beams",
+        help=said,
         description="Estimates one corpus in every way that Logan et al. (2020) "
         "compare, and writes rows (JSON lines), tables (Markdown, CSV, LaTeX) and "
         "figures (PNG, SVG, PDF). An interrupted study goes on where it was.",

@@ -8,11 +8,11 @@ from lm_latent_eval.cli.arguments import Commands
 from lm_latent_eval.task import task_path
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     tasks = commands.add_parser(
         "tasks",
-        help="print the folder of our task files, for lm_eval --include_path",
+        help=said,
         example="lm-latent-eval tasks",
     )
     tasks.set_defaults(run=_tasks)

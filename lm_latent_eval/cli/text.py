@@ -9,11 +9,11 @@ from pathlib import Path
 from lm_latent_eval.cli.arguments import Commands
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     text = commands.add_parser(
         "text",
-        help="write the plain texts of trees or CoNLL documents",
+        help=said,
         example="lm-latent-eval text trees.mrg --output texts.jsonl",
     )
     text.add_argument(

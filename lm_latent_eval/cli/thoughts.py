@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from lm_latent_eval.wrappers.cot.files import ThoughtFile
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     thoughts = commands.add_parser(
         "thoughts",
-        help="diagnostics of latent_cot, or other answers from its thoughts",
+        help=said,
         example="lm-latent-eval thoughts results/cot",
     )
     thoughts.add_argument(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,132 +26,157 @@ from lm_latent_eval.training.options import (
     SRNNSize,
 )
 
+_READERS = {
+    "texts": "models.texts:read_texts",
+    "annotated": "models.kglm.data:read_annotated",
+    "coreference": "models.entitynlm.conll:read_conll",
+    "sentences": "models.rnng.data:read_sentences",
+}
+_TEXTS = (
+    "texts: JSON lines with tokens or text, or one text a line; or the trees or CoNLL "
+    "files of other models"
+)
+_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "min_count": {
+        "type": int,
+        "default": 2,
+        "help": "rarer words are unknown, by topics left out",
+    },
+    "knowledge": {"type": Path, "help": "JSON of further triples and names"},
+    "vocabulary": {"type": Path, "help": "checkpoint whose vocabulary to take over"},
+    "already_cut": {
+        "action": "store_true",
+        "help": "words stand between white space, cut by another program",
+    },
+    "lowercase": {"action": "store_true", "help": "write every word in lower case"},
+    "objective": {
+        "choices": ("supervised", "unsupervised"),
+        "default": "supervised",
+        "help": "learn from trees, or from sentences alone",
+    },
+    "init": {"type": Path, "help": "checkpoint to go on from"},
+    "num_samples": {"type": int, "default": 4, "help": "trees a sentence"},
+}
+"""What ``argparse`` is told of single options."""
+_TITLES = {"size": "size", "margin": "task"}
+"""Of groups of options; the others are of ``training``."""
 
-def add_to(commands: Commands) -> None:
+
+@dataclasses.dataclass(frozen=True)
+class Trainable:
+    """A model that can be trained."""
+
+    said: str
+    """What the list of models says of it."""
+    data: str
+    """What its training text is."""
+    reads: str
+    """What reads that, one of ``_READERS``."""
+    ending: str
+    """Of such a file, for the example."""
+    tables: Mapping[str, Any]
+    """Options that training takes together: dataclasses, or instances of them whose
+    values are the defaults, by the argument's name."""
+    arguments: tuple[str, ...] = ("min_count",)
+    """Further ones, of ``_ARGUMENTS``."""
+    where: str = "models.{name}.training"
+    """The module of its function ``train_NAME``."""
+    dev: bool = True
+    """Whether there is development text."""
+
+
+_ANNOTATED = ("annotated texts, JSON lines", "annotated", "jsonl")
+_WITH_FACTS = ("min_count", "knowledge")
+_WITH_WORDS = ("min_count", "vocabulary", "already_cut")
+TRAINABLE = {
+    "kglm": Trainable(
+        "a knowledge graph LM and its proposals",
+        *_ANNOTATED,
+        {"size": KGLMSize, "options": Options},
+        _WITH_FACTS,
+    ),
+    "lrlm": Trainable(
+        "a latent relation LM, whose sum is exact",
+        *_ANNOTATED,
+        {"size": LRLMSize, "options": Options},
+        _WITH_FACTS,
+    ),
+    "nklm": Trainable(
+        "a neural knowledge LM, which copies words",
+        *_ANNOTATED,
+        {"size": NKLMSize, "options": Options},
+        _WITH_FACTS,
+    ),
+    "entitynlm": Trainable(
+        "an entity LM and its proposals",
+        "documents with coreference, a CoNLL file or a folder of them",
+        "coreference",
+        "conll",
+        {"size": EntityNLMSize, "options": Options(batch_size=4)},  # long documents
+    ),
+    "lda": Trainable(
+        "a topic model, by the sampler of tomotopy",
+        _TEXTS,
+        "texts",
+        "jsonl",
+        {"fit": LDAFit},
+        ("min_count", "lowercase"),
+        dev=False,
+    ),
+    "lstm": Trainable(
+        "a plain LSTM LM",
+        _TEXTS,
+        "texts",
+        "jsonl",
+        {"size": LSTMSize, "options": Options},
+        _WITH_WORDS,
+    ),
+    "rnn": Trainable(
+        "a simple recurrent (Elman) LM",
+        _TEXTS,
+        "texts",
+        "txt",
+        {"size": RNNSize, "options": Options},
+        _WITH_WORDS,
+    ),
+    "srnn": Trainable(
+        "a sentence-level RNN, unnormalised",
+        f"{_TEXTS}; every line of a text is a sentence",
+        "texts",
+        "txt",
+        {
+            "size": SRNNSize,
+            "margin": MarginObjective,
+            "options": Options(batch_size=64, epochs=10),
+        },
+        _WITH_WORDS,
+    ),
+    "rnng": Trainable(
+        "a recurrent neural network grammar",
+        "sentences: trees in brackets, or (unsupervised) one a line",
+        "sentences",
+        "mrg",
+        {"size": RNNGSize, "options": Options},
+        ("min_count", "objective", "init", "num_samples"),
+    ),
+    "mdm": Trainable(
+        "a masked diffusion transformer",
+        _TEXTS,
+        "texts",
+        "jsonl",
+        {"size": MDMSize, "options": Options},
+        (),
+        where="wrappers.mdm.training",
+    ),
+}
+
+
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
-    train = commands.add_parser("train", help="train a model and write a checkpoint")
+    train = commands.add_parser("train", help=said)
     models = train.add_subparsers(required=True, metavar="MODEL")
-
-    kglm = models.add_parser(
-        "kglm",
-        help="a knowledge graph LM and its proposals",
-        example=_example("kglm", "jsonl"),
-    )
-    _add_annotated(kglm)
-    add_fields(kglm, "size", KGLMSize)
-    add_fields(kglm, "training", Options)
-    kglm.set_defaults(run=_kglm)
-
-    lrlm = models.add_parser(
-        "lrlm",
-        help="a latent relation LM, whose sum is exact",
-        example=_example("lrlm", "jsonl"),
-    )
-    _add_annotated(lrlm)
-    add_fields(lrlm, "size", LRLMSize)
-    add_fields(lrlm, "training", Options)
-    lrlm.set_defaults(run=_lrlm)
-
-    nklm = models.add_parser(
-        "nklm",
-        help="a neural knowledge LM, which copies words",
-        example=_example("nklm", "jsonl"),
-    )
-    _add_annotated(nklm)
-    add_fields(nklm, "size", NKLMSize)
-    add_fields(nklm, "training", Options)
-    nklm.set_defaults(run=_nklm)
-
-    entitynlm = models.add_parser(
-        "entitynlm",
-        help="an entity LM and its proposals",
-        example=_example("entitynlm", "conll"),
-    )
-    _add_data(entitynlm, "documents with coreference, a CoNLL file or a folder of them")
-    add_fields(entitynlm, "size", EntityNLMSize)
-    add_fields(entitynlm, "training", Options(batch_size=4))  # documents are long
-    entitynlm.set_defaults(run=_entitynlm)
-
-    lda = models.add_parser(
-        "lda",
-        help="a topic model, by the sampler of tomotopy",
-        example="lm-latent-eval train lda --data train.jsonl --output DIR",
-    )
-    lda.add_argument("--data", type=Path, required=True, help=f"training {_TEXTS}")
-    lda.add_argument("--output", type=Path, required=True, help="checkpoint directory")
-    lda.add_argument(
-        "--min-count", type=int, default=2, help="rarer words are left out (default: 2)"
-    )
-    lda.add_argument(
-        "--lowercase", action="store_true", help="write every word in lower case"
-    )
-    add_fields(lda, "training", LDAFit)
-    lda.set_defaults(run=_lda)
-
-    lstm = models.add_parser(
-        "lstm",
-        help="a plain LSTM LM",
-        example=_example("lstm", "jsonl"),
-    )
-    _add_data(lstm, _TEXTS)
-    _add_words(lstm)
-    add_fields(lstm, "size", LSTMSize)
-    add_fields(lstm, "training", Options)
-    lstm.set_defaults(run=_lstm)
-
-    rnn = models.add_parser(
-        "rnn",
-        help="a simple recurrent (Elman) LM",
-        example=_example("rnn", "txt"),
-    )
-    _add_data(rnn, _TEXTS)
-    _add_words(rnn)
-    add_fields(rnn, "size", RNNSize)
-    add_fields(rnn, "training", Options)
-    rnn.set_defaults(run=_rnn)
-
-    srnn = models.add_parser(
-        "srnn",
-        help="a sentence-level RNN, unnormalised",
-        example=_example("srnn", "txt"),
-    )
-    _add_data(srnn, f"{_TEXTS}; every line of a text is a sentence")
-    _add_words(srnn)
-    add_fields(srnn, "size", SRNNSize)
-    add_fields(srnn, "task", MarginObjective)
-    add_fields(srnn, "training", Options(batch_size=64, epochs=10))
-    srnn.set_defaults(run=_srnn)
-
-    rnng = models.add_parser(
-        "rnng",
-        help="a recurrent neural network grammar",
-        example=_example("rnng", "mrg"),
-    )
-    _add_data(rnng, "sentences: trees in brackets, or (unsupervised) one a line")
-    rnng.add_argument(
-        "--objective",
-        choices=("supervised", "unsupervised"),
-        default="supervised",
-        help="learn from trees, or from sentences alone (default: supervised)",
-    )
-    rnng.add_argument("--init", type=Path, help="checkpoint to go on from")
-    rnng.add_argument(
-        "--num-samples", type=int, default=4, help="trees a sentence (default: 4)"
-    )
-    add_fields(rnng, "size", RNNGSize)
-    add_fields(rnng, "training", Options)
-    rnng.set_defaults(run=_rnng)
-
-    mdm = models.add_parser(
-        "mdm",
-        help="a masked diffusion transformer",
-        example=_example("mdm", "jsonl"),
-    )
-    _add_data(mdm, _TEXTS, min_count=False)
-    add_fields(mdm, "size", MDMSize)
-    add_fields(mdm, "training", Options)
-    mdm.set_defaults(run=_mdm)
-
+    for name, model in TRAINABLE.items():
+        _add_model(models, name, model)
     spelling = models.add_parser(
         "spelling",
         help="spelling and spacing for a checkpoint that lacks them",
@@ -161,205 +189,79 @@ def add_to(commands: Commands) -> None:
     spelling.set_defaults(run=_spelling)
 
 
-def _example(model: str, kind: str) -> str:
-    return (
-        f"lm-latent-eval train {model} --data train.{kind} --dev dev.{kind} "
-        "--output DIR"
+def _add_model(models: Commands, name: str, model: Trainable) -> None:
+    dev = f"--dev dev.{model.ending} " if model.dev else ""
+    parser = models.add_parser(
+        name,
+        help=model.said,
+        example=f"lm-latent-eval train {name} --data train.{model.ending} {dev}"
+        "--output DIR",
     )
+    files = {"data": f"training {model.data}", "dev": "development text"}
+    for file, said in (files | {"output": "checkpoint directory"}).items():
+        if file != "dev" or model.dev:
+            parser.add_argument(f"--{file}", type=Path, required=True, help=said)
+    for argument in model.arguments:
+        about = dict(_ARGUMENTS[argument])
+        if "default" in about:
+            about["help"] += f" (default: {about['default']})"
+        parser.add_argument(f"--{argument.replace('_', '-')}", **about)
+    for argument, table in model.tables.items():
+        add_fields(parser, _TITLES.get(argument, "training"), table)
+    parser.set_defaults(run=partial(_train, name, model))
 
 
-_TEXTS = (
-    "texts: JSON lines with tokens or text, or one text a line; or the trees or CoNLL "
-    "files of other models"
-)
-
-
-def _add_words(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--vocabulary", type=Path, help="checkpoint whose vocabulary to take over"
-    )
-    parser.add_argument(
-        "--already-cut",
-        action="store_true",
-        help="words stand between white space, cut by another program",
-    )
-
-
-def _add_data(
-    parser: argparse.ArgumentParser, what: str, *, min_count: bool = True
-) -> None:
-    parser.add_argument("--data", type=Path, required=True, help=f"training {what}")
-    parser.add_argument("--dev", type=Path, required=True, help="development text")
-    parser.add_argument(
-        "--output", type=Path, required=True, help="checkpoint directory"
-    )
-    if min_count:
-        parser.add_argument(
-            "--min-count",
-            type=int,
-            default=2,
-            help="rarer words are unknown (default: 2)",
-        )
-
-
-def _add_annotated(parser: argparse.ArgumentParser) -> None:
-    _add_data(parser, "annotated texts, JSON lines")
-    parser.add_argument(
-        "--knowledge", type=Path, help="JSON of further triples and names"
-    )
-
-
-def _kglm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.kglm.training import train_kglm
-
-    train_kglm(
-        **_annotated(args), size=fields(KGLMSize, args), options=fields(Options, args)
-    )
-    print(f"wrote {args.output}")
-
-
-def _lrlm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.lrlm.training import train_lrlm
-
-    train_lrlm(
-        **_annotated(args), size=fields(LRLMSize, args), options=fields(Options, args)
-    )
-    print(f"wrote {args.output}")
-
-
-def _nklm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.nklm.training import train_nklm
-
-    train_nklm(
-        **_annotated(args), size=fields(NKLMSize, args), options=fields(Options, args)
-    )
-    print(f"wrote {args.output}")
-
-
-def _annotated(args: argparse.Namespace) -> dict[str, Any]:
-    """Read what every model of annotated texts is trained on."""
-    from lm_latent_eval.models.kglm.data import Knowledge, read_annotated
-
-    return {
-        "texts": read_annotated(args.data),
-        "dev": read_annotated(args.dev),
-        "directory": args.output,
-        "knowledge": Knowledge.read(args.knowledge) if args.knowledge else None,
-        "min_count": args.min_count,
-    }
-
-
-def _entitynlm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.entitynlm.conll import read_conll
-    from lm_latent_eval.models.entitynlm.training import train_entitynlm
-
-    train_entitynlm(
-        read_conll(args.data),
-        read_conll(args.dev),
+def _train(name: str, model: Trainable, args: argparse.Namespace) -> None:
+    _say_idle(args)
+    read = _function(_READERS[model.reads])
+    files = [args.data, args.dev] if model.dev else [args.data]
+    train = _function(f"{model.where.format(name=name)}:train_{name}")
+    trained = train(
+        *map(read, files),
         args.output,
-        min_count=args.min_count,
-        size=fields(EntityNLMSize, args),
-        options=fields(Options, args),
+        **dict(_opened(argument, args) for argument in model.arguments),
+        **{argument: fields(kind, args) for argument, kind in model.tables.items()},
     )
-    print(f"wrote {args.output}")
+    more = ""
+    if name == "lda":
+        words = trained.config.vocab_size - len(trained.config.never_uttered)
+        more = f": {trained.config.num_topics} topics of {words} words"
+    print(f"wrote {args.output}{more}")
 
 
-def _lda(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.lda.training import train_lda
-    from lm_latent_eval.models.texts import read_texts
-
-    model = train_lda(
-        read_texts(args.data),
-        args.output,
-        min_count=args.min_count,
-        lowercase=args.lowercase,
-        fit=fields(LDAFit, args),
-    )
-    words = model.config.vocab_size - len(model.config.never_uttered)
-    print(f"wrote {args.output}: {model.config.num_topics} topics of {words} words")
+def _function(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"lm_latent_eval.{module}"), name)
+    return found
 
 
-def _lstm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.lstm.training import train_lstm
-
-    train_lstm(
-        **_texts(args), size=fields(LSTMSize, args), options=fields(Options, args)
-    )
-    print(f"wrote {args.output}")
-
-
-def _rnn(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.rnn.training import train_rnn
-
-    train_rnn(**_texts(args), size=fields(RNNSize, args), options=fields(Options, args))
-    print(f"wrote {args.output}")
-
-
-def _srnn(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.srnn.training import train_srnn
-
-    train_srnn(
-        **_texts(args),
-        size=fields(SRNNSize, args),
-        margin=fields(MarginObjective, args),
-        options=fields(Options, args),
-    )
-    print(f"wrote {args.output}")
-
-
-def _texts(args: argparse.Namespace) -> dict[str, Any]:
-    """Read what every model of plain texts is trained on."""
-    from lm_latent_eval.models.checkpoint import load_tokenizer
-    from lm_latent_eval.models.texts import read_texts
-
-    if args.vocabulary:
-        say_idle(args, ["min_count"], f"the vocabulary is that of {args.vocabulary}")
-    return {
-        "texts": read_texts(args.data),
-        "dev": read_texts(args.dev),
-        "directory": args.output,
-        "tokenizer": load_tokenizer(args.vocabulary) if args.vocabulary else None,
-        "min_count": args.min_count,
-        "already_cut": args.already_cut,
-    }
-
-
-def _rnng(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.checkpoint import load_checkpoint
-    from lm_latent_eval.models.rnng.data import read_sentences
-    from lm_latent_eval.models.rnng.training import train_rnng
-
-    if args.init:
+def _say_idle(args: argparse.Namespace) -> None:
+    """Say which options have no effect beside others."""
+    if source := getattr(args, "vocabulary", None):
+        say_idle(args, ["min_count"], f"the vocabulary is that of {source}")
+    if start := getattr(args, "init", None):
         taken = ["min_count", *(field.name for field in dataclasses.fields(RNNGSize))]
-        say_idle(args, taken, f"{args.init} has its own vocabulary and sizes")
-    if args.objective == "supervised":
+        say_idle(args, taken, f"{start} has its own vocabulary and sizes")
+    if getattr(args, "objective", None) == "supervised":
         say_idle(args, ["num_samples"], "trees are drawn by --objective unsupervised")
-    train_rnng(
-        read_sentences(args.data),
-        read_sentences(args.dev),
-        args.output,
-        objective=args.objective,
-        start=load_checkpoint(args.init, expected="rnng") if args.init else None,
-        min_count=args.min_count,
-        num_samples=args.num_samples,
-        size=fields(RNNGSize, args),
-        options=fields(Options, args),
-    )
-    print(f"wrote {args.output}")
 
 
-def _mdm(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.texts import read_texts
-    from lm_latent_eval.wrappers.mdm.training import train_mdm
+def _opened(argument: str, args: argparse.Namespace) -> tuple[str, Any]:
+    """Return an argument of training: its name there, and what a file is opened as."""
+    given = getattr(args, argument)
+    if argument == "knowledge":
+        from lm_latent_eval.models.kglm.data import Knowledge
 
-    train_mdm(
-        read_texts(args.data),
-        read_texts(args.dev),
-        args.output,
-        size=fields(MDMSize, args),
-        options=fields(Options, args),
-    )
-    print(f"wrote {args.output}")
+        return "knowledge", given and Knowledge.read(given)
+    if argument == "vocabulary":
+        from lm_latent_eval.models.checkpoint import load_tokenizer
+
+        return "tokenizer", given and load_tokenizer(given)
+    if argument == "init":
+        from lm_latent_eval.models.checkpoint import load_checkpoint
+
+        return "start", given and load_checkpoint(given, expected="rnng")
+    return argument, given
 
 
 def _spelling(args: argparse.Namespace) -> None:

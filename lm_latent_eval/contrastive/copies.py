@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from lm_latent_eval.contrastive.text_noise import TextNoise
 from lm_latent_eval.contrastive.units import WhiteSpaceWords
 from lm_latent_eval.contrastive.vocabulary import distinct_words
-from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.scoring.score_functions import ScoreFunction
+from lm_latent_eval.scoring.string_scorers import Scorable, string_scorer
 from lm_latent_eval.text.noise import NoiseChannel
 
 
@@ -33,7 +32,7 @@ class ScoredCopies:
 
 def score_copies(
     texts: Sequence[str],
-    scorer: ScoreFunction,
+    scorer: Scorable,
     *,
     levels: Sequence[float],
     replicates: int,
@@ -44,7 +43,7 @@ def score_copies(
 
     Args:
         texts: Sentences; what is between white space counts as a word.
-        scorer: Called once, with all of it.
+        scorer: Asked once, of all of it; see ``string_scorer``.
         levels: Of distortion, each from 0 to 0.5: so many words are substituted, and as
             many transposed.
         replicates: Distorted copies a text and level.
@@ -82,8 +81,8 @@ def score_copies(
         noise = TextNoise(NoiseChannel.preset(level, words), WhiteSpaceWords(), seed)
         for replicate in range(replicates):
             batch += [noise.distort(t, n, replicate) for n, t in enumerate(texts)]
-    given = scorer(batch)
-    scores, errors = _checked_scores(given, batch), [_stderr(score) for score in given]
+    given = string_scorer(scorer).score(batch)
+    scores, errors = _checked(given.log_p.tolist(), batch), given.stderr.tolist()
     rows = [
         scores[first : first + len(texts)] for first in range(0, len(batch), len(texts))
     ]
@@ -102,21 +101,8 @@ def score_copies(
     )
 
 
-def _stderr(score: float | Estimate) -> float:
-    if not isinstance(score, Estimate):
-        return 0.0
-    return math.inf if score.stderr is None else score.stderr
-
-
-def _checked_scores(
-    scores: Sequence[float | Estimate | None], texts: Sequence[str]
-) -> list[float]:
-    if len(scores) != len(texts):
-        raise ValueError(f"the scorer gave {len(scores)} scores of {len(texts)} texts")
-    found = []
-    for given, text in zip(scores, texts, strict=True):
-        score = given.log_evidence if isinstance(given, Estimate) else given
-        if score is None or not math.isfinite(score):
+def _checked(scores: list[float], texts: Sequence[str]) -> list[float]:
+    for score, text in zip(scores, texts, strict=True):
+        if not math.isfinite(score):
             raise ValueError(f"the scorer gave {score} for {text[:60]!r}")
-        found.append(float(score))
-    return found
+    return scores

@@ -95,10 +95,10 @@ class Estimate:
     upper: float | None = None
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
 
-    replicates: tuple[float, ...] = field(default=(), repr=False, hash=False)
+    replicates: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Independent estimates whose mean it is, to first order, nats; one where nothing
     was drawn, none where they or the error are not known. Those of the options of a
-    question are from the same draws."""
+    question are from the same draws. Records do not keep them."""
 
     draws_degrees: float = math.inf
     """Degrees of freedom of ``draws_stderr``: R - 1 where R replicates tell it, and

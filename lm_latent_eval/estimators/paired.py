@@ -5,47 +5,34 @@ r"""Which of two models predicts the same texts better, and how surely.
 Symbols: d_n -> ``differences[n]``, nats that A takes more than B on a text; U_n ->
 ``num_units[n]``, its bytes or words.
 Source: the ratio estimator and its variance, Cochran (1977), chapter 6; McNemar (1947);
-Student (1908).
+Student (1908); L-skewness and its error, Hosking (1990), section 3.4.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import bdtr, ndtri, stdtrit  # all of scipy.stats takes half a second
+from scipy.special import (  # all of scipy.stats takes half a second
+    bdtr,
+    ndtr,
+    ndtri,
+    stdtr,
+    stdtrit,
+)
 from torch import Tensor
 
-CONFIDENCE = 0.95
+from lm_latent_eval.estimators.degrees import CONFIDENCE, pooled_degrees, widened
+
 FEWEST_TEXTS = 10
 """Fewer do not tell how skewed their differences are."""
+CHANCE = 1.1
+"""Errors of a skewness that may be chance."""
+WIDENED, WIDENED_OF = 50.0, 10
+"""How much further the tail's side of an interval is a further error of the skewness,
+of so many texts; a hundredth of that of ten times as many."""
 PSEUDO = 0.5
 """Pairs that are added to each outcome of a question, two in all."""
-
-
-def satterthwaite(stderr: float, parts: Sequence[tuple[float, float]]) -> float:
-    r"""Return the degrees of freedom of an error that has several parts.
-
-    .. math:: \nu = \frac{\text{se}^4}{\sum_i \text{se}_i^4 / \nu_i}
-
-    Args:
-        stderr: The error of all.
-        parts: Errors with their degrees of freedom; those of infinitely many may be
-            left out.
-
-    Example:
-        >>> round(satterthwaite(1.0, [(0.6, 9.0), (0.8, 2.0)]), 3)
-        4.562
-
-    Reference:
-        Satterthwaite (1946), "An approximate distribution of estimates of variance
-        components".
-    """
-    if not math.isfinite(stderr):
-        return 0.0
-    known = [(error, degrees) for error, degrees in parts if error > 0]
-    shares = sum((error / stderr) ** 4 / degrees for error, degrees in known)
-    return 1 / shares if shares else math.inf
 
 
 @dataclass(frozen=True)
@@ -55,7 +42,8 @@ class PairedDifference:
     value: float
     """Of A's rate and B's: negative where A takes fewer nats."""
     draws_stderr: float
-    """From the draws of both models' latents, and what they may have missed."""
+    """From the draws of both models' latents, and what they may have missed; widened
+    where few passes told it."""
     texts_stderr: float
     """From which texts these are; ``inf`` of a single one."""
     runs_stderr: float
@@ -63,44 +51,65 @@ class PairedDifference:
     stderr: float
     """Together."""
     degrees: float
-    """Degrees of freedom of ``stderr``, by Satterthwaite; 0 of a single text."""
+    """Degrees of freedom of ``stderr``, by Satterthwaite."""
     skewness: float
-    """Of the texts' differences, in errors of a normal sample's skewness."""
+    """L-skewness of the texts' differences, in errors of a normal sample's."""
     share_won: float
     """Texts on which A takes fewer nats; half of those that are equal."""
     num_texts: int
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the difference lies at 95 %, by Student's t."""
+        r"""Where the difference lies at 95 %, by Student's t and the skewness.
+
+        A long tail misleads Student's t where the few texts that are in it are not
+        among those at hand. So the end towards the tail is further away, the more
+        errors s the skewness has beyond what may be chance:
+
+        .. math:: c\, \text{se}\, \bigl(1 + w_N \max(0, s - 1.1)\bigr), \qquad
+            w_N = 50\, (10 / N)^2
+
+        and c se the other one. Under normality s and t are independent, and c is such
+        that the interval holds 95 %; with errors over runs, of which the skewness says
+        nothing, c is Student's. Skewness matters less the more texts there are, and
+        fewer than 10 tell none: then the interval is that of Student's t.
+        """
         if not math.isfinite(self.stderr):
             return (-math.inf, math.inf)
-        reach = self.stderr * float(stdtrit(self.degrees, (1 + CONFIDENCE) / 2))
-        return (self.value - reach, self.value + reach)
+        slope = 0.0
+        if self.num_texts >= FEWEST_TEXTS:
+            slope = WIDENED * (WIDENED_OF / self.num_texts) ** 2
+        spared = 0.0 if self.runs_stderr else slope
+        reach = self.stderr * _reach(self.degrees, spared)
+        low, high = (
+            1 + slope * max(0.0, s - CHANCE) for s in (-self.skewness, self.skewness)
+        )
+        return (self.value - reach * low, self.value + reach * high)
+
+    @property
+    def margin(self) -> float:
+        """How far the interval is from 0; not positive where it holds 0."""
+        low, high = self.interval
+        return max(low, -high)
 
     @property
     def undecided(self) -> str | None:
-        r"""Say why the sign of the difference is not known at 95 %; None: it is.
+        """Say why the sign of the difference is not known at 95 %; None: it is.
 
-        The null is that the mean difference over texts (and runs) like these is 0.
-        Student's t tests it where differences are about normal. A long tail misleads
-        it where it points to the other side: the texts of the tail are few and may not
-        be among those at hand. So a skewness to that side is taken for chance up to
-        0.85 of its errors at 10 texts, 0.1 more with each further one and 1.28 at
-        most, and fewer texts than 10 say too little of the tail for any verdict.
+        The null is that the mean difference over texts (and runs) like these is 0. It
+        is refused where the interval leaves 0 out and there are 10 texts: fewer say too
+        little of their tail for any verdict.
         """
         if self.num_texts < FEWEST_TEXTS:
             return (
                 f"{self.num_texts} texts are too few for a verdict, which takes "
                 f"{FEWEST_TEXTS}"
             )
-        low, high = self.interval
-        if low <= 0 <= high:
-            return "other texts or draws could turn it round"
-        allowed = min(0.85 + 0.1 * (self.num_texts - FEWEST_TEXTS), 1.28)
-        if self.skewness * self.value < 0 and abs(self.skewness) > allowed:
+        if self.margin > 0:
+            return None
+        if self.skewness * self.value < 0 and abs(self.skewness) > CHANCE:
             return "a few texts differ much, and to the other side: more could decide"
-        return None
+        return "other texts or draws could turn it round"
 
     @classmethod
     def of(
@@ -109,6 +118,7 @@ class PairedDifference:
         num_units: Tensor,
         *,
         draws_stderr: Tensor,
+        draws_degrees: float = math.inf,
         too_high: float = 0.0,
         runs_stderr: float = 0.0,
         runs_degrees: float = math.inf,
@@ -126,6 +136,7 @@ class PairedDifference:
             differences: Nats that A takes more than B, shape ``(N,)``.
             num_units: U, shape ``(N,)``, of positive total.
             draws_stderr: Errors of ``differences`` by the draws, shape ``(N,)``.
+            draws_degrees: Degrees of freedom of these errors, of all texts together.
             too_high: Nats by which a side is likely to be too high on all texts
                 together, the root sum of squares of both.
             runs_stderr: Error of the rates' difference from the runs of the sides.
@@ -165,15 +176,15 @@ class PairedDifference:
         residuals = d - rate * units
         spread = math.sqrt((residuals**2).sum()) / units.sum()
         texts = spread * math.sqrt(count / (count - 1)) if count > 1 else math.inf
-        stderr = math.hypot(max(texts, drawn), missed, runs_stderr)
-        parts = [(texts, count - 1.0), (runs_stderr, runs_degrees)]
+        differ = max((texts, count - 1.0), (drawn, draws_degrees))
+        parts = [differ, (missed, math.inf), (runs_stderr, runs_degrees)]
         return cls(
             value=float(rate),
-            draws_stderr=math.hypot(drawn, missed),
+            draws_stderr=math.hypot(widened(drawn, draws_degrees), missed),
             texts_stderr=math.sqrt(max(texts**2 - drawn**2, 0.0)),
             runs_stderr=runs_stderr,
-            stderr=stderr,
-            degrees=satterthwaite(stderr, parts),
+            stderr=math.hypot(*(error for error, _ in parts)),
+            degrees=pooled_degrees(parts),
             skewness=_skewness(residuals),
             share_won=float(np.mean((d < 0) + 0.5 * (d == 0))),
             num_texts=count,
@@ -181,16 +192,54 @@ class PairedDifference:
 
 
 def _skewness(residuals: np.ndarray) -> float:
-    """Return the skewness of what texts have over the mean, in its own errors.
+    """Return the L-skewness of what texts have over the mean, in its own errors.
 
-    The error is that of a normal sample of the size (Cramer, 1946).
+    It is third over second L-moment, and hardly biased in small samples; the error is
+    that of a normal sample.
     """
-    n, second = len(residuals), float((residuals**2).mean())
-    if n < 3 or second == 0:
+    n = len(residuals)
+    if n < 3:
         return 0.0
-    error = math.sqrt(6 * n * (n - 1) / ((n - 2) * (n + 1) * (n + 3)))
-    third = float((residuals**3).mean())
-    return third / (math.pow(second, 1.5) * error)
+    ordered, place = np.sort(residuals), np.arange(n)
+    once = float(ordered @ place) / (n - 1)
+    twice = float(ordered @ (place * (place - 1))) / ((n - 1) * (n - 2))
+    second = 2 * once - float(ordered.sum())
+    third = 6 * (twice - once) + float(ordered.sum())
+    error = math.sqrt((0.1866 + 0.8 / n) / n)
+    return third / second / error if second > 0 else 0.0
+
+
+TAIL = 16
+"""Skewnesses beyond chance that stand for all."""
+
+
+@lru_cache(maxsize=1024)
+def _reach(degrees: float, slope: float) -> float:
+    """Return how many errors either end is away, but for what skewness adds.
+
+    Args:
+        degrees: Of freedom of the error.
+        slope: How much further the end towards a tail is an error of the skewness.
+    """
+    most = float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    if not slope:
+        return most
+    by_chance = float(ndtr(CHANCE))
+    beyond = by_chance + (1 - by_chance) * (np.arange(TAIL) + 0.5) / TAIL
+    further = 1 + slope * (ndtri(beyond) - CHANCE)
+
+    def outside(reach: float) -> float:
+        tail = float(stdtr(degrees, -reach * further).mean())
+        return 2 * (by_chance * float(stdtr(degrees, -reach)) + (1 - by_chance) * tail)
+
+    low, high = most / 2, most
+    for _ in range(30):
+        middle = (low + high) / 2
+        if outside(middle) > 1 - CONFIDENCE:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 @dataclass(frozen=True)

@@ -15,38 +15,44 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.harness.answers import recorded, score_of
+from lm_latent_eval.harness.answers import MissedFloat, recorded, score_of
+from lm_latent_eval.harness.metrics import of_some
 from lm_latent_eval.harness.tasks import announce
 
 
-def halves(texts: Sequence[str]) -> Iterator[dict[str, str]]:
+def halves(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Give each document's first half, by words between white space, and the whole.
 
     Example:
-        >>> [part["text"] for part in halves(["a b  c", "d"])]
-        ['a', 'a b  c']
+        >>> [(part["document"], part["text"]) for part in halves(["a b  c", "d"])]
+        [(0, 'a'), (0, 'a b  c')]
     """
-    for text in texts:
+    for document, text in enumerate(texts):
         words = text.split()
         if len(words) < 2:
             continue  # nothing is given
         first = text
         for _ in range(len(words) - len(words) // 2):
             first = first.rstrip().rpartition(words.pop())[0]
-        yield {"text": first.rstrip(), "part": "given"}
-        yield {"text": text, "part": "whole"}
+        yield {"document": document, "text": first.rstrip(), "part": "given"}
+        yield {"document": document, "text": text, "part": "whole"}
 
 
 class Half(tuple[Any, ...]):
-    """What a text adds, as JSON for ``--log_samples``: its part, nats and tokens."""
+    """What a text adds, as JSON for ``--log_samples``: its part, nats and tokens.
 
-    estimate: Estimate
+    Of a text that has no number, its part alone.
+    """
+
+    document: int
+    estimate: Estimate | None
 
     @classmethod
-    def of(cls, part: str, estimate: Estimate) -> Half:
+    def of(cls, doc: dict[str, Any], estimate: Estimate | None) -> Half:
         """Take a text's part."""
-        half = cls([part, estimate.log_evidence, estimate.num_tokens])
-        half.estimate = estimate
+        known = () if estimate is None else (estimate.log_evidence, estimate.num_tokens)
+        half = cls([doc["part"], *known])
+        half.document, half.estimate = doc["document"], estimate
         return half
 
     @property
@@ -62,46 +68,69 @@ def process_half(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Half]
         ValueError: If the model is none of ours: nothing says how many tokens it
             predicted.
     """
-    score = score_of(results[0])
-    estimate = recorded(score, "latent_document_completion").estimate
-    return {name: Half.of(doc["part"], estimate) for name in COMPLETION_METRICS}
+    score, estimate = score_of(results[0]), None
+    if not isinstance(score, MissedFloat):
+        estimate = recorded(score, "latent_document_completion").estimate
+    return {name: Half.of(doc, estimate) for name in COMPLETION_METRICS}
 
 
-def completed_tokens(items: Sequence[Half]) -> int:
+Terms = list[tuple[int, Estimate]]
+"""Signs and estimates of halves."""
+
+
+def _tokens(terms: Terms) -> int:
     """Count the tokens of the second halves."""
-    return sum(item.sign * item.estimate.num_tokens for item in items)
+    return sum(sign * estimate.num_tokens for sign, estimate in terms)
 
 
-def completion_perplexity(items: Sequence[Half]) -> float | str:
+def _perplexity(terms: Terms) -> float | str:
     """Perplexity per token of the second halves."""
-    if not (tokens := completed_tokens(items)):
+    if not (tokens := _tokens(terms)):
         return "N/A"
-    nats = math.fsum(item.sign * item.estimate.log_evidence for item in items)
+    nats = math.fsum(sign * estimate.log_evidence for sign, estimate in terms)
     return math.exp(-nats / tokens)
 
 
-def completion_perplexity_draws_error(items: Sequence[Half]) -> float | str:
+def _draws_error(terms: Terms) -> float | str:
     """Error of it from the draws, as they tell it."""
-    value, tokens = completion_perplexity(items), completed_tokens(items)
-    error = math.hypot(*(item.estimate.draws_stderr for item in items))
+    value = _perplexity(terms)
+    error = math.hypot(*(estimate.draws_stderr for _, estimate in terms))
     if isinstance(value, str) or math.isinf(error):
         return "N/A"
-    return value * error / tokens
+    return value * error / _tokens(terms)
 
 
-def completion_perplexity_stderr(items: Sequence[Half]) -> str:
+def _stderr(terms: Terms) -> str:
     """None: that of a quotient whose draws nothing has checked is not known."""
     return "N/A"
 
 
+def _of_documents(
+    metric: Callable[[Terms], float | str],
+) -> Callable[[Sequence[Half]], float | str]:
+    """Return an aggregation over the documents whose halves both have a number."""
+
+    def aggregated(items: Sequence[Half]) -> float | str:
+        documents: dict[int, Terms] = {}
+        for item in items:
+            terms = documents.setdefault(item.document, [])
+            if item.estimate is not None:
+                terms.append((item.sign, item.estimate))
+        whole = [terms for terms in documents.values() if len(terms) == 2]
+        value = metric([term for terms in whole for term in terms])
+        return of_some(value, len(whole), len(documents), "documents")
+
+    return aggregated
+
+
 COMPLETION_METRICS: dict[str, Callable[[Sequence[Half]], float | str]] = {
-    function.__name__: function
-    for function in (
-        completion_perplexity,
-        completion_perplexity_stderr,
-        completion_perplexity_draws_error,
-        completed_tokens,
-    )
+    name: _of_documents(metric)
+    for name, metric in {
+        "completion_perplexity": _perplexity,
+        "completion_perplexity_stderr": _stderr,
+        "completion_perplexity_draws_error": _draws_error,
+        "completed_tokens": _tokens,
+    }.items()
 }
 """Name in a task's ``metric_list`` -> aggregation."""
 

@@ -131,11 +131,22 @@ def _of_terms(
             return f"{value:.4e}" if large else value
         if name.endswith("_stderr") or not answers:
             return metrics.UNKNOWN
-        value = metric(answers)
-        shown = f"{value:.4f}" if isinstance(value, float) else str(value)
-        return f"{shown} ({len(answers)} of {len(terms)} texts)"
+        return of_some(metric(answers), len(answers), len(terms), "texts")
 
     return aggregated
+
+
+def of_some(value: float | str, count: int, of: int, what: str) -> float | str:
+    """Say beside a number of how many it is, where they are not all.
+
+    Example:
+        >>> of_some(2.5, 3, 3, "texts"), of_some(2.5, 2, 3, "texts")
+        (2.5, '2.5000 (2 of 3 texts)')
+    """
+    if count == of or value == metrics.UNKNOWN:
+        return value
+    shown = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{shown} ({count} of {of} {what})"
 
 
 DIGITS = 2.0**53

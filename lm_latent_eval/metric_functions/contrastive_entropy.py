@@ -12,7 +12,7 @@ import torch
 from lm_latent_eval.contrastive import check_levels, contrastive_levels, verdict
 from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.metric import complete, known, present, whole_counts
-from lm_latent_eval.scoring.score_functions import score_function
+from lm_latent_eval.scoring.string_scorers import string_scorer
 
 _LEVELS = (0.1, 0.3, 0.5)
 _PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
@@ -120,7 +120,7 @@ def _scored(
     check_levels(levels)
     scored = score_copies(
         texts,
-        score_function(scorer, tokenizer=tokenizer, **(settings or {})),
+        string_scorer(scorer, tokenizer=tokenizer, **(settings or {})),
         levels=levels,
         replicates=replicates,
         vocabulary=vocabulary,

@@ -3,8 +3,7 @@
 ``config.json`` says which model it is, ``model.safetensors`` holds p and the proposals,
 ``tokenizer.json`` the vocabulary, ``spelling.safetensors`` and ``spacing.json``, if it
 has them, how its texts are written; a model adds what else it needs (KGLM its
-``graph.safetensors``), and ``tuning.json`` says what its proposals were fitted to, if
-they were. ``manifest.json`` lists them all. A directory loads completely,
+``graph.safetensors``). ``manifest.json`` lists them all. A directory loads completely,
 and as it was written, or not at all.
 """
 
@@ -34,8 +33,8 @@ from lm_latent_eval import manifest
 from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.messages import one_line
-from lm_latent_eval.models import MODELS, known_types, model_class, name_of, tuning
-from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
+from lm_latent_eval.models import MODELS, known_types, model_class, name_of
+from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local, refuse_tuned
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.encoder import Encoder, OwnEncoder
 from lm_latent_eval.text.orthography import Orthography
@@ -170,6 +169,7 @@ def _load(
     own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
     model.load_state_dict(own, assign=True)
     try:
+        refuse_tuned(directory)
         words = None
         if isinstance(model, OwnEncoder):
             model.load_encoder(directory)
@@ -182,7 +182,6 @@ def _load(
                 )
         if isinstance(model, ExtraFiles):
             model.load_extras(directory)
-        model.tuned = tuning.load_tuned(directory, model)
         orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
@@ -232,8 +231,6 @@ def save(
         tokenizer.save(directory)
     if isinstance(model, ExtraFiles):
         model.save_extras(directory)
-    if isinstance(model, Pretrained):  # others have no proposals to tune
-        tuning.save_tuned(model.tuned, directory)
     if orthography is None:
         Orthography.remove(directory)
     else:

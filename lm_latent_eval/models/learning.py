@@ -12,7 +12,6 @@ from torch import Tensor
 from lm_latent_eval.latent import Latents
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.tuning import fit_after_training
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.training.options import Options
@@ -32,7 +31,6 @@ def train_checkpoint(
     size: Callable[[ItemT], int],
     about: Mapping[str, Any],
     spelled: Sequence[str],
-    tuned: bool = False,
     unit: str = "texts",
 ) -> None:
     """Train a new model and write its checkpoint.
@@ -49,7 +47,6 @@ def train_checkpoint(
         about: What else tells this run from others: sizes of the model.
         spelled: Texts that tell how words are spelled and spaced; none: only words are
             scored.
-        tuned: Whether its proposals are fitted to those texts in the end.
         unit: What the items are, for messages.
     """
     with only_trainer(directory):
@@ -63,8 +60,6 @@ def train_checkpoint(
         )
         trainer.run(items, dev)
         model.eval()  # type: ignore[no-untyped-call]
-        if tuned:
-            model.tuned = fit_after_training(model, tokenizer, spelled, options.seed)
         writing = (
             learn_orthography(spelled, tokenizer, most=options.epochs)
             if spelled

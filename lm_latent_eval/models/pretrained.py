@@ -6,9 +6,8 @@ held against it, wherever it is. Every value of a configuration has a rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import field, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
@@ -17,9 +16,8 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import share
-from lm_latent_eval.models import tuning
-from lm_latent_eval.models.proposals import Strengths
-from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rules, Whole, check
+from lm_latent_eval.text.words import SPECIAL_WORDS
+from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rule, Rules, Whole, check
 from lm_latent_eval.weights import FLOATS
 
 _OF_THE_LIBRARY: Rules = {
@@ -55,15 +53,43 @@ class ExtraFiles(Protocol):
         ...
 
 
+def value(default: Any, rule: Rule) -> Any:
+    """Declare a value of a configuration.
+
+    Args:
+        default: Of a new one; a list is copied. None: ``__post_init__`` works it out.
+        rule: What it may be.
+    """
+    about = {"rule": rule}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=about)
+    return field(default=default, metadata=about)
+
+
 class CheckedConfig(PretrainedConfig):
-    """A configuration whose values follow rules; those of a file are all there."""
+    """A configuration whose values follow rules; those of a file are all there.
+
+    A subclass declares them by ``value``; or it has ``rules``, and an ``__init__`` that
+    sets them first.
+    """
 
     rules: ClassVar[Rules] = {}
+    tie_word_embeddings: bool = False
 
-    def __init__(self, **kwargs: Any) -> None:
-        """Check the values, which have been set."""
-        kwargs.setdefault("tie_word_embeddings", False)
-        super().__init__(**kwargs)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Collect the rules of the values."""
+        # transformers makes it a dataclass.
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        found = ((each.name, each.metadata.get("rule")) for each in fields(cls))
+        declared = {name: rule for name, rule in found if rule is not None}
+        own = vars(cls).get("rules")
+        cls.rules = {**cls.rules, **declared} if own is None else {**declared, **own}
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check the values, which have been set; as many words as can be uttered."""
+        if getattr(self, "num_words", True) is None:
+            self.num_words = self.vocab_size
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
         check(vars(self), self.rules)
 
     @classmethod
@@ -82,31 +108,14 @@ class CheckedConfig(PretrainedConfig):
 
 
 class WordsConfig(CheckedConfig):
-    """Sizes of a vocabulary, and whole numbers of a model's own.
+    """Sizes that every model of words has; a model adds its own by ``value``."""
 
-    A subclass adds their ``rules``, and a ``model_type``; a number that is not given is
-    the least that it may be.
-    """
-
-    rules: ClassVar[Mapping[str, Whole]] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Take its rules in, and keep transformers from writing an ``__init__``."""
-        cls.rules = {**WordsConfig.rules, **cls.rules}
-        cls.__init__ = WordsConfig.__init__  # type: ignore[method-assign]
-        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
-
-    def __init__(self, **numbers: Any) -> None:
-        """Store the numbers."""
-        for name, rule in self.rules.items():
-            least = rule.least
-            least = getattr(self, least) if isinstance(least, str) else least
-            setattr(self, name, numbers.pop(name, least))
-        super().__init__(**numbers)
+    vocab_size: int = value(len(SPECIAL_WORDS), Whole(len(SPECIAL_WORDS)))
+    """Words that it can utter, the reserved ones among them."""
+    num_words: int = value(None, Whole("vocab_size"))
+    """The same, with those that it can copy; None: it copies none."""
+    num_unknown_types: int = value(0, Whole(0))
+    """Distinct words of the training text that are unknown; 0: nobody counted."""
 
 
 class Pretrained(PreTrainedModel):
@@ -125,19 +134,6 @@ class Pretrained(PreTrainedModel):
             AutoConfig.register(config.model_type, config, exist_ok=True)
             AutoModel.register(config, cls, exist_ok=True)
 
-    tuned: Mapping[str, tuning.Tuned] = MappingProxyType({})
-    """Proposals whose strengths were fitted to texts."""
-
-    def untuned(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it was trained; {}: it has none."""
-        return {}
-
-    def strengths(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it stands."""
-        if name in self.tuned:
-            return self.tuned[name].strengths
-        return self.untuned(name)
-
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | Path, **kwargs: Any
     ) -> None:
@@ -151,7 +147,6 @@ class Pretrained(PreTrainedModel):
             share(weights)
         if isinstance(self, ExtraFiles):
             self.save_extras(Path(save_directory))
-        tuning.save_tuned(self.tuned, Path(save_directory))
         manifest.write(Path(save_directory))
 
     def push_to_hub(  # type: ignore[override]
@@ -175,10 +170,12 @@ class Pretrained(PreTrainedModel):
 
         Raises:
             ManifestError: If it is not.
+            ValueError: If its proposals were tuned, which is no longer done.
         """
         hub = {name: kwargs.pop(name) for name in _HUB_OPTIONS if name in kwargs}
         directory = local(path, **hub) / kwargs.pop("subfolder", "")
         manifest.verify(directory)
+        refuse_tuned(directory)
         model: Self = super().from_pretrained(directory, *args, **kwargs)
         # transformers leaves weights where the file has them: gone when it is cut short
         # or written over. A copy lies as the weights of a new model do.
@@ -186,8 +183,21 @@ class Pretrained(PreTrainedModel):
         found: object = model
         if isinstance(found, ExtraFiles):
             found.load_extras(directory)
-        model.tuned = tuning.load_tuned(directory, model)
         return model
+
+
+def refuse_tuned(directory: Path) -> None:
+    """Refuse what ``tune`` of version 0.2 wrote: without it, draws are others.
+
+    Raises:
+        ValueError: If it is there.
+    """
+    if (directory / "tuning.json").exists():
+        raise ValueError(
+            f"{directory / 'tuning.json'} is of `lm-latent-eval tune`, which went with "
+            "version 0.3: score with 0.2 as before, or remove the file and accept the "
+            f"rest by `lm-latent-eval seal {directory}`, which draws as before tuning"
+        )
 
 
 def local(path: str | Path, **hub: Any) -> Path:

@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
-
-from torch import Tensor
 
 from lm_latent_eval.inference.models import Sampler
 from lm_latent_eval.registry import Registry
-
-Factor = float | Tensor
-Strengths = Mapping[str, Factor]
-"""The few numbers that say how a proposal weighs what it knows, by name: ``scores`` and
-``look_ahead`` multiply its scores of decisions and what it knows of the text ahead.
-They are what is fitted to texts (``training.fitting``)."""
-
-MOST_SCORES, MOST_TILT = 10.0, 20.0
-RANGES = {
-    "scores": (0.1, MOST_SCORES),
-    "look_ahead": (0.0, MOST_SCORES),
-    "start": (-MOST_TILT, MOST_TILT),
-    "whole": (-MOST_TILT, MOST_TILT),
-    "longer": (-MOST_TILT, MOST_TILT),
-}
-"""The lowest and the highest strength of each name. Within them q stays positive where
-p is: in nats, no choice is more than a few dozen times its score away from the best."""
-
-
-def factors(strengths: Strengths, temperature: float) -> tuple[Factor, Factor] | None:
-    """Return what scores and tilts are multiplied by; None: by one, which changes none.
-
-    A tensor is a factor even where it is one: it may have a gradient.
-    """
-    found = (
-        strengths.get("scores", 1.0) / temperature,
-        strengths.get("look_ahead", 1.0) / temperature,
-    )
-    plain = all(isinstance(factor, float) and factor == 1.0 for factor in found)
-    return None if plain else found
 
 
 class HasProposals(Protocol):

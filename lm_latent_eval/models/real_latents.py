@@ -28,7 +28,7 @@ from lm_latent_eval.inference.drawing import MODEL_LANES, standard_normals
 from lm_latent_eval.inference.steps import Drawn, Found, Sampled
 from lm_latent_eval.inference.unfolding import DrawnProposal
 from lm_latent_eval.latent import Draws, Uniforms
-from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.stepwise import (
     ADAPTED,
     EncodedSteps,
@@ -130,14 +130,12 @@ class RealStepLM(UnfoldingModel):
         self,
         name: str | None = None,
         temperature: float = 1.0,
-        strengths: Strengths | None = None,
     ) -> RealStepProposal:
         """Return q: ``adapted`` to each word, or the ``prior`` of its latents.
 
         Args:
             name: One of ``proposal_names``; None is the first.
             temperature: Divides log q up to a constant: variances are multiplied by it.
-            strengths: None, or none: it has no strengths.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.latent import Mass, Uniforms
+from lm_latent_eval.latent import NO_LATENT, Mass, Uniforms
 from lm_latent_eval.models.no_latents import NoLatents
-from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
+from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
-from lm_latent_eval.values import Each, Rules, Share, Whole
+from lm_latent_eval.values import Each, Share, Whole
 
 TABLE = 1 << 24
 """Scores (tokens x words) held at a time."""
@@ -43,40 +43,14 @@ class RecurrentConfig(CheckedConfig):
         num_unknown_types: Distinct unknown words of the training text.
     """
 
-    rules: ClassVar[Rules] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "embedding_dim": Whole(1),
-        "hidden_size": Whole(1),
-        "num_layers": Whole(1, 1000),
-        "never_uttered": Each(Whole(0, below="vocab_size")),
-        "dropout": Share(),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 4,
-        num_words: int | None = None,
-        embedding_dim: int = 128,
-        hidden_size: int = 256,
-        num_layers: int = 2,
-        never_uttered: list[int] | None = None,
-        dropout: float = 0.0,
-        num_unknown_types: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.num_words = vocab_size if num_words is None else num_words
-        self.embedding_dim = embedding_dim
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.never_uttered = [0, 2] if never_uttered is None else never_uttered
-        self.dropout = dropout
-        self.num_unknown_types = num_unknown_types
-        super().__init__(**kwargs)
+    vocab_size: int = value(4, Whole(4))
+    num_words: int = value(None, Whole("vocab_size"))
+    embedding_dim: int = value(128, Whole(1))
+    hidden_size: int = value(256, Whole(1))
+    num_layers: int = value(2, Whole(1, 1000))
+    never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
+    dropout: float = value(0.0, Share())
+    num_unknown_types: int = value(0, Whole(0))
 
 
 @dataclass(frozen=True)
@@ -100,6 +74,7 @@ class RecurrentLM(Pretrained, ABC):
     """What estimates its likelihoods, the default first."""
     proposal_names = ("none",)
     """What ``proposal`` can return."""
+    exact_proposal = "none"
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -129,6 +104,15 @@ class RecurrentLM(Pretrained, ABC):
     @abstractmethod
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p of every word after each state: (N, D) -> (N, V) nats."""
+
+    def num_latents(self, num_words: int) -> int:
+        """Return 1: there is nothing to sum over."""
+        return 1
+
+    def log_marginal(self, words: Tensor) -> Tensor:
+        """Return log p of texts of one length; see ``Enumerable``."""
+        batch = TokenBatch.collate(words.tolist(), first=START, device=words.device)
+        return self.log_joint(self.encode(batch), NO_LATENT)[:, 0]
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
         """Read every token."""

@@ -35,7 +35,7 @@ from lm_latent_eval.inference.steps import (
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Mass, Uniforms
 from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
 
 ADAPTED, PRIOR = "adapted", "prior"
@@ -188,17 +188,13 @@ class StepLM(UnfoldingModel):
         return self.mixed(log_p, log_w.log_softmax(-1))
 
     def proposal(
-        self,
-        name: str | None = None,
-        temperature: float = 1.0,
-        strengths: Strengths | None = None,
+        self, name: str | None = None, temperature: float = 1.0
     ) -> StepProposal[EncodedSteps, Tensor, Histories]:
         """Return q: ``adapted`` to each word, or the ``prior`` of its latents.
 
         Args:
             name: One of ``proposal_names``; None is the first.
             temperature: Divides the proposal's scores.
-            strengths: None, or none: it has no strengths.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.

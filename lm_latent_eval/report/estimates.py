@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_latent_eval.report.tabular import four_decimals
+from lm_latent_eval.report.tabular import aligned, four_decimals
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 
@@ -30,18 +30,23 @@ def table(
         for name, value in settings.items()
         if value and name not in WHICH
     )
-    rows = [
-        f"{_texts(len(answers), of)}, {tokens:,} predicted tokens, {num_bytes:,} bytes",
-        " ".join(how),
-    ]
+    cells = []
     for name, metric in METRICS.items():
         if name.endswith("_stderr"):
             continue
-        row = f"{name:36}{_number(metric(answers)):>12}"
-        if error := METRICS.get(f"{name}_stderr"):
-            row += f" ± {_number(error(answers))}"
-        rows.append(row)
-    return "\n".join(rows)
+        error = METRICS.get(f"{name}_stderr")
+        spread = f"± {_number(error(answers))}" if error else ""
+        value = metric(answers)
+        if isinstance(value, str):  # why there is none
+            cells.append([name, f"{value} {spread}"])
+        else:
+            cells.append([name, four_decimals(value), spread])
+    lines = [
+        f"{_texts(len(answers), of)}, {tokens:,} predicted tokens, {num_bytes:,} bytes",
+        " ".join(how),
+        *(line.strip() for line in aligned(cells, right=True)),
+    ]
+    return "\n".join(lines)
 
 
 def _texts(number: int, of: int | None) -> str:

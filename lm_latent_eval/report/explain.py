@@ -14,6 +14,7 @@ from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.advice import advice
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
+from lm_latent_eval.report.tabular import one_line
 from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.missed import NAMED
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
@@ -163,7 +164,8 @@ def _explained(content: dict[str, Any]) -> str:
     bound = _bound(ours)
     for task, values in content["results"].items():
         lines = [_wrapped(line, indent="  ") for line in advice(values, ours)]
-        sections.append("\n".join([task, _task(values, bound), *lines]))
+        head = one_line(task)
+        sections.append("\n".join([head, _task(values, bound), *lines]))
     return "\n\n".join(sections)
 
 
@@ -200,11 +202,6 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
             f"differ by rounding alone ({ROUNDING:.1g} nats a token or less), and "
             "which one lm_eval counts says nothing of the model. Records share them: "
             "`lm-latent-eval recompute` prints that accuracy."
-        )
-    if ours.get("tuned_on"):
-        lines.append(
-            f"The proposal was tuned on texts ({ours['tuned_on']}): of scored texts "
-            "that are among them no certificate holds."
         )
     if ours["scored_as"] == "sentences":
         lines.append(
@@ -271,6 +268,7 @@ def _task(values: dict[str, Any], bound: Bound) -> str:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
+    """Return lines for a terminal; names in them come from files."""
     return textwrap.fill(
-        text, 88, initial_indent=indent, subsequent_indent=indent + "  "
+        one_line(text), 88, initial_indent=indent, subsequent_indent=indent + "  "
     )

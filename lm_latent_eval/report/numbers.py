@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import Bound, mean_stderr
-from lm_latent_eval.report.tabular import four_decimals
+from lm_latent_eval.report.tabular import aligned, four_decimals
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import (
     METRICS,
@@ -129,21 +129,19 @@ def table(record: Record) -> str:
     settings = record.settings
     named = [f"{k}={settings[k]}" for k in how if settings.get(k) not in (None, "")]
     head = f"{record.task}: {documents:,} documents, {settings.get('model')}"
+    cells = [["", "", "± over texts", "± Monte Carlo", "± as draws tell"]]
+    for name, number in numbers(record).items():
+        if isinstance(number.value, str):
+            cells.append([name, number.value])
+            continue
+        errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
+        shown = ["N/A" if error is None else four_decimals(error) for error in errors]
+        if name not in RATES and number.stderr is None:
+            shown = ["", "", ""]
+        cells.append([name, four_decimals(number.value), *shown])
     lines = [
         head + " (not finished)" * (not record.finished),
         f"  checkpoint {settings.get('checkpoint')} {' '.join(named)}",
-        f"  {'':35}{'':>12}{'± over texts':>16}{'± Monte Carlo':>16}"
-        f"{'± as draws tell':>17}",
+        *aligned(cells, right=True),
     ]
-    for name, number in numbers(record).items():
-        if isinstance(number.value, str):
-            lines.append(f"  {name:35}{number.value}")
-            continue
-        errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
-        cells = "".join(
-            f"{'N/A' if error is None else four_decimals(error):>16}"
-            for error in errors
-        )
-        shown = cells if name in RATES or number.stderr is not None else ""
-        lines.append(f"  {name:35}{four_decimals(number.value):>12}{shown}")
     return "\n".join(lines)

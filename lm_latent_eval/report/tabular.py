@@ -20,6 +20,8 @@ from lm_latent_eval.durable import write_text
 FORMATS = ("text", "csv", "latex")
 ENDINGS = {"csv": ".csv", "latex": ".tex"}
 """Of the files that a table is kept in."""
+TABLES_FILE = "tables.md"
+"""What a reader is told of a study."""
 _ESCAPED = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -196,6 +198,22 @@ def write(table: Table, stem: Path) -> None:
         write_text(path, rendered(table, kind) + "\n")
 
 
+def write_page(output: Path, text: str, tables: Mapping[str, Table], kind: str) -> str:
+    """Write ``tables.md`` into a folder, and its tables as CSV and LaTeX beside it.
+
+    Args:
+        output: The folder.
+        text: What a reader is told, the tables included.
+        tables: Each by the name of its files.
+        kind: What is returned: the ``text``, or the tables as ``csv`` or ``latex``.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    write_text(output / TABLES_FILE, text)
+    for name, table in tables.items():
+        write(table, output / name)
+    return text if kind == "text" else together(tables, kind)
+
+
 def together(tables: Mapping[str, Table], kind: str) -> str:
     """Return several tables one after the other, each below its name."""
     comment = {"csv": "#", "latex": "%", "text": ""}[kind]
@@ -208,6 +226,31 @@ def together(tables: Mapping[str, Table], kind: str) -> str:
 
 
 # -- for readers --------------------------------------------------------------------
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Return rows as lines of a terminal, in columns as wide as their widest cell.
+
+    Args:
+        rows: Their cells; the last one of a row that is shorter than others may be of
+            any width.
+        right: Whether the cells but the first are flush right.
+
+    Example:
+        >>> aligned([["", "bits", "±"], ["mine", "1.25", "0.5"]], right=True)
+        ['        bits    ±', '  mine  1.25  0.5']
+    """
+    most = max(map(len, rows))
+    full = [row for row in rows if len(row) == most]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    widths[0] = max(len(row[0]) for row in rows)
+    lines = []
+    for row in rows:
+        side = ">" if right and len(row) == most else "<"
+        first, *others = zip(row, widths, strict=False)
+        cells = [f"{first[0]:<{first[1]}}", *(f"{c:{side}{w}}" for c, w in others)]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
 
 
 def _markdown(table: Table) -> str:

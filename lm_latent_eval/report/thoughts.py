@@ -21,10 +21,11 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.file_names import beside
 from lm_latent_eval.report.results import newest
-from lm_latent_eval.report.tabular import Cell, Interval, Table, rendered
+from lm_latent_eval.report.tabular import Cell, Interval, Table, one_line, rendered
+from lm_latent_eval.scoring.records import UNFINISHED
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, read
-from lm_latent_eval.wrappers.cot.journal import UNFINISHED, read_unfinished
+from lm_latent_eval.wrappers.cot.journal import read_unfinished
 from lm_latent_eval.wrappers.cot.marks import Ending
 
 ENDINGS = {
@@ -157,7 +158,7 @@ def curve_table(kept: ThoughtFile) -> Table:
 
 def text(kept: ThoughtFile) -> str:
     """Return the diagnostics of a task for a terminal."""
-    lines = [*_drawn(kept)]
+    lines = [*map(one_line, _drawn(kept))]  # names in them come from a file
     choices = ChoiceQuestions.of(kept)
     if choices.questions:
         lines += [*_chosen(choices), "", rendered(curve_table(kept), "text")]

@@ -22,7 +22,7 @@ class MissedTextsError(MissedSupportError):
 
         Args:
             names: Index of each query without an answer -> its name.
-            why: What was wrong with the first of them, its name included.
+            why: What was wrong with one of them; its name comes first.
             of: How many were asked.
         """
         self.names = dict(names)
@@ -30,7 +30,7 @@ class MissedTextsError(MissedSupportError):
         self.of = of
         self.answers: list[Answer] = []
         """Those of the other texts, where whoever asked has collected them."""
-        _, *others = names.values()
+        others = [n for n in names.values() if not why.startswith(f"{n} ")]
         more = f", and {len(others) - NAMED} more" if len(others) > NAMED else ""
         likewise = f". Likewise {', '.join(others[:NAMED])}{more}" if others else ""
         scored = of - len(names)

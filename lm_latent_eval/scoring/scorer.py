@@ -22,7 +22,6 @@ from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Conditional, Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
-from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.continuations import Continuations
@@ -136,7 +135,6 @@ class Scorer:
             "model": self.checkpoint.name,
             "checkpoint": self.checkpoint.digest,
             "dtype": str(self.model.dtype),
-            "tuned_on": self._tuned.data if self._tuned else None,
             **asdict(self.options),
             "vocabulary": self._vocabulary,
             "tokens_are": self.reader.units
@@ -171,9 +169,6 @@ class Scorer:
                 "how": does.how.format_map(asdict(self.options)),
                 "checks": does.checks,
                 "default_proposal": proposal_named(self.model, None, 1.0).name,
-                "tuned_on": f"{len(self._tuned.texts)} texts, digest {self._tuned.data}"
-                if self._tuned
-                else None,
                 "mass": str(self.mass),
                 "scored_as": self._scored_as,
                 **self._conditional_on,
@@ -201,7 +196,6 @@ class Scorer:
             MissedTextsError: At the end, if an estimator found no latent of a text.
             ValueError: If a text cannot be scored; the error names the query.
         """
-        self._warn_of_tuning(queries)
         texts = [text for query in queries for text in self.cut.whole(query)]
         self._check(texts)
         missed = Missed(queries)
@@ -253,26 +247,6 @@ class Scorer:
         )
         self._trusted = True
 
-    @property
-    def _tuned(self) -> Tuned | None:
-        """What the proposal was tuned on, if it was, but for the model's own texts."""
-        tuned = self.model.tuned.get(self.proposal.name)
-        return tuned if tuned and tuned.texts else None
-
-    def _warn_of_tuning(self, queries: Sequence[Query]) -> None:
-        found = sum(self._was_tuned_on(query) for query in queries)
-        if found:
-            logger.warning(
-                "the %s proposal was tuned on %d of these texts: no certificate holds "
-                "for them",
-                self.proposal.name,
-                found,
-            )
-
-    def _was_tuned_on(self, query: Query) -> bool:
-        """Whether the proposal knows a text, whose certificate is void then."""
-        return self._tuned is not None and digest(query.text) in self._tuned.texts
-
     def _whole_queries(
         self, parts: Iterable[tuple[Text, Answer]], texts: Iterable[Text]
     ) -> Iterator[Answer]:
@@ -289,8 +263,6 @@ class Scorer:
                 bound = answer.estimate.bound
                 if self.model.mass is Mass.UNNORMALISED:
                     bound = Bound.UNNORMALISED
-                elif bound is Bound.STOCHASTIC_LOWER and self._was_tuned_on(query):
-                    bound = Bound.NONE
                 estimate = replace(
                     answer.estimate,
                     bound=bound,

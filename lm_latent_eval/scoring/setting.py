@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -25,7 +25,6 @@ from lm_latent_eval.latent import (
 )
 from lm_latent_eval.memory import Room
 from lm_latent_eval.models.proposals import HasProposals
-from lm_latent_eval.models.tuning import Tuned
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, named
@@ -79,11 +78,6 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
     @property
     def estimators(self) -> Sequence[str]:
         """Which of ours suit, the default first."""
-        ...
-
-    @property
-    def tuned(self) -> Mapping[str, Tuned]:
-        """Proposals that were fitted to texts."""
         ...
 
     def parameters(self) -> Iterator[Tensor]:

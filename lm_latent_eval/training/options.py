@@ -255,33 +255,3 @@ class RNNGSize:
     proposal_size: int = 128
     max_words: int = 248
     dropout: float = 0.4
-
-
-@dataclass(frozen=True)
-class FitBudget:
-    """How much the fit of a proposal's strengths may cost.
-
-    Attributes:
-        texts: At most; of more, as many at even distances.
-        sleep: Texts drawn from the model itself, beside those given or without any.
-        num_samples: Latents drawn a text and round.
-        rounds: Of fitting to fresh draws.
-        seed: Of the draws.
-    """
-
-    texts: int = 40
-    sleep: int = 0
-    num_samples: int = 100
-    rounds: int = 3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what fits nothing."""
-        for name, least in (("texts", 1), ("num_samples", 2), ("rounds", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"{name}={getattr(self, name)}: expected at least {least}"
-                )
-        for name in ("sleep", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least 0")

@@ -35,25 +35,21 @@ def state_file(directory: Path) -> Path:
 
 
 @contextmanager
-def only_trainer(
-    directory: Path, kept: str | None = "the finished epochs"
-) -> Iterator[None]:
+def only_trainer(directory: Path) -> Iterator[None]:
     """Let no other run train into a directory; the lock is beside it as well.
 
     A run that ends well leaves neither lock nor state.
 
     Args:
         directory: Of the checkpoint.
-        kept: What an interrupted run can go on from; None: it has no state.
 
     Raises:
         BusyError: If another run is training there.
     """
     lock = _beside(directory, "training.lock")
-    with only_writer(directory, kept, lock=lock, passing=True):
+    with only_writer(directory, "the finished epochs", lock=lock, passing=True):
         yield
-        if kept:
-            state_file(directory).unlink(missing_ok=True)
+        state_file(directory).unlink(missing_ok=True)
 
 
 def _beside(directory: Path, name: str) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import stdtrit
 
 from benchmarks import verdicts
 from lm_latent_eval.estimators.paired import (
@@ -121,7 +123,7 @@ def test_eight_of_eight_is_not_certain():
 
 
 @pytest.mark.parametrize("kind", verdicts.KINDS)
-@pytest.mark.parametrize("texts", [2, 9, 10, 12, 30, 100])
+@pytest.mark.parametrize("texts", [2, 9, 10, 12, 30, 100, 1000])
 def test_verdicts_are_seldom_false(kind, texts):
     """At most 6 %, and what 2,000 trials leave open."""
     draw, trials = verdicts.KINDS[kind], 2000
@@ -139,6 +141,29 @@ def test_two_runs_a_side_seldom_make_a_false_verdict(texts):
     assert false <= 0.06 + 3 * math.sqrt(0.06 * 0.94 / trials)
 
 
-def test_what_differs_is_found_nearly_as_often_as_by_t():
-    [*_, power] = verdicts.row(15, 1500)
-    assert power > 0.9 - 3 * 0.02
+@pytest.mark.parametrize("texts", [10, 12, 15, 300])
+def test_what_differs_is_found_nearly_as_often_as_by_t(texts):
+    """Nine tenths, and what 2,000 pairs of verdicts leave open."""
+    assert verdicts.power(texts, 2000) > 0.9 - 3 * 0.01
+
+
+def test_the_end_towards_a_tail_is_further():
+    d = np.exp(np.random.default_rng(0).normal(size=40))
+    low, high = compared(d, np.ones(40)).interval
+    mean = d.mean()
+    assert high - mean > 1.5 * (mean - low)
+    turned = compared(-d, np.ones(40)).interval
+    assert turned == pytest.approx((-high, -low))
+    reach = stdtrit(39, 0.975) * d.std(ddof=1) / math.sqrt(40)
+    assert 0.9 * reach < mean - low < reach, "what is added there is taken off here"
+    few = compared(d[:9], np.ones(9))
+    reach = stdtrit(8, 0.975) * few.stderr
+    assert few.interval == pytest.approx((few.value - reach, few.value + reach))
+
+
+def test_intervals_hold_the_mean_of_normal_differences():
+    trials = 4000
+    missed = verdicts.decided(
+        trials, 14, lambda g: verdicts.of_texts(verdicts.normal(g, 14))
+    )
+    assert abs(missed - 0.05) < 3 * math.sqrt(0.05 * 0.95 / trials)

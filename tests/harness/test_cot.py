@@ -22,13 +22,13 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.harness.offline import write_dataset
 from lm_latent_eval.harness.thoughts import UNFINISHED
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.cot.thinking import Thinker
-from lm_latent_eval.wrappers.network import Network
 from tests.stock_tasks import STOCK
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.cot import tiny
@@ -356,5 +356,5 @@ def test_networks_that_are_not_causal_are_refused():
         num_attention_heads=2,
         initializer_range=1.0,
     )
-    with pytest.raises(ValueError, match="reads ahead"):
+    with pytest.raises(ValueError, match="sees the tokens that follow"):
         ThinkingLM(Network.of(BertLMHeadModel(config), tokenizer))

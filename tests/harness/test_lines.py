@@ -63,7 +63,8 @@ def test_a_document_gives_every_metric_one_result(backend, asked):
     assert terms.keys() == METRICS.keys()
     assert not [term for term in terms.values() if isinstance(term, list)]
     assert terms["token_perplexity"] == (float(score_of(answer)), 5)
-    halves = process_half({"text": TEXTS[0], "part": "whole"}, [answer])
+    doc = {"document": 0, "text": TEXTS[0], "part": "whole"}
+    halves = process_half(doc, [answer])
     assert halves.keys() == COMPLETION_METRICS.keys()
     assert {half[:2] for half in halves.values()} == {
         ("whole", float(score_of(answer)))

@@ -237,7 +237,7 @@ def test_models_that_leave_no_record_have_no_rates_per_token():
     }
     for name, term in answers.items():
         assert [*term] == [-3.0, 2 if "word" in name else 4]
-    doc = {"text": "a bc", "part": "whole"}
+    doc = {"document": 0, "text": "a bc", "part": "whole"}
     for process in (process_known_words, process_half):
         assert process(doc, [SCORED])
         with pytest.raises(ValueError, match=r"do not say how many tokens.*latent_per"):

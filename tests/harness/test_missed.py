@@ -105,6 +105,28 @@ def test_results_samples_and_records_of_the_others_are_kept(run, tmp_path, capsy
         Statement.of(record)
 
 
+def test_documents_without_a_half_are_left_out_of_their_quotient(run, tmp_path):
+    named = r"/[23] \('Ada saw.*Likewise latent_document_completion/[23] \(4 of 6 texts"
+    with pytest.raises(MissedSupportError, match=named) as raised:
+        run(["latent_document_completion"])
+    assert all(str(raised.value).count(f"completion/{n} (") == 1 for n in (2, 3))
+    [path] = (tmp_path / "out" / "tiny").glob("results_*.json")
+    found = json.loads(path.read_text())["results"]["latent_document_completion"]
+    [record] = results.read(tmp_path / "out")
+    scored = {answer.index: answer.estimate for answer in record.answers}
+    assert scored.keys() == {0, 1, 4, 5}
+    nats = [(1 if n % 2 else -1) * e.log_evidence for n, e in scored.items()]
+    tokens = sum((1 if n % 2 else -1) * e.num_tokens for n, e in scored.items())
+    expected = math.exp(-math.fsum(nats) / tokens)
+    shown = found["completion_perplexity,none"]
+    assert shown == f"{expected:.4f} (2 of 3 documents)"
+    assert found["completed_tokens,none"] == f"{tokens} (2 of 3 documents)"
+    [log] = (tmp_path / "out" / "tiny").glob("samples_*.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    parts = [line["completion_perplexity"] for line in lines]
+    assert parts[2:4] == [["given"], ["whole"]]
+
+
 def test_a_cache_keeps_the_reason(run, tmp_path):
     for _ in range(2):
         with pytest.raises(MissedSupportError, match=r"latent_perplexity/1 \('Ada saw"):

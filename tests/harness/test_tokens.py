@@ -22,9 +22,9 @@ from transformers import BertConfig, BertForMaskedLM
 import lm_latent_eval
 from lm_latent_eval import cli
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.__main__ import main
 from lm_latent_eval.wrappers.tokens.gaps import Gap, find
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
@@ -359,7 +359,7 @@ def test_networks_that_are_none(tmp_path):
         intermediate_size=16,
     )
     masked = Network.of(BertForMaskedLM(config).eval(), tokenizer)
-    with pytest.raises(ValueError, match="BertForMaskedLM reads ahead"):
+    with pytest.raises(ValueError, match="BertForMaskedLM sees the tokens that follow"):
         SegmentedLM(masked)
 
     class Slow:

@@ -14,7 +14,7 @@ from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.estimators import InformationRate
-from lm_latent_eval.scoring.score_functions import score_function
+from lm_latent_eval.scoring.string_scorers import string_scorer
 from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
 from lm_latent_eval.text.noise import NoiseChannel
 
@@ -129,7 +129,7 @@ def test_texts_are_scored_as_by_hand(metric):
     )
 
     scored = score_copies(
-        texts, score_function(CHECKPOINT, **settings), vocabulary=vocabulary, **noise
+        texts, string_scorer(CHECKPOINT, **settings), vocabulary=vocabulary, **noise
     )
     expected = metric.compute(
         log_scores=scored.log_scores,

@@ -46,3 +46,15 @@ def test_a_piece_without_tokens_keeps_as_many_as_are_asked_for(name):
     assert few.score.shape == few.origin.shape == (1, FEW)
     assert few.score.tolist() == begun.score.gather(1, few.origin).tolist()
     assert sorted(few.score[0]) == sorted(begun.score.topk(FEW).values[0])
+
+
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
+def test_what_looks_ahead_is_searched_at_any_temperature_alike(name):
+    case = TINY_MODELS[name].case()
+    batch = case.batch([case.some_words(3)])
+    warm, plain = (case.model.proposal("adapted", t) for t in (3.0, 1.0))
+    found, best = (q.beam(q.encode(batch), FEW) for q in (warm, plain))
+    assert all(map(torch.equal, found.latents, best.latents))
+    assert torch.equal(found.score, best.score)
+    log_q, cold = (q.log_prob(q.encode(batch), best.latents) for q in (warm, plain))
+    assert not torch.allclose(log_q, cold), "premise: another q"

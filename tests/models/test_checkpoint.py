@@ -100,6 +100,18 @@ def test_a_saved_model_is_the_same(saved):
     assert loaded.model.config.num_unknown_types == 7
 
 
+def test_what_version_0_2_tuned_is_refused(saved):
+    name, directory = saved
+    (directory / "tuning.json").write_text('{"format": "lm-latent-eval-tuning-1"}')
+    manifest.write(directory)
+    with pytest.raises(
+        CheckpointError, match=r"tuning\.json .* went with version 0\.3"
+    ):
+        load_checkpoint(directory, expected=name)
+    with pytest.raises(ValueError, match=r"remove the file .* `lm-latent-eval seal"):
+        model_class(name).from_pretrained(directory)
+
+
 def test_a_type_to_compute_in(saved):
     name, directory = saved
     single = load_checkpoint(directory, dtype=torch.float32).model

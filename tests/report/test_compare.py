@@ -169,6 +169,30 @@ def test_draws_must_win_by_more_than_their_certificate():
     assert verdict(strict, record(0.0, spread=0.0)).decided
 
 
+def test_errors_that_few_passes_told_are_as_wide_as_in_a_number():
+    few = partial(estimated, stderr=0.05, draws_stderr=0.05, draws_degrees=2.0)
+    a, b = few(record(3.0, "stochastic lower", texts=3)), record(seed=1, texts=3)
+    found = verdict(a, b).units["bytes"][2]
+    units = torch.tensor([answer.bytes for answer in a.answers])
+    alone = CorpusRate.nats([answer.estimate for answer in a.answers], units)
+    assert found.draws_stderr == pytest.approx(alone.monte_carlo_stderr)
+    known = verdict(few(a, draws_degrees=math.inf), b).units["bytes"][2]
+    assert found.draws_stderr > 1.1 * known.draws_stderr
+    assert found.texts_stderr == known.texts_stderr
+
+
+def test_where_draws_differ_by_more_than_texts_their_degrees_count():
+    noisy = partial(estimated, stderr=0.05, draws_stderr=0.05)
+    a = noisy(record(3.0, "stochastic lower", spread=0.01))
+    few, sure = (
+        verdict(noisy(a, draws_degrees=degrees), record(spread=0.01)).units["bytes"][2]
+        for degrees in (4.0 / NUM_TEXTS, math.inf)
+    )
+    assert few.degrees == pytest.approx(4, rel=0.2)
+    assert sure.degrees > 1e3
+    assert few.interval[0] < sure.interval[0]
+
+
 def test_pairing_sees_what_single_errors_hide():
     """Texts differ by far more than models do."""
     dice = random.Random(0)
@@ -274,6 +298,28 @@ def test_answers_are_compared_by_question():
     assert unsure.uncertain == (10, 0)
     assert "10 of them within Monte Carlo error" in unsure.verdict
     assert "80.0%" in as_text([found])
+
+
+def test_answers_that_few_passes_told_are_less_sure():
+    right = questions([True], margin=2.5, error=1.0)
+    other = questions([False])
+    assert verdict(right, other).uncertain == (1, 0), "1.96 errors of both"
+    wide = questions([True], margin=2.9, error=1.0)
+    assert verdict(wide, other).uncertain == (0, 0)
+    assert verdict(estimated(wide, draws_degrees=4.0), other).uncertain == (1, 0)
+
+
+def test_names_in_files_command_no_terminal():
+    settings = {**SPELLED, "checkpoint": "c\x1b[2J", "estimator": "is\x1b[31m"}
+    odd = {**settings, "tokens_are": "\x9b1m", "model": "m\nA predicts them better"}
+    a, b = record(3.0, settings=odd), record(seed=1)
+    a, b = (replace(each, task="t\x07\r") for each in (a, b))
+    shown = as_text([verdict(a, b)])
+    assert all(c.isprintable() for line in shown.split("\n") for c in line)
+    assert not [x for x in shown.split("\n") if x.startswith("A predicts them")]
+    asked = replace(questions([True, False]), task="\x1b[1m", settings=odd)
+    shown = as_text([verdict(asked, asked)])
+    assert all(c.isprintable() for line in shown.split("\n") for c in line)
 
 
 SAMPLE = {

@@ -96,7 +96,8 @@ def test_tokens_of_other_models_are_not_counted(tmp_path, capsys):
 def test_a_file_of_estimates_is_explained(scored, capsys):
     assert main(["explain", str(scored[0])]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "importance sampling, 20 samples a text from the adapted proposal" in shown
+    assert "importance sampling from the adapted proposal at temperature 1" in shown
+    assert "20 samples a text" in shown
     assert "word_perplexity = " in shown
 
 

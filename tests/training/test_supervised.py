@@ -346,8 +346,6 @@ def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch, capsys):
     assert {name for name in names if "train" in name or name.startswith(".")} == set()
     loaded = load_checkpoint(tmp_path / "cut", expected="kglm").model
     assert same(dict(loaded.state_dict()), dict(whole.state_dict()))
-    assert loaded.tuned == resumed.tuned == whole.tuned
-    assert {*whole.tuned} <= {"adapted", "smoothing"}
     assert not list(tmp_path.glob("cut.*")), "nor beside this one, now"
     for name in ("p", "peeking", "nonpeeking"):
         assert losses[name][1] < losses[name][0] - 0.05

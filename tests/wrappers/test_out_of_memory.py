@@ -11,7 +11,7 @@ import torch
 
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.score_functions import CausalLMScorer
+from lm_latent_eval.scoring.string_scorers import CausalLMScorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
@@ -63,7 +63,7 @@ def of_cot(network, rows, **options):
 
 def of_causal_lm(network, rows):
     scorer = CausalLMScorer(network.model, network.tokenizer, batch_size=rows)
-    return lambda: scorer(LETTERS)
+    return lambda: scorer.score(LETTERS).log_p.tolist()
 
 
 def letters():

@@ -15,9 +15,9 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.network import Network
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.wrappers.cot import tiny as tiny_cot

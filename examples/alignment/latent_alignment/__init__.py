@@ -10,7 +10,7 @@ it is IBM model 1. The end of a text is a word of y like any.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from lm_latent_eval.extend import (
     TokenBatch,
     Whole,
     WordsConfig,
+    value,
     widened,
 )
 
@@ -35,7 +36,7 @@ class AlignmentConfig(WordsConfig):
     """Words of both languages; jumps beyond a width are not told apart."""
 
     model_type = "alignment"
-    rules: ClassVar[dict[str, Whole]] = {"longest_jump": Whole(0)}
+    longest_jump: int = value(3, Whole(0))
 
 
 class Read(NamedTuple):

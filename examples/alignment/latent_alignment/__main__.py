@@ -17,7 +17,7 @@ PAIRS = {
 def write(directory: Path) -> Alignment:
     """Write a checkpoint; return its model."""
     words = WordTokenizer.of_words([*PAIRS, *sorted({*PAIRS.values()})])
-    model = Alignment(AlignmentConfig(vocab_size=words.vocab_size, longest_jump=3))
+    model = Alignment(AlignmentConfig(vocab_size=words.vocab_size))
     model.requires_grad_(False)
     for x, y in PAIRS.items():
         [[source], [target]] = words(x).ids, words(y).ids

@@ -8,7 +8,7 @@ before all text. The end of a text is a word like any other.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from lm_latent_eval.extend import (
     TokenBatch,
     Whole,
     WordsConfig,
+    value,
     widened,
 )
 
@@ -29,7 +30,7 @@ class HMMConfig(WordsConfig):
     """Words, and states of a word."""
 
     model_type = "hmm"
-    rules: ClassVar[dict[str, Whole]] = {"num_states": Whole(1)}
+    num_states: int = value(2, Whole(1))
 
 
 class Read(NamedTuple):

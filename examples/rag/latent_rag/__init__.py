@@ -12,7 +12,7 @@ the retriever counts words and the generator is a unigram model, to be short.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from lm_latent_eval.extend import (
     TokenBatch,
     Whole,
     WordsConfig,
+    value,
     widened,
 )
 
@@ -34,7 +35,7 @@ class RAGConfig(WordsConfig):
     """Words, and documents."""
 
     model_type = "rag"
-    rules: ClassVar[dict[str, Whole]] = {"num_documents": Whole(1)}
+    num_documents: int = value(1, Whole(1))
 
 
 class Read(NamedTuple):

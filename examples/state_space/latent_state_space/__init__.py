@@ -14,7 +14,7 @@ Given the model is linear and Gaussian, a Kalman filter has the exact p(x).
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from lm_latent_eval.extend import (
     TokenBatch,
     Whole,
     WordsConfig,
+    value,
     widened,
 )
 
@@ -41,7 +42,7 @@ class StateSpaceConfig(WordsConfig):
     """Words: four marks, then the whole numbers from ``lowest`` upwards."""
 
     model_type = "state_space"
-    rules: ClassVar[dict[str, Whole]] = {"lowest": Whole(0)}
+    lowest: int = value(0, Whole(0))
 
 
 class Read(NamedTuple):

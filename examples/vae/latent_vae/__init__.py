@@ -13,7 +13,7 @@ networks of one layer, to be short.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from lm_latent_eval.extend import (
     TokenBatch,
     Whole,
     WordsConfig,
+    value,
     widened,
 )
 
@@ -38,7 +39,7 @@ class VAEConfig(WordsConfig):
     """Words, and numbers of a text."""
 
     model_type = "vae"
-    rules: ClassVar[dict[str, Whole]] = {"num_reals": Whole(1)}
+    num_reals: int = value(2, Whole(1))
 
 
 class Encoded(NamedTuple):

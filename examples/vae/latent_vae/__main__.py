@@ -16,7 +16,7 @@ TEXTS = ("the cat saw the dog", "a dog saw the cat", "the cat ran", "a cat ran")
 def write(directory: Path, *, seed: int = 0) -> SentenceVAE:
     """Write a checkpoint; return its model."""
     words = WordTokenizer.train(TEXTS, min_count=1)
-    model = SentenceVAE(VAEConfig(vocab_size=words.vocab_size, num_reals=2))
+    model = SentenceVAE(VAEConfig(vocab_size=words.vocab_size))
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.requires_grad_(False).parameters():
         parameter.normal_(0, 0.7, generator=generator)

@@ -23,7 +23,7 @@ def grid() -> torch.Tensor:
 
 def tiny() -> Case:
     """Three words, in float64."""
-    model = SentenceVAE(VAEConfig(vocab_size=6, num_reals=2)).double().eval()
+    model = SentenceVAE(VAEConfig(vocab_size=6)).double().eval()
     generator = torch.Generator().manual_seed(1)
     for parameter in model.requires_grad_(False).parameters():
         parameter.normal_(0, 0.5, generator=generator)

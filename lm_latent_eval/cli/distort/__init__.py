@@ -6,11 +6,11 @@ from lm_latent_eval.cli.arguments import Commands
 from lm_latent_eval.cli.distort import languages, measure, study, train, trees
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: Commands, said: str) -> None:
     """Add the command."""
     distort = commands.add_parser(
         "distort",
-        help="compare models with artificial languages whose probabilities are known",
+        help=said,
         description="The experiments of LeBrun et al. (2022), step by step or all at "
         "once.",
     )

@@ -1,4 +1,4 @@
-"""Languages whose probabilities are known: drawn, made up, and cut into tokens."""
+"""``distort sample`` and ``distort tokenizer``: languages of known probabilities."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from lm_latent_eval.scoring.options import (
 
 
 def add_to(steps: Commands) -> None:
-    """Add ``sample``, ``language`` and ``tokenizer``."""
+    """Add ``sample`` and ``tokenizer``."""
     _add_sample(steps)
-    _add_language(steps)
     _add_tokenizer(steps)
 
 
@@ -32,8 +31,8 @@ def _add_sample(steps: Commands) -> None:
     sample.add_argument(
         "--language",
         required=True,
-        help="a built-in one (agreement, weather), a JSON file, a causal LM, or one of "
-        "our models (rnng, lstm, rnn): a directory or a repository of the hub",
+        help="agreement, a grammar in a JSON file, a causal LM, or one of our models "
+        "(rnng, lstm, rnn): a directory or a repository of the hub",
     )
     sample.add_argument("--output", type=Path, required=True, help="folder of shards")
     sample.add_argument("--num-sequences", type=int, required=True, metavar="N")
@@ -76,31 +75,6 @@ def _add_sample(steps: Commands) -> None:
     sample.set_defaults(run=_sample)
 
 
-def _add_language(steps: Commands) -> None:
-    language = steps.add_parser(
-        "language",
-        help="make up a random grammar or hidden Markov model",
-        description="Writes a JSON file for --language, with lopsided random "
-        "probabilities.",
-        example="lm-latent-eval distort language pcfg --output grammar.json",
-    )
-    language.add_argument("kind", choices=("pcfg", "hmm"))
-    language.add_argument("--output", type=Path, required=True, help="JSON file")
-    language.add_argument(
-        "--num-symbols", type=int, default=8, help="phrases, or states (default: 8)"
-    )
-    language.add_argument("--num-words", type=int, default=100, help="default: 100")
-    language.add_argument(
-        "--expected-length",
-        type=float,
-        default=10.0,
-        metavar="WORDS",
-        help="of a sequence (default: 10)",
-    )
-    language.add_argument("--seed", type=int, default=0, help="default: 0")
-    language.set_defaults(run=_language)
-
-
 def _add_tokenizer(steps: Commands) -> None:
     tokenizer = steps.add_parser(
         "tokenizer",
@@ -141,24 +115,6 @@ def _sample(args: argparse.Namespace) -> None:
         shard_size=args.shard_size,
     )
     print(f"wrote {corpus.directory}")
-
-
-def _language(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.languages.random_languages import (
-        random_hmm,
-        random_pcfg,
-    )
-    from lm_latent_eval.distortion.languages.words import write_description
-
-    make = {"pcfg": random_pcfg, "hmm": random_hmm}[args.kind]
-    description = make(
-        args.num_symbols,
-        args.num_words,
-        expected_length=args.expected_length,
-        seed=args.seed,
-    )
-    write_description(description, args.output)
-    print(f"wrote {args.output}")
 
 
 def _tokenizer(args: argparse.Namespace) -> None:

@@ -162,7 +162,7 @@ def _score(args: argparse.Namespace) -> None:
         SequenceSource,
         Unchanged,
     )
-    from lm_latent_eval.scoring.score_functions import is_latent
+    from lm_latent_eval.scoring.string_scorers import is_latent
 
     device = args.device and parse_device(args.device)
     corpus = Corpus.open(args.corpus)
@@ -226,7 +226,7 @@ def _measure(args: argparse.Namespace) -> None:
 
 
 def _productivity(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.report.novelty import novelty
+    from lm_latent_eval.distortion.report.measures import novelty
     from lm_latent_eval.report.tabular import rendered, write
     from lm_latent_eval.text.corpora import stream_texts
 
@@ -238,7 +238,7 @@ def _productivity(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.report.samples import sample_table
+    from lm_latent_eval.distortion.report.writing import sample_table
     from lm_latent_eval.report.tabular import rendered
 
     kind = read_format(args)

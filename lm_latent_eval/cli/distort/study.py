@@ -55,7 +55,8 @@ def add_to(steps: Commands) -> None:
 
 
 def _study(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.report.study import TABLES_FILE, write_report
+    from lm_latent_eval.distortion.report.study import write_report
+    from lm_latent_eval.report.tabular import TABLES_FILE
 
     kind, folder = read_format(args), args.output / "report"
     if args.report:

@@ -13,15 +13,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.devices import sent_uniforms, wide_zeros, widened
+from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.distortion.languages.language import (
     Sample,
     checked_length,
@@ -34,21 +33,20 @@ from lm_latent_eval.distortion.languages.words import (
     LANGUAGE_FILE,
     write_description,
 )
-from lm_latent_eval.messages import one_line
-
-_LOGITS = 1 << 22
-"""Predictions held in float64 at a time; moves no number."""
+from lm_latent_eval.networks.causal import CausalReader, check_causal
+from lm_latent_eval.networks.network import check_positions, load_causal
+from lm_latent_eval.scoring.likelihood import ExactModel
 
 
 @dataclass(frozen=True)
-class CausalLanguage:
+class CausalLanguage(ExactModel[Sequence[int]]):
     """What a causal LM generates, drawn by inverting distribution functions.
 
     In float32, a sum whose rounding depends on the size of a batch can move a draw that
     lies on the edge between two tokens; a model in float64 draws the same everywhere.
 
     Attributes:
-        model: Its ``past_key_values`` must be a ``Cache`` that can select sequences.
+        model: A causal network of transformers.
         temperature: T.
         begin_id: What sequences follow.
         end_id: What they end with; may be the same id.
@@ -106,14 +104,7 @@ class CausalLanguage:
             ValueError: If there is no such model, or it leaves open
                 what begin and end are.
         """
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                path, dtype=dtype, trust_remote_code=False
-            )
-        except (OSError, StrictDataclassError) as err:
-            raise ValueError(
-                f"{path} is not a causal language model ({one_line(err)})"
-            ) from err
+        model: Any = load_causal(path, dtype)
         check_causal(model, str(path))
         tokenizer = load_tokenizer(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -137,7 +128,7 @@ class CausalLanguage:
     @torch.inference_mode()
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
         """Draw token by token, one random number each, with a key-value cache."""
-        self._check_room(checked_length(max_length))
+        check_positions(self.model, self.name, checked_length(max_length))
         keys = [sequence_key(seed, index) for index in indices]
         sequences: list[list[int]] = []
         log_p = []
@@ -148,18 +139,13 @@ class CausalLanguage:
             log_p.append(each)
         return Sample(sequences, torch.cat([torch.zeros(0).double(), *log_p]))
 
-    @torch.inference_mode()
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Score whole sequences, one pass each; see :meth:`Language.log_p`."""
         checked = checked_sequences(sequences, self)
-        order = sorted(range(len(checked)), key=lambda place: len(checked[place]))
-        if order:
-            self._check_room(len(checked[order[-1]]))
-        found = torch.empty(len(checked), dtype=torch.float64)
-        for start in range(0, len(order), self.batch_size):
-            places = order[start : start + self.batch_size]
-            found[places] = self._score([checked[place] for place in places])
-        return found
+        check_positions(self.model, self.name, max(map(len, checked), default=0))
+        wanted = [((self.begin_id,), ids) for ids in checked]
+        scored = self._reader.score(wanted, self.batch_size)
+        return torch.tensor([each.total for each in scored], dtype=torch.float64)
 
     def settings(self) -> dict[str, Any]:
         """Return a digest of the weights, the temperature, and begin and end."""
@@ -186,75 +172,23 @@ class CausalLanguage:
         drawn = torch.full((num, max_length), self.end_id, device=device)
         log_p = wide_zeros((num,), device)
         going = torch.arange(num, device=device)
-        last = torch.full((num, 1), self.begin_id, device=device)
-        cache = None
+        reading = self._reader.begin(torch.full((num, 1), self.begin_id, device=device))
         for t in range(max_length):
-            out = self.model(input_ids=last, past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-            log_probs = self._log_softmax(out.logits[:, -1])
-            chosen = _invert(log_probs.exp(), uniforms[going, t])
+            chosen = _invert(reading.log_p.exp(), uniforms[going, t])
             drawn[going, t] = chosen
-            log_p[going] += log_probs.gather(1, chosen[:, None])[:, 0]
+            log_p[going] += reading.log_p.gather(1, chosen[:, None])[:, 0]
             on = (chosen != self.end_id).nonzero()[:, 0]
-            if not len(on):
+            if not len(on) or t + 1 == max_length:
                 break
-            if len(on) < len(going):
-                cache.batch_select_indices(on)
-            going, last = going[on], chosen[on, None]
+            reading.read(chosen[on, None], on if len(on) < len(going) else None)
+            going = going[on]
         return [
             _until_end(ids, self.end_id) for ids in drawn.tolist()
         ], log_p.cpu().double()
 
-    def _score(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
-        """Score sequences of similar lengths; what follows the shorter is not seen."""
-        length = max(map(len, sequences))
-        padded = [[*s, *[self.end_id] * (length - len(s))] for s in sequences]
-        ids = torch.tensor(padded, device=self.model.device)
-        begin = torch.full_like(ids[:, :1], self.begin_id)
-        inputs = torch.cat([begin, ids[:, :-1]], 1)
-        lengths = torch.tensor([len(s) for s in sequences], device=ids.device)
-        inside = torch.arange(length, device=ids.device) < lengths[:, None]
-        logits = self.model(input_ids=inputs, use_cache=False).logits[inside]
-        targets = ids[inside][:, None]
-        rows = max(1, _LOGITS // logits.shape[1])
-        parts = zip(logits.split(rows), targets.split(rows), strict=True)
-        each = [self._log_softmax(some).gather(1, token) for some, token in parts]
-        log_p = wide_zeros(ids.shape, ids.device)
-        return log_p.masked_scatter(inside, torch.cat(each)).sum(1).cpu().double()
-
-    def _log_softmax(self, logits: Tensor) -> Tensor:
-        log_probs = (widened(logits) / self.temperature).log_softmax(-1)
-        if log_probs.isnan().any():
-            raise ValueError(f"{self.name} predicts NaN: the model is damaged")
-        return log_probs
-
-    def _check_room(self, length: int) -> None:
-        """Raise unless the model can read begin and all tokens but the last."""
-        room = getattr(self.model.config, "max_position_embeddings", None)
-        if room is not None and length > room:
-            raise ValueError(
-                f"{self.name} has {room} positions: a sequence has at most {room} "
-                f"tokens, not {length}"
-            )
-
-
-@torch.inference_mode()
-def check_causal(model: Any, name: str) -> None:
-    """Raise if a model predicts a token from what follows it.
-
-    Raises:
-        ValueError: If it does: its predictions are then no probabilities of sequences.
-    """
-    model.eval()
-    other = min(1, model.config.vocab_size - 1)
-    ids = torch.tensor([[0, 0, 0], [0, 0, other]], device=model.device)
-    one, changed = widened(model(input_ids=ids, use_cache=False).logits[:, 0])
-    # Rows of a batch may be rounded differently.
-    if not torch.allclose(one, changed, rtol=1e-4, atol=1e-5, equal_nan=True):
-        raise ValueError(
-            f"{name} sees the tokens that follow: it is no causal language model (a "
-            "model of type bert needs is_decoder in its configuration)"
-        )
+    @cached_property
+    def _reader(self) -> CausalReader:
+        return CausalReader(self.model, self.name, self.temperature)
 
 
 def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:

@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from lm_latent_eval.scoring.likelihood import SequenceModel
 from lm_latent_eval.uniforms import LANES, stream_key, uniforms
 
 _BLOCKS = 8
@@ -39,8 +40,12 @@ class Sample:
     """Log-probabilities under the language in nats, shape (n,), float64."""
 
 
-class Language(Protocol):
-    """A distribution over sequences of token ids."""
+class Language(SequenceModel[Sequence[int]], Protocol):
+    """A distribution over sequences of token ids, which it draws.
+
+    Its probabilities are exact: a language is what it is compared with, and a causal
+    one may have learned another.
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -82,10 +87,6 @@ class Language(Protocol):
             ValueError: If a sequence has no tokens, goes on after its end, or has an
                 id that is not in the vocabulary.
         """
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return what tells this language from others, for a JSON file."""
         ...
 
     def save(self, directory: Path) -> None:

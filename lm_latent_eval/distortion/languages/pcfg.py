@@ -50,12 +50,13 @@ from lm_latent_eval.distortion.languages.words import (
     word_tokenizer,
     write_description,
 )
+from lm_latent_eval.scoring.likelihood import ExactModel
 
 _CELLS = 1 << 23
 """Products of parts held at a time."""
 
 
-class PCFG:
+class PCFG(ExactModel[Sequence[int]]):
     """The language of a grammar.
 
     Example:

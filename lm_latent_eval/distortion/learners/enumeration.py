@@ -18,11 +18,11 @@ import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, words_of
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.latent import Enumerable
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.models.rnng.chart import num_trees
+from lm_latent_eval.scoring.likelihood import LogLikelihoods
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 
 
@@ -52,25 +52,23 @@ class EveryTree:
         Raises:
             ValueError: If the model is no RNNG, or as :class:`LatentLearner`.
         """
-        if checkpoint.name != "rnng":
+        model = checkpoint.model
+        if not isinstance(model, Enumerable):
             raise ValueError(
-                f"{checkpoint.directory} holds a {checkpoint.name} model: only the "
-                "trees of an rnng are listed; estimate the likelihoods of others"
+                f"{checkpoint.directory} holds a {checkpoint.name} model, whose "
+                "latents cannot be listed: estimate its likelihoods"
             )
         if max_words < 1:
             raise ValueError(f"max_words={max_words}: expected at least 1")
-        self._max_words = max_words
+        self._max_words, self._model = max_words, model
         # Sentences of n words with a beam of as many trees as they have.
-        self._by_length = {
-            n: LatentLearner(
-                checkpoint,
-                words,
-                end_id,
-                ScoringOptions(estimator="beam", num_samples=max(1, num_trees(n))),
-                batch_size=batch_size,
+        self._by_length = {}
+        for n in range(max_words + 1):
+            width = max(1, model.num_latents(n))
+            how = ScoringOptions(estimator="beam", num_samples=width)
+            self._by_length[n] = LatentLearner(
+                checkpoint, words, end_id, how, batch_size=batch_size
             )
-            for n in range(max_words + 1)
-        }
 
     @classmethod
     def load(
@@ -102,25 +100,29 @@ class EveryTree:
         return cls(checkpoint, words, corpus.end_id, **options)
 
     def score(
-        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> ScoredSequences:
+        self,
+        sequences: Sequence[Sequence[int]],
+        indices: Sequence[int] | None = None,
+        /,
+    ) -> LogLikelihoods:
         """Sum over the trees of whole sequences.
 
         Raises:
             ValueError: If a sequence has more words than the maximum, or as
                 :meth:`LatentLearner.score`.
         """
+        indices = range(len(sequences)) if indices is None else indices
         lengths = [max(0, len(ids) - 1) for ids in sequences]
         self._check_lengths(indices, lengths)
         log_p = torch.empty(len(sequences), dtype=torch.float64)
         for n in sorted({*lengths}):
             places = [place for place, length in enumerate(lengths) if length == n]
             scored = self._by_length[n].score(
-                [indices[place] for place in places],
                 [sequences[place] for place in places],
+                [indices[place] for place in places],
             )
             log_p[places] = scored.log_p
-        return ScoredSequences(log_p, torch.zeros_like(log_p))
+        return LogLikelihoods.exact(log_p)
 
     def settings(self) -> dict[str, Any]:
         """Return what its numbers depend on, for a JSON file."""
@@ -139,6 +141,6 @@ class EveryTree:
             raise ValueError(
                 f"{len(long)} of {len(lengths)} sequences have more than "
                 f"{self._max_words} words: number {index} has {n}, and "
-                f"{num_trees(n)} trees. Leave such sequences out, or give a larger "
-                "max_words"
+                f"{self._model.num_latents(n)} trees. Leave such sequences out, or "
+                "give a larger max_words"
             )

@@ -9,15 +9,15 @@ from typing import Any
 
 from lm_latent_eval.distortion.columns import Columns, Trajectory
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners.learner import Learner
 from lm_latent_eval.distortion.learners.scores import scored_columns
 from lm_latent_eval.distortion.learners.sequences import TokenSequences
 from lm_latent_eval.distortion.sources import Unchanged
+from lm_latent_eval.scoring.likelihood import TokenIdModel
 
 _ROWS_AT_ONCE = 4096
 
 
-def nats_per_token(learner: Learner, sequences: TokenSequences) -> float:
+def nats_per_token(learner: TokenIdModel, sequences: TokenSequences) -> float:
     r"""Return the exact loss :math:`-\sum_i \log p(x_i) / \sum_i |x_i|`.
 
     The end of a sequence is a token where there is one.
@@ -25,7 +25,7 @@ def nats_per_token(learner: Learner, sequences: TokenSequences) -> float:
     log_p = 0.0
     for places in _pieces(range(len(sequences))):
         some = [sequences[place].tolist() for place in places]
-        log_p += learner.score(places, some).log_p.sum().item()
+        log_p += learner.score(some, places).log_p.sum().item()
     return -log_p / int(sequences.lengths.sum())
 
 
@@ -67,7 +67,7 @@ class Tracked:
         )
         return cls(source, trajectory)
 
-    def score(self, learner: Learner, epoch: int) -> None:
+    def score(self, learner: TokenIdModel, epoch: int) -> None:
         """Write the scores after an epoch, counted from 1."""
         parts = [
             scored_columns(learner, self.source, some)

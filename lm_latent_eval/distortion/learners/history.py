@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from lm_latent_eval.durable import write_text
+from lm_latent_eval.text.files import read_text
+from lm_latent_eval.text.strict_json import parse
 
 HISTORY_FILE = "history.jsonl"
 
@@ -47,13 +49,21 @@ class History:
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> Self:
-        """Take the epochs among records, whose further entries do not count."""
+        """Take the epochs among records, whose further entries do not count.
+
+        Raises:
+            KeyError: If an epoch lacks an entry.
+            TypeError: If one is no number.
+        """
         names = [field.name for field in fields(Epoch)]
-        epochs = [
-            Epoch(**{name: record[name] for name in names})
-            for record in records
-            if "dev_nats_per_token" in record
-        ]
+        epochs = []
+        for record in records:
+            if "dev_nats_per_token" in record:
+                values = {name: record[name] for name in names}
+                for name, value in values.items():
+                    if type(value) not in (int, float):
+                        raise TypeError(f"{name} is {value!r:.60}")
+                epochs.append(Epoch(**values))
         return cls(tuple(epochs))
 
     @classmethod
@@ -65,8 +75,8 @@ class History:
         """
         path = Path(directory) / HISTORY_FILE
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return cls.of(map(json.loads, lines))
+            lines = read_text(path).splitlines()
+            return cls.of(parse(line, infinities=True) for line in lines)
         except (OSError, ValueError, KeyError, TypeError) as err:
             raise ValueError(
                 f"{path} is not the history of a training ({err})"

@@ -16,7 +16,7 @@ from lm_latent_eval.distortion.learners import (
 )
 from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
 from lm_latent_eval.resuming.settings import differences
-from lm_latent_eval.scoring.score_functions import is_latent
+from lm_latent_eval.scoring.string_scorers import is_latent
 
 _OF_CAUSAL = {"temperature", "begin_id", "end_id"}
 
@@ -80,5 +80,5 @@ def language_of(
 
 
 def _is_described(name: str | Path) -> bool:
-    """Whether a language is a grammar or a hidden Markov model, not a model's."""
+    """Whether a language is a grammar, not a model's."""
     return str(name) in examples() or Path(name).suffix.lower() == ".json"

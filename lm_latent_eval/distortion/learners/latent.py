@@ -19,12 +19,12 @@ from typing import Any, Self
 import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Mass, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.scoring.likelihood import LogLikelihoods
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
@@ -109,13 +109,16 @@ class LatentLearner:
         return estimator_class(str(self._scorer.options.estimator)).bound
 
     def score(
-        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> ScoredSequences:
+        self,
+        sequences: Sequence[Sequence[int]],
+        indices: Sequence[int] | None = None,
+        /,
+    ) -> LogLikelihoods:
         """Estimate log p of whole sequences.
 
         Args:
-            indices: Their numbers, which random numbers follow from.
             sequences: Token ids of the language, each with its end.
+            indices: Their numbers, which random numbers follow from.
 
         Returns:
             Nats and their errors as the draws tell them (``inf`` at K = 1; 0 for a
@@ -126,6 +129,7 @@ class LatentLearner:
             ValueError: If a sequence has no end or an id without a word, or the
                 proposal misses the model's support.
         """
+        indices = range(len(sequences)) if indices is None else indices
         self._check_ended(indices, sequences)
         texts = [
             self._text(place, index, ids)
@@ -140,7 +144,7 @@ class LatentLearner:
             log_p[answer.index] = answer.estimate.log_evidence
             stderr[answer.index] = answer.estimate.draws_stderr
         missed.tell()
-        return ScoredSequences(log_p, stderr)
+        return LogLikelihoods(log_p, stderr)
 
     def settings(self) -> dict[str, Any]:
         """Return what its numbers depend on, for a JSON file."""

@@ -15,8 +15,7 @@ choices of a probability of 1e-6 or less, and their latents are too many for a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,12 +42,9 @@ from lm_latent_eval.distortion.languages.words import (
 from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import NO_LATENT, Mass
+from lm_latent_eval.latent import Enumerable, Mass
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.models.recurrent_lm import RecurrentLM
-from lm_latent_eval.models.rnng.chart import num_trees
-from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.summation import log_marginal
+from lm_latent_eval.scoring.likelihood import ExactModel
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START
@@ -61,37 +57,7 @@ _WORD_LANE = 3
 """The random number of a step that models leave to inference draws the word."""
 
 
-@dataclass(frozen=True)
-class Latents:
-    """What there is to sum over."""
-
-    proposal: str
-    """Whose q(z_t | z_<t, x_<=t) is p(z_t | z_<t, x_<=t)."""
-    number: Callable[[int], int]
-    """How many latents a sequence of so many words has, its end or not."""
-    log_marginal: Callable[[Any, Tensor], Tensor]
-    """log p of texts of one length with a model, word ids (B, T) -> nats (B,)."""
-
-
-def _with_trees(model: RNNG, words: Tensor) -> Tensor:
-    return log_marginal(model.generative, words)
-
-
-def _without_latents(model: RecurrentLM, words: Tensor) -> Tensor:
-    batch = TokenBatch.collate(words.tolist(), first=START, device=words.device)
-    return model.log_joint(model.encode(batch), NO_LATENT)[:, 0]
-
-
-_EMPTY = Latents("none", lambda num_words: 1, _without_latents)
-LATENTS = {
-    "rnng": Latents("adapted", num_trees, _with_trees),
-    "lstm": _EMPTY,
-    "rnn": _EMPTY,
-}
-"""Models that are languages."""
-
-
-class LatentLanguage:
+class LatentLanguage(ExactModel[Sequence[int]]):
     """What a checkpoint of words generates.
 
     Its words are those that the model can utter, the unknown word among them if the
@@ -111,7 +77,8 @@ class LatentLanguage:
         """Number the words.
 
         Args:
-            checkpoint: An RNNG, or a model without latents, and its vocabulary.
+            checkpoint: An ``Enumerable`` model (an RNNG, or one without latents) and
+                its vocabulary.
             max_words: Of a sequence that has more than one latent: with a word more,
                 an RNNG has nearly four times as many trees to sum over.
             batch_size: The most sequences drawn or scored together, which moves no
@@ -125,11 +92,10 @@ class LatentLanguage:
         for name, value in (("max_words", max_words), ("batch_size", batch_size)):
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: expected at least 1")
-        _check_model(checkpoint)
         self._checkpoint, self._model = checkpoint, checkpoint.model
+        self._latents = _checked(checkpoint)
         self._max_words, self._batch_size = max_words, batch_size or _SEQUENCES
-        self._latents = LATENTS[checkpoint.name]
-        self._proposal = self._model.proposal(self._latents.proposal)
+        self._proposal = self._model.proposal(self._latents.exact_proposal)
         config = self._model.config
         excluded = {PADDING, START, END, *config.never_uttered}
         uttered = [i for i in range(config.vocab_size) if i not in excluded]
@@ -180,11 +146,12 @@ class LatentLanguage:
             ValueError: If sequences could have more words than the maximum.
         """
         if self._has_too_many(checked_length(max_length)):
+            number = _count(self._latents.num_latents(max_length))
             raise ValueError(
                 f"max_length={max_length}: a sequence without its end can have "
-                f"{max_length} words, and {_count(self._latents.number(max_length))} "
-                f"latents to sum over. Give a max_length of {self._max_words} or less, "
-                "or, from Python, a larger max_words"
+                f"{max_length} words, and {number} latents to sum over. Give a "
+                f"max_length of {self._max_words} or less, or, from Python, a larger "
+                "max_words"
             )
         keys = [sequence_key(seed, index) for index in indices]
         drawn: list[list[int]] = []
@@ -265,46 +232,49 @@ class LatentLanguage:
         found = torch.empty(len(ids), dtype=torch.float64)
         for some, num_words in ((ended, length - 1), (~ended, length)):
             (places,) = some.nonzero(as_tuple=True)
-            together = _LATENTS_AT_ONCE // self._latents.number(num_words)
+            together = _LATENTS_AT_ONCE // self._latents.num_latents(num_words)
             at_once = min(self._batch_size, max(1, together))
             for where in places.split(at_once) if len(places) else ():
                 words = sent(self._ids[ids[where]], self._model.device)
-                found[where] = self._latents.log_marginal(self._model, words).cpu()
+                found[where] = self._latents.log_marginal(words).cpu()
         return found
 
     def _has_too_many(self, num_words: int) -> bool:
-        return num_words > self._max_words and self._latents.number(num_words) > 1
+        return num_words > self._max_words and self._latents.num_latents(num_words) > 1
 
     def _check_words(self, num_words: Sequence[int]) -> None:
         long = [place for place, n in enumerate(num_words) if self._has_too_many(n)]
         if long:
             most = num_words[long[0]]
+            number = _count(self._latents.num_latents(most))
             raise ValueError(
                 f"{len(long)} of {len(num_words)} sequences have more than "
                 f"{self._max_words} words: sequence {long[0]} has {most}, and "
-                f"{_count(self._latents.number(most))} latents to sum over. Draw them "
+                f"{number} latents to sum over. Draw them "
                 "with a smaller max_length, or give a larger max_words"
             )
 
 
-def _check_model(checkpoint: Checkpoint) -> None:
+def _checked(checkpoint: Checkpoint) -> Enumerable:
+    """Return the model, or raise if it is no language."""
     model, directory = checkpoint.model, checkpoint.directory
     if model.mass is not Mass.ONE:
         raise ValueError(
             f"{directory}: the probabilities of a language total one, and those of "
             f"this model do not ({model.mass})"
         )
-    if checkpoint.name not in LATENTS:
+    if not isinstance(checkpoint.model, Enumerable):
         raise ValueError(
             f"{directory} holds a {checkpoint.name} model, whose latents cannot be "
-            "summed: the probabilities of a language are exact. The models that can "
-            f"be one are {', '.join(LATENTS)}"
+            "summed: the probabilities of a language are exact. An rnng, an lstm and "
+            "an rnn can be one"
         )
     if END in model.config.never_uttered:
         raise ValueError(
             f"{directory}: the model never utters the end of a text: train one that "
             "does"
         )
+    return checkpoint.model
 
 
 def _count(number: int) -> str:

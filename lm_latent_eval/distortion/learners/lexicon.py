@@ -31,8 +31,7 @@ def words_of(corpus: Corpus) -> dict[int, str]:
     ):
         raise ValueError(
             f"{corpus.directory}: its tokens are not words, and a model of words gives "
-            "sequences of other tokens no probability; draw a corpus from a grammar "
-            "or a hidden Markov model"
+            "sequences of other tokens no probability; draw a corpus from a grammar"
         )
     return {
         token: str(tokenizer.convert_ids_to_tokens(token))

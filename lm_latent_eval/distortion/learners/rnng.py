@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.lexicon import (
     exact_vocabulary,
@@ -13,12 +11,8 @@ from lm_latent_eval.distortion.learners.lexicon import (
     words_of,
 )
 from lm_latent_eval.distortion.learners.treebank import derivations, parsed
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.data import ParsedSentence
-from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.training import Objective, train_rnng
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 from lm_latent_eval.training.options import Options, RNNGSize
 
 
@@ -31,7 +25,7 @@ def train_grammar(
     num_samples: int = 4,
     size: RNNGSize | None = None,
     options: Options | None = None,
-) -> RNNG:
+) -> None:
     """Train a model of a language of words, and write its checkpoint.
 
     Its vocabulary is that of the language, drawn words or not, and has no unknown word:
@@ -51,36 +45,21 @@ def train_grammar(
         ValueError: If the corpora are of different words, sequences were cut, or the
             objective needs trees that there are not.
     """
-    size, options = size or RNNGSize(), options or Options()
     words = words_of(corpus)
     if words != words_of(dev):
         raise ValueError(
             f"{corpus.directory} and {dev.directory} have different words: draw both "
             "from one language"
         )
-    start = _untrained([*words.values()], size, options.seed, directory)
-    return train_rnng(
+    train_rnng(
         _sentences(corpus, objective),
         _sentences(dev, objective),
         directory,
         objective=objective,
-        start=start,
+        words=exact_vocabulary(words.values()),
         num_samples=num_samples,
         options=options,
     )
-
-
-def _untrained(
-    words: list[str], size: RNNGSize, seed: int, directory: Path
-) -> Checkpoint:
-    tokenizer = exact_vocabulary(words)
-    torch.manual_seed(seed)
-    config = RNNGConfig(
-        vocab_size=tokenizer.vocab_size,
-        never_uttered=[PADDING, UNKNOWN, START],
-        **vars(size),
-    )
-    return Checkpoint("rnng", RNNG(config), tokenizer, directory)
 
 
 def _sentences(

@@ -7,15 +7,19 @@ from pathlib import Path
 import torch
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder
-from lm_latent_eval.distortion.learners.learner import Learner
 from lm_latent_eval.distortion.sources import SequenceSource
+from lm_latent_eval.scoring.likelihood import TokenIdModel
 
 _ROWS_AT_ONCE = 4096
 _SHARD_ROWS = 100_000
 
 
 def score_sequences(
-    learner: Learner, source: SequenceSource, directory: Path, *, quiet: bool = False
+    learner: TokenIdModel,
+    source: SequenceSource,
+    directory: Path,
+    *,
+    quiet: bool = False,
 ) -> ScoresFolder:
     """Score sequences, or those that are still missing.
 
@@ -50,14 +54,16 @@ def score_sequences(
     )
 
 
-def scored_columns(learner: Learner, source: SequenceSource, indices: range) -> Columns:
+def scored_columns(
+    learner: TokenIdModel, source: SequenceSource, indices: range
+) -> Columns:
     """Score all forms of some sequences."""
     sequences, true_log_p = source.read(indices)
     index = torch.tensor(indices).repeat_interleave(source.rows_each)
     edits = torch.arange(source.rows_each).repeat(len(indices))
     # A learner that draws random numbers draws others for every row.
     rows = (index * source.rows_each + edits).tolist()
-    scored = learner.score(rows, sequences)
+    scored = learner.score(sequences, rows)
     end_id = source.corpus.end_id
     return Columns(
         index=index,

@@ -14,7 +14,6 @@ Source: LeBrun, Sordoni and O'Donnell (2022), sections 3.3, 4.2, 4.3, A.1.1, A.1
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import shutil
@@ -34,7 +33,6 @@ import lm_latent_eval
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.architectures import Start
-from lm_latent_eval.distortion.learners.causal import CausalLearner
 from lm_latent_eval.distortion.learners.data import (
     CorpusData,
     TrainingData,
@@ -50,6 +48,8 @@ from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
 from lm_latent_eval.extras import require
 from lm_latent_eval.resuming.folder import going_on
 from lm_latent_eval.resuming.settings import Settings
+from lm_latent_eval.text.files import read_text
+from lm_latent_eval.text.strict_json import parse
 
 CHECKPOINTS = "checkpoints"
 TRAJECTORIES = "trajectories"
@@ -230,13 +230,12 @@ class _Run:
             patience is not None and history.waited >= patience
         )
 
-    def _learner(self, model: Any) -> CausalLearner:
+    def _learner(self, model: Any) -> CausalLanguage:
         vocabulary, at_once = self.data.vocabulary, self.options.computed_at_once
         ids = (vocabulary.begin_id, vocabulary.end_id)
-        language = CausalLanguage(
+        return CausalLanguage(
             model, 1.0, *ids, name="the model in training", batch_size=at_once
         )
-        return CausalLearner(language)
 
     def _say(self, line: str) -> None:
         if not self.quiet:
@@ -248,9 +247,9 @@ def _last_checkpoint(checkpoints: Path) -> Path | None:
     folders = checkpoints.glob("checkpoint-*")
     for folder in sorted(folders, key=_updates, reverse=True):
         try:
-            json.loads((folder / _STATE_FILE).read_text(encoding="utf-8"))
+            _history(folder)
             return folder
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError, TypeError):
             shutil.rmtree(folder)
     return None
 
@@ -260,7 +259,7 @@ def _updates(checkpoint: Path) -> int:
 
 
 def _history(checkpoint: Path) -> History:
-    state = json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8"))
+    state = parse(read_text(checkpoint / _STATE_FILE), infinities=True)
     return History.of(state["log_history"])
 
 

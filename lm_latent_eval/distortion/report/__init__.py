@@ -2,6 +2,8 @@
 
 from lm_latent_eval.distortion.report.curves import (
     draw_latent,
+    draw_lengths,
+    draw_productivity,
     draw_random,
     draw_temperatures,
 )
@@ -10,6 +12,4 @@ from lm_latent_eval.distortion.report.histograms import (
     draw_estimates,
     draw_language_check,
 )
-from lm_latent_eval.distortion.report.lengths import draw_lengths
-from lm_latent_eval.distortion.report.productivity import draw_productivity
 from lm_latent_eval.distortion.report.training import draw_amount, draw_training

@@ -1,8 +1,11 @@
-"""Mean error by true log-probability: figures 6 and 11, and what an estimator adds."""
+"""Curves: error by true log-probability and by length, and what is new in a text.
+
+Figures 6, 11, 12 and 13, and what an estimator adds to an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,18 +19,22 @@ from lm_latent_eval.distortion.report.style import (
     TRUTH,
     colours,
     legend,
-    page,
     plot_band,
     shades,
     width_of,
     zero_line,
 )
-from lm_latent_eval.distortion.statistics import ErrorCurve
+from lm_latent_eval.distortion.statistics import (
+    ErrorCurve,
+    LengthErrors,
+    ProductivityCurve,
+)
+from lm_latent_eval.report.figures import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LATENT_PANELS = 4
+LATENT_PANELS, LENGTH_PANELS = 4, 3
 """Panels that share the width of a page."""
 EXACT, ESTIMATED, CORRECTED = "black", "#0072b2", "#d55e00"
 SLICES = 80
@@ -195,3 +202,91 @@ def plot_corrected(ax: Axes, curve: ErrorCurve, exact: ErrorCurve | None) -> Non
         linewidth=1,
         label="estimated, corrected to second order",
     )
+
+
+def draw_lengths(
+    path: Path, panels: Sequence[tuple[str, LengthErrors]], *, title: str | None = None
+) -> None:
+    """Draw expected and observed error by length (figure 12).
+
+    Args:
+        path: Of the files, without their endings.
+        panels: Models and their errors, from left to right.
+        title: Above the panels.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is missing.
+        ValueError: If there are no panels.
+    """
+    if not panels:
+        raise ValueError("a figure of lengths needs the errors of a model; got none")
+    width = width_of(len(panels), LENGTH_PANELS)
+    with page(path, width=width, height=2.7, title=title) as figure:
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for ax, (name, errors) in zip(axes, panels, strict=True):
+            plot_lengths(ax, errors)
+            ax.set_title(name)
+        axes[0].set_ylabel(ERROR)
+        legend(figure)
+
+
+def plot_lengths(ax: Axes, errors: LengthErrors) -> None:
+    """Draw the mean error of each length, and what its number of tokens explains."""
+    lengths = [each.num_tokens for each in errors.lengths]
+    plot_band(
+        ax,
+        lengths,
+        [each.mean_error for each in errors.lengths],
+        [each.lower for each in errors.lengths],
+        [each.upper for each in errors.lengths],
+        color="#0072b2",
+        label="observed",
+    )
+    ax.plot(
+        lengths,
+        [each.expected for each in errors.lengths],
+        "-" if len(lengths) > 1 else "D",
+        color="black",
+        label="expected (length × mean error a token)",
+    )
+    zero_line(ax)
+    ax.set_xlabel("tokens of a sequence")
+
+
+def draw_productivity(
+    path: Path, curves: Mapping[str, ProductivityCurve], *, title: str | None = None
+) -> None:
+    """Draw the probability that the next event is new (figure 13).
+
+    Args:
+        path: Of the files, without their endings.
+        curves: By what is counted (1-grams, 2-grams, ..., sequences), from dark to
+            light.
+        title: Above the panel.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is missing.
+    """
+    with page(path, width=COLUMN, height=2.8, title=title) as figure:
+        plot_productivity(figure.subplots(), curves)
+        legend(figure)
+
+
+def plot_productivity(ax: Axes, curves: Mapping[str, ProductivityCurve]) -> None:
+    """Draw N_1/N at each sample size, over its logarithm."""
+    from matplotlib.ticker import EngFormatter, NullFormatter
+
+    for (name, curve), color in zip(curves.items(), shades(len(curves)), strict=True):
+        ax.plot(
+            curve.sample_sizes,
+            curve.productivity,
+            marker="o" if len(curve.sample_sizes) == 1 else "",
+            color=color,
+            label=name,
+        )
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_ylim(0, 1.02)
+    ax.set_xlabel("events sampled")
+    ax.set_ylabel("probability that the next is new")

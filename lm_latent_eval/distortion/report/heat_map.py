@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lm_latent_eval.distortion.report.style import PAGE, TRUTH, drawable, legend, page
+from lm_latent_eval.distortion.report.style import PAGE, TRUTH, legend
 from lm_latent_eval.distortion.statistics import ErrorCell, ErrorMap, ErrorRow
+from lm_latent_eval.report.figures import drawable, page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,10 +16,10 @@ from lm_latent_eval.distortion.report.style import (
     TRUTH,
     colours,
     legend,
-    page,
     width_of,
 )
 from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
+from lm_latent_eval.report.figures import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

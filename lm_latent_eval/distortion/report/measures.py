@@ -6,19 +6,24 @@ Each measure reads named folders and writes ``STEM.json``, all of its numbers, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.learners.history import HISTORY_FILE, History
-from lm_latent_eval.distortion.report.curves import draw_random, draw_temperatures
+from lm_latent_eval.distortion.report.curves import (
+    draw_lengths,
+    draw_productivity,
+    draw_random,
+    draw_temperatures,
+)
 from lm_latent_eval.distortion.report.heat_map import draw_map
 from lm_latent_eval.distortion.report.histograms import (
     draw_estimates,
     draw_language_check,
 )
-from lm_latent_eval.distortion.report.lengths import draw_lengths
 from lm_latent_eval.distortion.report.reading import Comparison, open_trajectory
 from lm_latent_eval.distortion.report.training import draw_amount, draw_training
 from lm_latent_eval.distortion.report.writing import write_json
@@ -26,15 +31,18 @@ from lm_latent_eval.distortion.statistics import (
     ErrorMap,
     JointHistogram,
     LengthErrors,
+    ProductivityCurve,
     mean_sentence_perplexity,
 )
 from lm_latent_eval.distortion.statistics.bins import Bins
 from lm_latent_eval.estimators import perplexity
 from lm_latent_eval.report.tabular import Cell, Interval, Table
+from lm_latent_eval.text.words import split
 
 Folders = Mapping[str, Path]
 """Name -> folder of scores, or of a trajectory."""
 TENTHS = 10
+WHOLE = "whole texts"
 MAP_COLUMNS = 60
 """About so many bins of rarity has a heat map."""
 
@@ -186,6 +194,53 @@ MEASURES: dict[str, Callable[[Folders, Path, int], Table]] = {
         perplexities,
     )
 }
+
+
+def novelty(
+    texts: Callable[[], Iterator[str]], orders: Sequence[int], stem: Path
+) -> Table:
+    """Measure the n-grams of words within texts, and whole texts.
+
+    Args:
+        texts: Opens the texts anew, once an order: nothing but counts is kept.
+        orders: The n of n-grams.
+        stem: Of the files ``STEM.json``, ``.png``, ``.svg`` and ``.pdf``.
+
+    Returns:
+        A table of the whole text's productivity.
+
+    Raises:
+        ValueError: If an n is below 1, or no text is as long.
+    """
+    curves = {WHOLE: ProductivityCurve.of(texts())}
+    for order in orders:
+        if order < 1:
+            raise ValueError(f"an n-gram has at least 1 word; got n = {order}")
+        grams = (gram for text in texts() for gram in _grams(text, order))
+        try:
+            curves[f"{order}-grams"] = ProductivityCurve.of(grams)
+        except ValueError as err:
+            raise ValueError(f"{order}-grams of words: {err}") from err
+    draw_productivity(stem, {n: c for n, c in curves.items() if n != WHOLE} or curves)
+    write_json(stem, curves)
+    rows: list[list[Cell]] = [
+        [
+            name,
+            curve.sample_sizes[-1],
+            curve.num_types[-1],
+            curve.num_hapax[-1],
+            curve.productivity[-1],
+            curve.stderr[-1],
+        ]
+        for name, curve in curves.items()
+    ]
+    new = "probability that the next is new"
+    return Table(["of", "N", "types", "once", new, "±"], rows)
+
+
+def _grams(text: str, order: int) -> Iterator[tuple[str, ...]]:
+    words = split(text)
+    return zip(*(islice(words, first, None) for first in range(order)), strict=False)
 
 
 def error_table(found: Mapping[str, Comparison]) -> Table:

@@ -21,13 +21,12 @@ from lm_latent_eval.distortion.report.measures import (
     error_table,
     histogram,
     map_table,
+    novelty,
     perplexity_row,
     read_map,
 )
-from lm_latent_eval.distortion.report.novelty import novelty
 from lm_latent_eval.distortion.report.reading import Comparison
-from lm_latent_eval.distortion.report.samples import sample_table
-from lm_latent_eval.distortion.report.writing import shown, write_json
+from lm_latent_eval.distortion.report.writing import sample_table, shown, write_json
 from lm_latent_eval.distortion.study.layout import (
     BASE,
     LANGUAGE_TEXT,
@@ -37,12 +36,10 @@ from lm_latent_eval.distortion.study.layout import (
 )
 from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import KIND
-from lm_latent_eval.durable import write_text
-from lm_latent_eval.report.tabular import Cell, Table, rendered, together, write
+from lm_latent_eval.report.tabular import Cell, Table, rendered, write_page
 from lm_latent_eval.resuming.folder import read
 from lm_latent_eval.text.corpora import stream_texts
 
-TABLES_FILE = "tables.md"
 ORDERS = (1, 2, 3, 4, 5)
 SAMPLES = 5
 TITLE = "# Claims and tables of distributional distortion"
@@ -67,9 +64,7 @@ def write_report(study: Path, output: Path, kind: str = "text") -> str:
     settings = read(study, KIND, having="plan")
     found = Report(DistortionPlan.of(settings["plan"]), Layout(study), output)
     text = "\n\n".join([TITLE, *found.sections()]) + "\n"
-    output.mkdir(parents=True, exist_ok=True)
-    write_text(output / TABLES_FILE, text)
-    return text if kind == "text" else together(found.tables, kind)
+    return write_page(output, text, found.tables, kind)
 
 
 @dataclass(frozen=True)
@@ -276,7 +271,6 @@ class Report:
         return Trajectory.open(self.layout.trajectory(learner, "test"))
 
     def _kept(self, table: Table, stem: Path) -> str:
-        """Put a table beside its figure, and return it for ``tables.md``."""
-        write(table, stem)
+        """Keep a table, which goes beside its figure; return it for ``tables.md``."""
         self.tables[stem.name] = table
         return rendered(table, "text")

@@ -1,15 +1,12 @@
-"""What all figures share: the page, the colours, lines with bands, the legend."""
+"""What the figures of distortion share: sizes, colours of models, bands, the legend."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lm_latent_eval.extras import require
-from lm_latent_eval.report import figure_files, legends
+from lm_latent_eval.report import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,29 +16,6 @@ PAGE = 6.8
 """Width of a page of two columns, inches."""
 COLUMN = 3.3
 """Width of one of its columns, inches."""
-RESOLUTION = 220
-"""Of the PNG, dots an inch."""
-EMBEDDED = 150
-"""Of what SVG and PDF hold as pixels, dots an inch."""
-STYLE = {
-    **figure_files.STYLE,
-    "font.size": 7.5,
-    "axes.titlesize": 8,
-    "axes.labelsize": 7.5,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "figure.titlesize": 9,
-    "legend.columnspacing": 1.4,
-    "legend.handlelength": 1.8,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3,
-    "text.parse_math": False,  # a dollar in a sequence or a name is a dollar
-}
 MODELS = {
     "lstm": "#d55e00",
     "gpt2small": "#56b4e9",
@@ -61,49 +35,6 @@ NO_ERROR = "no error (below: underestimated)"
 BAND = "95 % interval of the mean"
 DOTTED: dict[str, Any] = {"color": "0.2", "linewidth": 1, "linestyle": (0, (1, 1.3))}
 """The line where a model is right."""
-
-
-@contextmanager
-def page(
-    path: Path, *, width: float, height: float, title: str | None = None
-) -> Iterator[Figure]:
-    """Give a figure to draw on; then write it as PNG, SVG and PDF.
-
-    Nothing is written if the drawing fails, and nothing stays open.
-
-    Args:
-        path: Of the files, without their endings; its folder is made if need be.
-        width: Inches.
-        height: Inches.
-        title: Above all panels.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing; says how to install it.
-    """
-    matplotlib = require("matplotlib", extra="distort")
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure
-        if title is not None:
-            figure.suptitle(title)
-        for text in figure.findobj(Text):
-            text.set_text(drawable(text.get_text()))
-        figure_files.save(figure, path, dots=RESOLUTION, embedded=EMBEDDED)
-
-
-def drawable(text: str) -> str:
-    r"""Write what the font of figures lacks as Python does, ``\u4e2d``: no boxes."""
-    from matplotlib import font_manager
-
-    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
-    has = font.get_charmap()
-    return "".join(
-        c if ord(c) in has else c.encode("ascii", "backslashreplace").decode()
-        for c in text
-    )
 
 
 def width_of(panels: int, most: int) -> float:
@@ -186,7 +117,7 @@ def legend(figure: Figure) -> None:
     """Name what is drawn below the panels, each label once, in the order drawn."""
     from matplotlib.patches import Patch
 
-    entries = legends.labelled(figure)
+    entries = figures.labelled(figure)
     if entries.pop(BAND, None):  # after the curves, and of no curve's colour
         entries[BAND] = Patch(color="0.5", alpha=0.4, linewidth=0)
-    legends.place(figure, entries)
+    figures.legend(figure, entries)

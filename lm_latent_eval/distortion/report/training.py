@@ -12,11 +12,11 @@ from lm_latent_eval.distortion.report.style import (
     ERROR,
     LIGHTEST,
     legend,
-    page,
     width_of,
     zero_line,
 )
 from lm_latent_eval.distortion.statistics import ErrorTrajectory
+from lm_latent_eval.report.figures import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

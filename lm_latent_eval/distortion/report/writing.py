@@ -1,4 +1,4 @@
-"""Numbers as JSON, and sequences of tokens as text that can be shown."""
+"""Numbers as JSON, and sequences of tokens as text and tables that can be shown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.statistics import ErrorBin
 from lm_latent_eval.durable import write_text
+from lm_latent_eval.report.tabular import Table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -65,6 +67,31 @@ def _byte_level() -> dict[str, int]:
 
 REPLACEMENT = "\ufffd"
 _BYTES = _byte_level()
+
+
+def sample_table(corpus: Corpus, num_sequences: int) -> Table:
+    """Return the first sequences of a corpus as a table.
+
+    Args:
+        corpus: What to read.
+        num_sequences: How many, or all there are.
+
+    Raises:
+        ValueError: If the number is below 1.
+    """
+    if num_sequences < 1:
+        raise ValueError(f"num_sequences={num_sequences}: expected at least 1")
+    indices = corpus.indices[:num_sequences]
+    found = corpus.reader()(indices)
+    tokenizer = corpus.tokenizer()
+    rows = []
+    for ids, ended, log_p in zip(
+        found.ids, found.ended.tolist(), found.log_p.tolist(), strict=True
+    ):
+        words = ids[:-1] if ended else ids
+        text = shown(words, tokenizer) + ("" if ended else " …")
+        rows.append([text, log_p])
+    return Table(["x", "log p"], rows, number="{:.4f}".format)
 
 
 def write_json(stem: Path, found: Mapping[str, Any]) -> None:

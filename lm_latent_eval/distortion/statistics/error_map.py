@@ -24,7 +24,6 @@ LeVeque (1983) for the moments of joined batches.
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -145,21 +144,6 @@ class ErrorMap:
         cells, moments = _moments(torch.stack([edits[finite], bins], -1), error[finite])
         for cell, each in zip(cells, moments, strict=True):
             self._cells[cell] += each
-
-    def merge(self, other: Self) -> None:
-        """Count the sequences of another map as well; the other stays as it is.
-
-        Raises:
-            ValueError: If its bins are of another width.
-        """
-        if other.width != self.width:
-            raise ValueError(
-                f"maps of widths {self.width} and {other.width} have no common bins"
-            )
-        for name, counts in other._tally.items():
-            self._tally[name].update(counts)
-        for cell, moments in other._cells.items():
-            self._cells[cell] += moments
 
     def cells(self) -> tuple[ErrorCell, ...]:
         """Return the cells that hold a sequence, by edits and then from the rarest."""

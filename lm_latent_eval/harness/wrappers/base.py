@@ -20,8 +20,8 @@ from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.wrappers.arguments import read, refusing
 from lm_latent_eval.models import model_class
+from lm_latent_eval.networks.network import Network, refuse_latent
 from lm_latent_eval.scoring.options import parse_device
-from lm_latent_eval.wrappers.network import Network, refuse_latent
 
 BITS = ("load_in_8bit", "load_in_4bit")
 

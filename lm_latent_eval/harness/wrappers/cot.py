@@ -12,7 +12,7 @@ from lm_latent_eval.harness.running import running_tasks
 from lm_latent_eval.harness.thoughts import ThoughtRecorder, all_answers
 from lm_latent_eval.harness.wrappers.arguments import read
 from lm_latent_eval.harness.wrappers.base import Wrapper
-from lm_latent_eval.wrappers.cot.options import NAMES, ThoughtOptions
+from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
 
 
@@ -59,7 +59,8 @@ class LatentCoT(Wrapper):
                 "enable_thinking=False: latent_cot scores answers after thoughts; "
                 "without them use --model hf"
             )
-        ThoughtOptions.parse({n: arguments[n] for n in NAMES if n in arguments})
+        ours = ThoughtOptions.names()
+        ThoughtOptions.parse({n: arguments[n] for n in ours if n in arguments})
         super().__init__(*args, chat_template_args=given, **arguments)
         self._thoughts = ThoughtRecorder(self._processes, self._loaded.tokenizer.decode)
 
@@ -106,6 +107,3 @@ class LatentCoT(Wrapper):
     def _report(self) -> None:
         super()._report()
         self._thoughts.collect(self.fingerprint)
-
-
-__all__ = ["LatentCoT"]

@@ -8,7 +8,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from lm_latent_eval.harness.wrappers.base import Wrapper
-from lm_latent_eval.wrappers.network import configured_length
+from lm_latent_eval.networks.network import configured_length
 
 
 class MaskedLM(HFLM):
@@ -55,6 +55,3 @@ class LatentMDM(Wrapper):
         "elbo": ("float16", "bfloat16"),
         "is": ("float16", "bfloat16"),
     }
-
-
-__all__ = ["LatentMDM", "MaskedLM"]

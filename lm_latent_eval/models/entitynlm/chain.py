@@ -83,17 +83,18 @@ class Steps:
     tilt: Callable[[Tensor, Tensor], Tensor] | None
     """log psi: places (R,) and their contexts (R, N, D) -> nats (R, N)."""
 
-    def weighed(self, scores: Tensor | float, tilt: Tensor | float) -> Steps:
-        """Multiply the scores of decisions, and log psi, by a number each."""
+    def scaled(self, factor: float) -> Steps:
+        """Multiply the scores of decisions, and log psi, by a number."""
         log_psi = self.tilt
         return replace(
             self,
-            mention=(self.mention * scores).log_softmax(-1),
-            query=self.query * scores,
-            length=self.length * scores,
-            length_weight=self.length_weight * scores,
-            distance=self.distance * scores,
-            tilt=log_psi and (lambda place, contexts: log_psi(place, contexts) * tilt),
+            mention=(self.mention * factor).log_softmax(-1),
+            query=self.query * factor,
+            length=self.length * factor,
+            length_weight=self.length_weight * factor,
+            distance=self.distance * factor,
+            tilt=log_psi
+            and (lambda place, contexts: log_psi(place, contexts) * factor),
         )
 
     def tilted(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from lm_latent_eval.models.pretrained import CheckedConfig, value
+from lm_latent_eval.values import Each, Flag, OneOf, Share, Whole
 
-from lm_latent_eval.models.pretrained import CheckedConfig
-from lm_latent_eval.values import Each, Flag, OneOf, Rules, Share, Whole
+TRAINED = ["peeking", "nonpeeking"]
 
 
 class EntityNLMConfig(CheckedConfig):
@@ -21,53 +21,21 @@ class EntityNLMConfig(CheckedConfig):
         tie_weights: Share word embeddings with the output layer.
         never_uttered: Words excluded from prediction (padding and start); original
             checkpoints exclude none.
-        proposals: The trained proposals: ``peeking``, ``nonpeeking``.
+        proposals: The trained proposals, of ``TRAINED``.
         dropout: Training only.
         num_unknown_types: Distinct unknown words of the training text, for the
             unknown-penalised perplexity; 0 if not known.
     """
 
     model_type = "entitynlm"
-    rules: ClassVar[Rules] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "embedding_dim": Whole(1),
-        "hidden_size": Whole(1),
-        "num_layers": Whole(1, 1000),
-        "max_mention_length": Whole(1),
-        "tie_weights": Flag(),
-        "never_uttered": Each(Whole(0, below="vocab_size")),
-        "proposals": Each(OneOf("peeking", "nonpeeking")),
-        "dropout": Share(),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 4,
-        num_words: int | None = None,
-        embedding_dim: int = 128,
-        hidden_size: int = 192,
-        num_layers: int = 2,
-        max_mention_length: int = 20,
-        tie_weights: bool = True,
-        never_uttered: list[int] | None = None,
-        proposals: list[str] | None = None,
-        dropout: float = 0.0,
-        num_unknown_types: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.num_words = vocab_size if num_words is None else num_words
-        self.embedding_dim = embedding_dim
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.max_mention_length = max_mention_length
-        self.tie_weights = tie_weights
-        self.never_uttered = [0, 2] if never_uttered is None else never_uttered
-        self.proposals = ["peeking", "nonpeeking"] if proposals is None else proposals
-        self.dropout = dropout
-        self.num_unknown_types = num_unknown_types
-        super().__init__(**kwargs)
+    vocab_size: int = value(4, Whole(4))
+    num_words: int = value(None, Whole("vocab_size"))
+    embedding_dim: int = value(128, Whole(1))
+    hidden_size: int = value(192, Whole(1))
+    num_layers: int = value(2, Whole(1, 1000))
+    max_mention_length: int = value(20, Whole(1))
+    tie_weights: bool = value(True, Flag())
+    never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
+    proposals: list[str] = value(TRAINED, Each(OneOf(*TRAINED)))
+    dropout: float = value(0.0, Share())
+    num_unknown_types: int = value(0, Whole(0))

@@ -200,7 +200,6 @@ class Following:
             for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
         ]
         index, log_mention = (self._sent(row), self._sent(t)), torch.cat(parts)[:, 0]
-        # Strengths that are fitted are float64, whatever the weights are.
         zeros = log_mention.new_zeros(self.entity.shape)
         mention = zeros.index_put(index, log_mention)
 

@@ -41,10 +41,8 @@ from lm_latent_eval.models.entitynlm.unfolding import ChainSteps, Standing
 from lm_latent_eval.models.entitynlm.words import NUMBERS, Words
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import (
-    Strengths,
     check_temperature,
     chosen,
-    factors,
 )
 from lm_latent_eval.models.recurrent import Carry, initialise
 from lm_latent_eval.text.batch import TokenBatch
@@ -191,17 +189,13 @@ class EntityNLM(Pretrained):
         return ["adapted", *trained, "prior"]
 
     def proposal(
-        self,
-        name: str | None = None,
-        temperature: float = 1.0,
-        strengths: Strengths | None = None,
+        self, name: str | None = None, temperature: float = 1.0
     ) -> EntityNLMProposal:
         """Return a proposal.
 
         Args:
             name: ``adapted`` (default), ``prior`` or one of ``config.proposals``.
             temperature: Divides the proposal's scores.
-            strengths: Other ones than its own.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
@@ -209,12 +203,7 @@ class EntityNLM(Pretrained):
         check_temperature(temperature)
         trunks: dict[str, Any] = {"adapted": None, "prior": None, **self.proposals}
         name = chosen(name, self.proposal_names)
-        strengths = self.strengths(name) if strengths is None else strengths
-        return EntityNLMProposal(self, name, trunks[name], temperature, strengths)
-
-    def untuned(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it was trained."""
-        return {"scores": 1.0} | ({"look_ahead": 1.0} if name == "adapted" else {})
+        return EntityNLMProposal(self, name, trunks[name], temperature)
 
     # -- shared by p and its prior --------------------------------------------------
 
@@ -274,13 +263,16 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     name: str
     trunk: Trunk | None
     temperature: float
-    strengths: Strengths
-    """``scores``, and of the adapted one ``look_ahead``, the power of psi."""
     on_host: ClassVar[bool] = True
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the text and score every step of a chain."""
-        return self.weighed(self.read(batch, after))
+        encoded = self._read(batch, after)
+        if self.temperature == 1.0:
+            return encoded
+        search = encoded.steps if encoded.steps.tilt else None
+        steps = encoded.steps.scaled(1.0 / self.temperature)
+        return replace(encoded, steps=steps, search=search)
 
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
@@ -288,16 +280,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
         """Return what was read, after other chains."""
         return self.model.encode_again(encoded, batch, after)
 
-    def weighed(self, encoded: Encoded) -> Encoded:
-        """Give what was read its strengths."""
-        by = factors(self.strengths, self.temperature)
-        if by is None:
-            return encoded
-        search = encoded.steps if encoded.steps.tilt else None
-        return replace(encoded, steps=encoded.steps.weighed(*by), search=search)
-
-    def read(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
-        """Do what no strength changes."""
+    def _read(self, batch: TokenBatch, after: EntityState | None) -> Encoded:
         if self.trunk is None:
             adapted = self.name == "adapted"
             return self.model._encode_as_p(batch, after, adapted=adapted)
@@ -331,7 +314,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
         """Return the steps that searches go by.
 
         The adapted proposal ranks by what stands for log p so far, whatever its
-        strengths and its temperature.
+        temperature.
         """
         steps = encoded.search or encoded.steps
         return ChainSteps(steps, encoded.state, encoded.batch.length)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from lm_latent_eval.models.pretrained import CheckedConfig
-from lm_latent_eval.values import Each, Flag, OneOf, Rules, Share, Whole
+from lm_latent_eval.models.pretrained import CheckedConfig, value
+from lm_latent_eval.values import Each, Flag, OneOf, Share, Whole
 
 CopyScores = Literal["transposed", "reshaped"]
-
-
+TRAINED = ["peeking", "nonpeeking", "smoothing"]
 MOST_CUTOFF = 1000
 """Tokens. Every decision looks at the nodes of as many, so memory grows with it."""
 
@@ -39,82 +38,30 @@ class KGLMConfig(CheckedConfig):
         never_uttered: Words excluded from generation (padding and start).
         max_aliases: Surface forms kept a node.
         max_alias_words: Words kept a surface form.
-        proposals: The trained proposals: ``peeking``, ``nonpeeking``, ``smoothing``.
+        proposals: The trained proposals, of ``TRAINED``.
         dropout: Training only.
         num_unknown_types: Distinct unknown words of the training text, for the
             unknown-penalised perplexity; 0 if not known.
     """
 
     model_type = "kglm"
-    rules: ClassVar[Rules] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "num_entities": Whole(1),
-        "num_relations": Whole(1),
-        "token_embedding_dim": Whole(1),
-        "entity_embedding_dim": Whole(1),
-        "hidden_size": Whole(1),
-        "num_layers": Whole(1, 1000),
-        "cutoff": Whole(1, MOST_CUTOFF),
-        "tie_weights": Flag(),
-        "entity_shortlist": Flag(),
-        "special_entities": Whole(1, "num_entities"),
-        "only_possible": Flag(),
-        "copy_scores": OneOf("transposed", "reshaped"),
-        "never_uttered": Each(Whole(0, below="vocab_size")),
-        "max_aliases": Whole(1),
-        "max_alias_words": Whole(1),
-        "proposals": Each(OneOf("peeking", "nonpeeking", "smoothing")),
-        "dropout": Share(),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 4,
-        num_words: int | None = None,
-        num_entities: int = 1,
-        num_relations: int = 1,
-        token_embedding_dim: int = 128,
-        entity_embedding_dim: int = 64,
-        hidden_size: int = 256,
-        num_layers: int = 2,
-        cutoff: int = 30,
-        tie_weights: bool = True,
-        entity_shortlist: bool = False,
-        special_entities: int = 1,
-        only_possible: bool = True,
-        copy_scores: CopyScores = "transposed",
-        never_uttered: list[int] | None = None,
-        max_aliases: int = 4,
-        max_alias_words: int = 8,
-        proposals: list[str] | None = None,
-        dropout: float = 0.0,
-        num_unknown_types: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.num_words = vocab_size if num_words is None else num_words
-        self.num_entities = num_entities
-        self.num_relations = num_relations
-        self.token_embedding_dim = token_embedding_dim
-        self.entity_embedding_dim = entity_embedding_dim
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.cutoff = cutoff
-        self.tie_weights = tie_weights
-        self.entity_shortlist = entity_shortlist
-        self.special_entities = special_entities
-        self.only_possible = only_possible
-        self.copy_scores = copy_scores
-        self.never_uttered = [0, 2] if never_uttered is None else never_uttered
-        self.max_aliases = max_aliases
-        self.max_alias_words = max_alias_words
-        self.proposals = (
-            ["peeking", "nonpeeking", "smoothing"] if proposals is None else proposals
-        )
-        self.dropout = dropout
-        self.num_unknown_types = num_unknown_types
-        super().__init__(**kwargs)
+    vocab_size: int = value(4, Whole(4))
+    num_words: int = value(None, Whole("vocab_size"))
+    num_entities: int = value(1, Whole(1))
+    num_relations: int = value(1, Whole(1))
+    token_embedding_dim: int = value(128, Whole(1))
+    entity_embedding_dim: int = value(64, Whole(1))
+    hidden_size: int = value(256, Whole(1))
+    num_layers: int = value(2, Whole(1, 1000))
+    cutoff: int = value(30, Whole(1, MOST_CUTOFF))
+    tie_weights: bool = value(True, Flag())
+    entity_shortlist: bool = value(False, Flag())
+    special_entities: int = value(1, Whole(1, "num_entities"))
+    only_possible: bool = value(True, Flag())
+    copy_scores: CopyScores = value("transposed", OneOf("transposed", "reshaped"))
+    never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
+    max_aliases: int = value(4, Whole(1))
+    max_alias_words: int = value(8, Whole(1))
+    proposals: list[str] = value(TRAINED, Each(OneOf(*TRAINED)))
+    dropout: float = value(0.0, Share())
+    num_unknown_types: int = value(0, Whole(0))

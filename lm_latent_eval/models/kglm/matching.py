@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.proposals import Strengths
 
 
 @dataclass(frozen=True)
@@ -127,28 +126,18 @@ class Tilt:
 class AliasMatching(nn.Module):
     """b_t(n): what speaks for a mention of node n that begins at token t."""
 
-    WEIGHTS = ("start", "whole", "longer")
-    """What the weights are called: w_1, w_2, w_3."""
-
     def __init__(self) -> None:
         """Start from weights that favour whole names, the longer the more."""
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
 
-    def forward(
-        self,
-        targets: Tensor,
-        length: Tensor,
-        graph: KnowledgeGraph,
-        weights: Strengths | None = None,
-    ) -> Tilt:
+    def forward(self, targets: Tensor, length: Tensor, graph: KnowledgeGraph) -> Tilt:
         """Match every position with the aliases that begin with its word.
 
         Args:
             targets: Extended word ids, on the host, (B, T).
             length: Words of each text, on the host, (B,).
             graph: The nodes and their aliases.
-            weights: By name; None are those that were learned.
 
         Returns:
             b at the B * T positions, at least 0.
@@ -164,9 +153,7 @@ class AliasMatching(nn.Module):
         there = self.weight.device
         stands = sent(((words == ahead) | ~used).all(-1), there).to(self.weight.dtype)
         size = sent(used.sum(-1), there).to(self.weight.dtype)
-        start, whole, longer = (
-            self.weight if weights is None else (weights[n] for n in self.WEIGHTS)
-        )
+        start, whole, longer = self.weight
         return Tilt.largest(
             position,
             node,

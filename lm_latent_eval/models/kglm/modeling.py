@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.joint import KGLMJoint
-from lm_latent_eval.models.kglm.matching import AliasMatching
 from lm_latent_eval.models.kglm.proposal import KGLMProposal
-from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
+from lm_latent_eval.models.proposals import check_temperature, chosen
 
 READING_MOST = ("smoothing", "peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
@@ -42,10 +39,7 @@ class KGLM(KGLMJoint):
         return ["adapted", *trained, "prior"]
 
     def proposal(
-        self,
-        name: str | None = None,
-        temperature: float = 1.0,
-        strengths: Strengths | None = None,
+        self, name: str | None = None, temperature: float = 1.0
     ) -> KGLMProposal:
         """Return a proposal.
 
@@ -54,7 +48,6 @@ class KGLM(KGLMJoint):
                 z_t given the past; or ``adapted``, that tilted by what p will pay for
                 the text ahead, which is the default.
             temperature: Divides the proposal's scores.
-            strengths: Other ones than its own.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
@@ -69,16 +62,4 @@ class KGLM(KGLMJoint):
             reads_target=name in ("peeking", "smoothing"),
             looks_ahead=name == "adapted",
             temperature=temperature,
-            strengths=self.strengths(name) if strengths is None else strengths,
         )
-
-    def untuned(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it was trained."""
-        own: dict[str, float | Tensor] = {"scores": 1.0}
-        if name == "adapted":
-            own["look_ahead"] = 1.0
-        if name == "smoothing":
-            trunk: Any = self.proposals[name]
-            weight = trunk.matching.weight
-            own |= dict(zip(AliasMatching.WEIGHTS, weight.unbind(), strict=True))
-        return own

@@ -24,7 +24,6 @@ from lm_latent_eval.models.kglm.unfolding import (
     resampled,
 )
 from lm_latent_eval.models.kglm.walk import NextStep
-from lm_latent_eval.models.proposals import Strengths, factors
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -42,13 +41,17 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
     reads_target: bool
     looks_ahead: bool
     temperature: float
-    strengths: Strengths
-    """``scores``; of one that looks ahead ``look_ahead``, of one that matches names
-    the weights of ``AliasMatching``."""
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
-        return self.weighed(self.read(batch, after))
+        encoded = self._read(batch, after)
+        walk = encoded.walk
+        if self.trunk.matching is not None:
+            tilt = self.trunk.matching(*batch.on_host, self.model.knowledge)
+            walk = replace(walk, tilt=tilt)
+        if self.temperature != 1.0:
+            walk = walk.scaled(1.0 / self.temperature)
+        return replace(encoded, walk=walk)
 
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
@@ -56,8 +59,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         """Return what was read, after other walks."""
         return self.model.encode_again(encoded, batch, after)
 
-    def read(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
-        """Do what no strength changes."""
+    def _read(self, batch: TokenBatch, after: KGLMState | None) -> Encoded:
         encoded = self.model._encode(
             self.trunk,
             batch.targets if self.reads_target else batch.inputs,
@@ -76,17 +78,6 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         )
         return replace(encoded, walk=walk, search=search)
 
-    def weighed(self, encoded: Encoded) -> Encoded:
-        """Give what was read its strengths."""
-        walk, batch = encoded.walk, encoded.batch
-        if self.trunk.matching is not None:
-            tilt = self.trunk.matching(
-                *batch.on_host, self.model.knowledge, self.strengths
-            )
-            walk = replace(walk, tilt=tilt)
-        by = factors(self.strengths, self.temperature)
-        return replace(encoded, walk=walk if by is None else walk.weighed(*by))
-
     def drawn_steps(self, encoded: Encoded) -> WalkSteps:
         """Return the steps that are drawn."""
         return self._steps(encoded, encoded.walk)
@@ -95,7 +86,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         """Return the steps that searches go by.
 
         One that looks ahead ranks by log p so far and what it expects of the rest,
-        whatever its strengths and its temperature.
+        whatever its temperature.
         """
         return self._steps(encoded, encoded.search or encoded.walk)
 

@@ -67,7 +67,6 @@ def train_kglm(
         size=lambda item: len(item[0]),
         about=vars(size),
         spelled=[text.text for text in texts],
-        tuned=True,
     )
     return model
 

@@ -116,12 +116,12 @@ class NextStep:
             expected=None if self.expected is None else self.expected.select(position),
         )
 
-    def weighed(self, scores: Tensor | float, tilt: Tensor | float) -> NextStep:
-        """Multiply scores and tilt by a number each."""
+    def scaled(self, factor: float) -> NextStep:
+        """Multiply scores and tilt by a number."""
         return replace(
             self,
-            scores=self.scores.scaled(scores),
-            tilt=None if self.tilt is None else self.tilt.scaled(tilt),
+            scores=self.scores.scaled(factor),
+            tilt=None if self.tilt is None else self.tilt.scaled(factor),
         )
 
     @cached_property

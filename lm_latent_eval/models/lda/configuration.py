@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-from lm_latent_eval.models.pretrained import CheckedConfig
+from lm_latent_eval.models.pretrained import CheckedConfig, value
 from lm_latent_eval.text.words import SPECIAL_WORDS
-from lm_latent_eval.values import Each, Flag, Rules, Whole
+from lm_latent_eval.values import Each, Flag, Whole
 
 
 class LDAConfig(CheckedConfig):
@@ -22,31 +20,9 @@ class LDAConfig(CheckedConfig):
     """
 
     model_type = "latent_eval_lda"
-    rules: ClassVar[Rules] = {
-        "vocab_size": Whole(len(SPECIAL_WORDS)),
-        "num_words": Whole("vocab_size", "vocab_size"),
-        "num_topics": Whole(1),
-        "lowercase": Flag(),
-        "never_uttered": Each(Whole(0, below="vocab_size")),
-        "num_unknown_types": Whole(0),
-    }
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int = len(SPECIAL_WORDS),
-        num_words: int | None = None,
-        num_topics: int = 1,
-        lowercase: bool = False,
-        never_uttered: list[int] | None = None,
-        num_unknown_types: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.num_words = vocab_size if num_words is None else num_words
-        self.num_topics = num_topics
-        self.lowercase = lowercase
-        self.never_uttered = [0, 1, 2, 3] if never_uttered is None else never_uttered
-        self.num_unknown_types = num_unknown_types
-        super().__init__(**kwargs)
+    vocab_size: int = value(len(SPECIAL_WORDS), Whole(len(SPECIAL_WORDS)))
+    num_words: int = value(None, Whole("vocab_size", "vocab_size"))
+    num_topics: int = value(1, Whole(1))
+    lowercase: bool = value(False, Flag())
+    never_uttered: list[int] = value([0, 1, 2, 3], Each(Whole(0, below="vocab_size")))
+    num_unknown_types: int = value(0, Whole(0))

@@ -9,7 +9,7 @@ from lm_latent_eval.models.lda.proposals import (
     LeftToRightTopics,
     PriorTopics,
 )
-from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.stepwise import ADAPTED, PRIOR
 
 
@@ -34,10 +34,7 @@ class LDA(LDAJoint):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def proposal(
-        self,
-        name: str | None = None,
-        temperature: float = 1.0,
-        strengths: Strengths | None = None,
+        self, name: str | None = None, temperature: float = 1.0
     ) -> FittedTopics | LeftToRightTopics:
         """Return a proposal.
 
@@ -45,7 +42,6 @@ class LDA(LDAJoint):
             name: ``document`` reads whole texts; ``adapted`` and ``prior`` go from left
                 to right. None is the first.
             temperature: Divides the proposal's scores.
-            strengths: None, or none: it has no strengths.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.

@@ -2,37 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-from lm_latent_eval.models.pretrained import CheckedConfig
-from lm_latent_eval.values import Each, Flag, OneOf, Rules, Share, Whole
-
-RULES: Rules = {
-    "vocab_size": Whole(4),
-    "num_words": Whole("vocab_size"),
-    "num_topics": Whole(1),
-    "num_facts": Whole(1),
-    "num_namings": Whole(1),
-    "num_aliases": Whole(1),
-    "num_relations": Whole(1),
-    "num_objects": Whole(0),
-    "num_pieces": Whole(0),
-    "embedding_dim": Whole(1),
-    "hidden_size": Whole(1),
-    "num_layers": Whole(1, 1000),
-    "predictor_dim": Whole(1),
-    "activation": OneOf("none", "relu", "tanh", "sigmoid"),
-    "cutoffs": Each(Whole(1, below="vocab_size")),
-    "tie_weights": Flag(),
-    "fact_dim": Whole(1),
-    "fact_hidden": Whole(0),
-    "alias_dim": Whole(1),
-    "knowledge_vector": Flag(),
-    "oracle": Flag(),
-    "never_uttered": Each(Whole(0, below="vocab_size")),
-    "dropout": Share(),
-    "num_unknown_types": Whole(0),
-}
+from lm_latent_eval.models.pretrained import CheckedConfig, value
+from lm_latent_eval.values import Each, Flag, OneOf, Share, Whole
 
 
 class RelationConfig(CheckedConfig):
@@ -66,63 +37,30 @@ class RelationConfig(CheckedConfig):
         num_unknown_types: Distinct unknown words of the training text; 0: not known.
     """
 
-    rules: ClassVar[Rules] = RULES
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 4,
-        num_words: int | None = None,
-        num_topics: int = 1,
-        num_facts: int = 1,
-        num_namings: int = 1,
-        num_aliases: int = 1,
-        num_relations: int = 1,
-        num_objects: int = 0,
-        num_pieces: int = 4096,
-        embedding_dim: int = 128,
-        hidden_size: int = 192,
-        num_layers: int = 2,
-        predictor_dim: int = 128,
-        activation: str = "tanh",
-        cutoffs: list[int] | None = None,
-        tie_weights: bool = True,
-        fact_dim: int = 64,
-        fact_hidden: int = 0,
-        alias_dim: int = 64,
-        knowledge_vector: bool = False,
-        oracle: bool = False,
-        never_uttered: list[int] | None = None,
-        dropout: float = 0.0,
-        num_unknown_types: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.num_words = vocab_size if num_words is None else num_words
-        self.num_topics = num_topics
-        self.num_facts = num_facts
-        self.num_namings = num_namings
-        self.num_aliases = num_aliases
-        self.num_relations = num_relations
-        self.num_objects = num_objects
-        self.num_pieces = num_pieces
-        self.embedding_dim = embedding_dim
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.predictor_dim = predictor_dim
-        self.activation = activation
-        self.cutoffs = [] if cutoffs is None else cutoffs
-        self.tie_weights = tie_weights
-        self.fact_dim = fact_dim
-        self.fact_hidden = fact_hidden
-        self.alias_dim = alias_dim
-        self.knowledge_vector = knowledge_vector
-        self.oracle = oracle
-        self.never_uttered = [0, 2] if never_uttered is None else never_uttered
-        self.dropout = dropout
-        self.num_unknown_types = num_unknown_types
-        super().__init__(**kwargs)
+    vocab_size: int = value(4, Whole(4))
+    num_words: int = value(None, Whole("vocab_size"))
+    num_topics: int = value(1, Whole(1))
+    num_facts: int = value(1, Whole(1))
+    num_namings: int = value(1, Whole(1))
+    num_aliases: int = value(1, Whole(1))
+    num_relations: int = value(1, Whole(1))
+    num_objects: int = value(0, Whole(0))
+    num_pieces: int = value(4096, Whole(0))
+    embedding_dim: int = value(128, Whole(1))
+    hidden_size: int = value(192, Whole(1))
+    num_layers: int = value(2, Whole(1, 1000))
+    predictor_dim: int = value(128, Whole(1))
+    activation: str = value("tanh", OneOf("none", "relu", "tanh", "sigmoid"))
+    cutoffs: list[int] = value([], Each(Whole(1, below="vocab_size")))
+    tie_weights: bool = value(True, Flag())
+    fact_dim: int = value(64, Whole(1))
+    fact_hidden: int = value(0, Whole(0))
+    alias_dim: int = value(64, Whole(1))
+    knowledge_vector: bool = value(False, Flag())
+    oracle: bool = value(False, Flag())
+    never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
+    dropout: float = value(0.0, Share())
+    num_unknown_types: int = value(0, Whole(0))
 
     @property
     def full_fact_dim(self) -> int:
@@ -131,7 +69,7 @@ class RelationConfig(CheckedConfig):
 
 
 class LRLMConfig(RelationConfig):
-    """Configuration of a latent relation language model.
+    """Configuration of a latent relation language model: a ``RelationConfig`` and more.
 
     Args:
         trunk: ``lstm``, or ``transformer_xl``, of which the rest speaks.
@@ -142,42 +80,14 @@ class LRLMConfig(RelationConfig):
         memory_size: Words before them that are remembered.
         pre_norm: Norms stand before each part, not after it.
         memory_rule: ``clean``, or ``published`` as original checkpoints need.
-        fields: Those of ``RelationConfig``.
     """
 
     model_type = "lrlm"
-    rules: ClassVar[Rules] = {
-        **RULES,
-        "trunk": OneOf("lstm", "transformer_xl"),
-        "num_heads": Whole(1),
-        "head_dim": Whole(1),
-        "inner_dim": Whole(1),
-        "chunk_size": Whole(1),
-        "memory_size": Whole(0),
-        "pre_norm": Flag(),
-        "memory_rule": OneOf("clean", "published"),
-    }
-
-    def __init__(
-        self,
-        *,
-        trunk: str = "lstm",
-        num_heads: int = 4,
-        head_dim: int = 32,
-        inner_dim: int = 256,
-        chunk_size: int = 150,
-        memory_size: int = 150,
-        pre_norm: bool = False,
-        memory_rule: str = "clean",
-        **fields: Any,
-    ) -> None:
-        """Store the fields."""
-        self.trunk = trunk
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.inner_dim = inner_dim
-        self.chunk_size = chunk_size
-        self.memory_size = memory_size
-        self.pre_norm = pre_norm
-        self.memory_rule = memory_rule
-        super().__init__(**fields)
+    trunk: str = value("lstm", OneOf("lstm", "transformer_xl"))
+    num_heads: int = value(4, Whole(1))
+    head_dim: int = value(32, Whole(1))
+    inner_dim: int = value(256, Whole(1))
+    chunk_size: int = value(150, Whole(1))
+    memory_size: int = value(150, Whole(0))
+    pre_norm: bool = value(False, Flag())
+    memory_rule: str = value("clean", OneOf("clean", "published"))

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.models.pretrained import value
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.recurrent_lm import RecurrentConfig, RecurrentLM
-from lm_latent_eval.values import Each, Rules, Whole
+from lm_latent_eval.values import Each, Whole
 
 
 class RNNConfig(RecurrentConfig):
@@ -34,19 +34,10 @@ class RNNConfig(RecurrentConfig):
 
     Args:
         class_starts: The first word of each class, from 0.
-        fields: As of every recurrent language model.
     """
 
     model_type = "latent_eval_rnn"
-    rules: ClassVar[Rules] = {
-        **RecurrentConfig.rules,
-        "class_starts": Each(Whole(0, below="vocab_size")),
-    }
-
-    def __init__(self, *, class_starts: Sequence[int] = (0,), **fields: Any) -> None:
-        """Store the fields."""
-        self.class_starts = list(class_starts)
-        super().__init__(**fields)
+    class_starts: list[int] = value([0], Each(Whole(0, below="vocab_size")))
 
 
 class RNNLanguageModel(RecurrentLM):

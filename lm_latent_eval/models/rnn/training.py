@@ -36,10 +36,10 @@ def train_rnn(
     about = vars(size or RNNSize())
 
     def new(items: Sequence[Sequence[int]], sizes: dict[str, int]) -> RNNLanguageModel:
-        of_model = dict(about)
+        of_model = {**sizes, **about}
         counts = Counter(i for ids in items for i in ids)
         frequencies = [counts[i] for i in range(sizes["vocab_size"])]
         starts = class_starts(frequencies, of_model.pop("num_classes"))
-        return RNNLanguageModel(RNNConfig(class_starts=starts, **sizes, **of_model))
+        return RNNLanguageModel(RNNConfig(class_starts=starts, **of_model))
 
     return train_recurrent(new, texts, dev, directory, about, **how)

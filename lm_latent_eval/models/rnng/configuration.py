@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from lm_latent_eval.models.pretrained import CheckedConfig
+from lm_latent_eval.models.pretrained import CheckedConfig, value
 from lm_latent_eval.text.words import PADDING, START
-from lm_latent_eval.values import Each, Flag, Matching, Rules, Share, Whole
+from lm_latent_eval.values import Each, Flag, Matching, Share, Whole
+
+LANGUAGE = Matching(r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say")
 
 
 class RNNGConfig(CheckedConfig):
@@ -31,57 +33,27 @@ class RNNGConfig(CheckedConfig):
     """
 
     model_type = "latent_eval_rnng"
-    rules: ClassVar[Rules] = {
-        "vocab_size": Whole(4),
-        "num_words": Whole("vocab_size"),
-        "hidden_size": Whole(1),
-        "num_layers": Whole(1, 1000),
-        "proposal_size": Whole(1),
-        "max_words": Whole(1),
-        "sentence_ends": Flag(),
-        "only_possible": Flag(),
-        "language": Matching(
-            r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say"
-        ),
-        "never_uttered": Each(Whole(0, below="vocab_size")),
-        "dropout": Share(),
-        "num_unknown_types": Whole(0),
-    }
+    vocab_size: int = value(4, Whole(4))
+    num_words: int = value(None, Whole("vocab_size"))
+    hidden_size: int = value(128, Whole(1))
+    num_layers: int = value(2, Whole(1, 1000))
+    proposal_size: int = value(128, Whole(1))
+    max_words: int = value(248, Whole(1))
+    sentence_ends: bool = value(True, Flag())
+    only_possible: bool | None = value(None, Flag())
+    language: str = value("en", LANGUAGE)
+    never_uttered: list[int] = value(
+        [PADDING, START], Each(Whole(0, below="vocab_size"))
+    )
+    dropout: float = value(0.0, Share())
+    num_unknown_types: int = value(0, Whole(0))
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 4,
-        num_words: int | None = None,
-        hidden_size: int = 128,
-        num_layers: int = 2,
-        proposal_size: int = 128,
-        max_words: int = 248,
-        sentence_ends: bool = True,
-        only_possible: bool | None = None,
-        language: str = "en",
-        never_uttered: list[int] | None = None,
-        dropout: float = 0.0,
-        num_unknown_types: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.num_words = vocab_size if num_words is None else num_words
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.proposal_size = proposal_size
-        self.max_words = max_words
-        self.sentence_ends = sentence_ends
-        self.only_possible = sentence_ends if only_possible is None else only_possible
-        if self.only_possible and not sentence_ends:
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Work out ``only_possible``."""
+        if self.only_possible is None:
+            self.only_possible = self.sentence_ends
+        if self.only_possible and not self.sentence_ends:
             raise ValueError(
                 "only_possible=True: without sentence_ends no model is normalised"
             )
-        self.language = language
-        self.never_uttered = (
-            [PADDING, START] if never_uttered is None else never_uttered
-        )
-        self.dropout = dropout
-        self.num_unknown_types = num_unknown_types
-        super().__init__(**kwargs)
+        super().__post_init__(**kwargs)

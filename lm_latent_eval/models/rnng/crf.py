@@ -13,7 +13,7 @@ Source: Kim et al. (2019).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
-from lm_latent_eval.models.proposals import Strengths
 from lm_latent_eval.models.rnng import chart
 from lm_latent_eval.models.rnng.joint import RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
@@ -69,26 +68,15 @@ class CRFProposal:
 
     model: RNNGJoint
     temperature: float = 1.0
-    strengths: Strengths = field(default_factory=lambda: {"scores": 1.0})
     name: str = "crf"
 
     @property
     def left_to_right(self) -> WordByWord:
         """What proposes where a sentence stops in the middle."""
-        return WordByWord(
-            self.model, "adapted", self.temperature, self.model.strengths("adapted")
-        )
+        return WordByWord(self.model, "adapted", self.temperature)
 
     def encode(self, batch: TokenBatch) -> EncodedSpans:
         """Score the spans of sentences.
-
-        Raises:
-            ValueError: If a text is no whole sentence, or too long.
-        """
-        return self.weighed(self.read(batch))
-
-    def read(self, batch: TokenBatch) -> EncodedSpans:
-        """Do what no strength changes.
 
         Raises:
             ValueError: If a text is no whole sentence, or too long.
@@ -98,12 +86,8 @@ class CRFProposal:
         size = max(int(words.max()), 1)
         ids = known_words(config, batch.targets[:, :size])
         scores = self.model.spans(ids, words)
-        return EncodedSpans(batch, words, fetched(scores)[0].double())
-
-    def weighed(self, encoded: EncodedSpans) -> EncodedSpans:
-        """Give what was read its strength."""
-        factor = self.strengths["scores"] / self.temperature
-        return replace(encoded, scores=encoded.scores * factor)
+        scores = fetched(scores)[0].double() * (1.0 / self.temperature)
+        return EncodedSpans(batch, words, scores)
 
     def sample(
         self, encoded: EncodedSpans, uniforms: Uniforms, num_samples: int

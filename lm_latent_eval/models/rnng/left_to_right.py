@@ -43,7 +43,6 @@ from lm_latent_eval.inference.steps import (
 )
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.proposals import Factor, Strengths
 from lm_latent_eval.models.rnng.choices import Choices as EveryReduce
 from lm_latent_eval.models.rnng.choices import Listed
 from lm_latent_eval.models.rnng.growth import sent_all, shifts
@@ -158,20 +157,10 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     model: RNNGJoint
     name: str
     temperature: float
-    strengths: Strengths
-    """``scores``, and of the adapted one ``look_ahead``, the power of the word's p."""
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
         """Note where the texts begin."""
-        return self.weighed(self.read(batch, after))
-
-    def read(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
-        """Do what no strength changes."""
         return self.model.encode(batch, after)
-
-    def weighed(self, encoded: Encoded) -> Encoded:
-        """Return what was read: strengths come in where stacks are looked at."""
-        return encoded
 
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: StackState | None
@@ -182,8 +171,8 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     def drawn_steps(self, encoded: Encoded) -> StackSteps:
         """Return the steps, which are drawn and searched alike.
 
-        ``adapted`` ranks by log p of the prefix and its words, whatever its strengths
-        and its temperature, but for what the original charges after an end.
+        ``adapted`` ranks by log p of the prefix and its words, whatever its
+        temperature, but for what the original charges after an end.
         """
         return StackSteps(self, encoded)
 
@@ -293,12 +282,11 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
             spoken: The same.
         """
         log_p = log_p.double()[listed.stack]
-        score = _times(log_p, self.strengths["scores"])
+        score = log_p
         if self.name == "adapted":
             words = torch.full_like(log_p, -torch.inf)
             words = words.masked_scatter(listed.possible, spoken.double())
-            rank = log_p + words
-            score = score + _times(words, self.strengths["look_ahead"])
+            score = rank = log_p + words
         else:
             score = score.masked_fill(listed.unfinished, -torch.inf)
         # Where nothing is possible, p is zero whatever is drawn.
@@ -331,9 +319,3 @@ def _distinct(numbers: Integers) -> tuple[Integers, Integers]:
     """Return the numbers that there are, and which each of them is."""
     found, which = np.unique(numbers, return_inverse=True)
     return found, which.reshape(numbers.shape)
-
-
-def _times(log_p: Tensor, factor: Factor) -> Tensor:
-    """Multiply, where minus infinity stays what it is and has no gradient."""
-    can = log_p > -torch.inf
-    return (log_p.masked_fill(~can, 0.0) * factor).masked_fill(~can, -torch.inf)

@@ -7,23 +7,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.proposals import Strengths, check_temperature, chosen
+from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.rnng.chart import num_trees
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.prediction import next_word
+from lm_latent_eval.models.rnng.summation import log_marginal
 from lm_latent_eval.text.sentences import sentence_starts
 
 
 class RNNG(RNNGJoint):
     """A recurrent neural network grammar with its CRF proposal.
 
-    Implements ``LatentLM``, ``LeftToRight``, ``ReadsOnce``, ``NextToken`` and
-    ``SentenceModel`` for p; ``proposal`` gives a matching q. Of a text with its end
-    word p(x) is the probability of the sentence, of one without that of all sentences
-    that begin so; unless the model has no sentence ends, when whole trees over the text
-    are the sentence.
+    Implements ``LatentLM``, ``LeftToRight``, ``ReadsOnce``, ``NextToken``,
+    ``SentenceModel`` and ``Enumerable`` for p; ``proposal`` gives a matching q. Of a
+    text with its end word p(x) is the probability of the sentence, of one without that
+    of all sentences that begin so; unless the model has no sentence ends, when whole
+    trees over the text are the sentence.
     """
 
     config_class = RNNGConfig
@@ -51,6 +53,19 @@ class RNNG(RNNGJoint):
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 
+    exact_proposal = "adapted"
+
+    def num_latents(self, num_words: int) -> int:
+        """Count the binary trees over a number of words."""
+        return num_trees(num_words)
+
+    def log_marginal(self, words: Tensor) -> Tensor:
+        """Sum over all trees of texts of one length; see ``Enumerable``.
+
+        The model must be normalised (``only_possible``).
+        """
+        return log_marginal(self.generative, words)
+
     @property
     def proposal_names(self) -> list[str]:
         """What ``proposal`` can return, the best first.
@@ -62,10 +77,7 @@ class RNNG(RNNGJoint):
         return ["crf", "adapted", "prior"]
 
     def proposal(
-        self,
-        name: str | None = None,
-        temperature: float = 1.0,
-        strengths: Strengths | None = None,
+        self, name: str | None = None, temperature: float = 1.0
     ) -> CRFProposal | WordByWord:
         """Return a proposal.
 
@@ -74,18 +86,12 @@ class RNNG(RNNGJoint):
                 word, or nothing but whether the sentence ends; ``crf`` reads whole
                 sentences. None is the first of ``proposal_names``.
             temperature: Divides the proposal's scores.
-            strengths: Other ones than its own.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
         check_temperature(temperature)
         name = chosen(name, self.proposal_names)
-        strengths = self.strengths(name) if strengths is None else strengths
         if name == "crf":
-            return CRFProposal(self, temperature, strengths)
-        return WordByWord(self, name, temperature, strengths)
-
-    def untuned(self, name: str) -> Strengths:
-        """Return the strengths of a proposal as it was trained."""
-        return {"scores": 1.0} | ({"look_ahead": 1.0} if name == "adapted" else {})
+            return CRFProposal(self, temperature)
+        return WordByWord(self, name, temperature)

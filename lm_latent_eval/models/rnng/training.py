@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, WordTokenizer, split
+from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import Options, RNNGSize
 from lm_latent_eval.training.supervised import Part
 
@@ -47,6 +47,7 @@ def train_rnng(
     *,
     objective: Objective = "supervised",
     start: Checkpoint | None = None,
+    words: WordTokenizer | None = None,
     min_count: int = 2,
     num_samples: int = 4,
     size: RNNGSize | None = None,
@@ -60,7 +61,8 @@ def train_rnng(
         directory: Where the checkpoint goes. An interrupted run there is resumed.
         objective: What to maximise.
         start: An RNNG to go on from, with its vocabulary and size.
-        min_count: Without one: rarer words are unknown.
+        words: Without one: all words that there are, so that none is unknown.
+        min_count: Without either: rarer words are unknown.
         num_samples: Trees a sentence, at least 2, if unsupervised.
         size: How large the model is.
         options: How to train.
@@ -71,8 +73,9 @@ def train_rnng(
     size, options = size or RNNGSize(), options or Options()
     texts = [s if isinstance(s, str) else s.text for s in sentences]
     if start is None:
-        tokenizer = WordTokenizer.train(texts, min_count=min_count)
-        model = new_model(texts, tokenizer, size, options.seed)
+        tokenizer = words or WordTokenizer.train(texts, min_count=min_count)
+        unknown = None if words else texts
+        model = new_model(unknown, tokenizer, size, options.seed)
     else:
         tokenizer, model = start.tokenizer, start.model.requires_grad_(True)
     longest = model.config.max_words
@@ -100,17 +103,24 @@ def train_rnng(
 
 
 def new_model(
-    texts: Sequence[str], tokenizer: WordTokenizer, size: RNNGSize, seed: int
+    texts: Sequence[str] | None, tokenizer: WordTokenizer, size: RNNGSize, seed: int
 ) -> RNNG:
-    """Build an untrained model over a vocabulary."""
-    config = RNNGConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
-        num_unknown_types=tokenizer.count_unknown_types(
-            word for text in texts for word in split(text)
-        ),
-        **vars(size),
-    )
+    """Build an untrained model over a vocabulary.
+
+    Args:
+        texts: Where unknown words are counted; None is a model that utters none.
+        tokenizer: The vocabulary.
+        size: How large the model is.
+        seed: Of its weights.
+    """
+    about: dict[str, Any] = {"never_uttered": [PADDING, UNKNOWN, START]}
+    if texts is not None:
+        words = (word for text in texts for word in split(text))
+        about = {
+            "num_words": tokenizer.num_words,
+            "num_unknown_types": tokenizer.count_unknown_types(words),
+        }
+    config = RNNGConfig(vocab_size=tokenizer.vocab_size, **about, **vars(size))
     torch.manual_seed(seed)
     return RNNG(config)
 

@@ -19,7 +19,6 @@ Source: Arora and Rangarajan (2016), section 4, equations 12 to 16.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,12 +26,12 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.models.no_latents import NoLatents
-from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained
+from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.sentences import line_starts
 from lm_latent_eval.text.words import UNKNOWN
-from lm_latent_eval.values import Rules, Whole
+from lm_latent_eval.values import Whole
 
 
 class SRNNConfig(CheckedConfig):
@@ -44,15 +43,8 @@ class SRNNConfig(CheckedConfig):
     """
 
     model_type = "latent_eval_srnn"
-    rules: ClassVar[Rules] = {"vocab_size": Whole(4), "hidden_size": Whole(1)}
-
-    def __init__(
-        self, *, vocab_size: int = 4, hidden_size: int = 75, **kwargs: Any
-    ) -> None:
-        """Store the fields; ``kwargs`` are those of every configuration."""
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        super().__init__(**kwargs)
+    vocab_size: int = value(4, Whole(4))
+    hidden_size: int = value(75, Whole(1))
 
     @property
     def num_words(self) -> int:

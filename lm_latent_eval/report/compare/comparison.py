@@ -16,12 +16,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.paired import (
-    PairedAccuracy,
-    PairedDifference,
-    satterthwaite,
-)
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.estimators.degrees import pooled_degrees, widened
+from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.report.compare.sides import DELTA, Side, check_alike
 from lm_latent_eval.report.compare.writing import with_error
 from lm_latent_eval.scoring.answer import Answer
@@ -150,6 +147,7 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
     totals = {unit: sum(getattr(text, unit) for text in texts) for unit in units}
     nats_a, nats_b = a.nats(keys), b.nats(keys)
     draws = torch.hypot(a.draws_stderr(keys), b.draws_stderr(keys))
+    degrees = pooled_degrees([*a.draws_parts(keys), *b.draws_parts(keys)])
     too_high = math.hypot(a.too_high(keys), b.too_high(keys))
     found = {}
     for unit in units:
@@ -163,9 +161,10 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
                 nats_a.mean(0) - nats_b.mean(0),
                 counts,
                 draws_stderr=draws,
+                draws_degrees=degrees,
                 too_high=too_high,
                 runs_stderr=runs_stderr,
-                runs_degrees=satterthwaite(runs_stderr, [rate.part for rate in rates]),
+                runs_degrees=pooled_degrees(rate.part for rate in rates),
             ),
         )
     unit = next(iter(found))
@@ -222,8 +221,7 @@ def _verdict(
         )
     if not better.is_known and better.bound is Bound.NONE:
         return False, f"Undecided: {says}, but {_kind(better)}."
-    low, high = found.interval
-    if abs(found.value) - better.slack / total <= (high - low) / 2:
+    if found.margin <= better.slack / total:
         return False, (
             f"Undecided: {says}, but {_kind(better)}, and the certificate of its draws "
             "takes more than the difference."
@@ -338,7 +336,13 @@ def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
         first, *others = sorted(estimates, key=lambda e: e.log_evidence, reverse=True)
         sure[question] = all(
             first.log_evidence - other.log_evidence
-            >= SIGMAS * math.hypot(first.draws_stderr, other.draws_stderr)
+            >= SIGMAS * _drawn_error(first, other)
             for other in others
         )
     return right, sure
+
+
+def _drawn_error(one: Estimate, other: Estimate) -> float:
+    """Return the error of a difference by the draws, nats."""
+    parts = [(each.draws_stderr, each.draws_degrees) for each in (one, other)]
+    return widened(math.hypot(*(error for error, _ in parts)), pooled_degrees(parts))

@@ -116,9 +116,14 @@ class Side:
 
     def draws_stderr(self, keys: Sequence[Key]) -> Tensor:
         """Return the error by the draws of each text's mean over runs, nats, (N,)."""
-        rows = [[run[key].estimate.draws_stderr for key in keys] for run in self.runs]
-        errors = torch.tensor(rows, dtype=torch.float64)
-        return errors.square().sum(0).sqrt() / len(self.runs)
+        errors = [error for error, _ in self.draws_parts(keys)]
+        by_run = torch.tensor(errors, dtype=torch.float64).view(len(self.runs), -1)
+        return by_run.square().sum(0).sqrt()
+
+    def draws_parts(self, keys: Sequence[Key]) -> list[tuple[float, float]]:
+        """Return the part of each text and run in those errors, degrees beside it."""
+        estimates = (run[key].estimate for run in self.runs for key in keys)
+        return [(e.draws_stderr / len(self.runs), e.draws_degrees) for e in estimates]
 
 
 def _by_text(answers: Sequence[Answer]) -> dict[Key, Answer]:

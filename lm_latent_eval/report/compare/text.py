@@ -15,6 +15,7 @@ from lm_latent_eval.report.compare.comparison import (
 )
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.writing import bits, with_error
+from lm_latent_eval.report.tabular import aligned, one_line
 
 
 def rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -50,13 +51,17 @@ def _parts(found: PairedDifference) -> tuple[float, ...]:
 
 
 def as_text(comparisons: Sequence[Comparison]) -> str:
-    """Return comparisons for a terminal."""
-    return "\n\n".join(
-        _text_of_texts(each)
+    """Return comparisons for a terminal.
+
+    Names of tasks, models and estimators come from files, and command no terminal.
+    """
+    found = (
+        _lines_of_texts(each)
         if isinstance(each, TextComparison)
-        else _text_of_choices(each)
+        else _lines_of_choices(each)
         for each in comparisons
     )
+    return "\n\n".join("\n".join(map(one_line, lines)) for lines in found)
 
 
 BOUNDS = {
@@ -80,7 +85,7 @@ def described(side: Side) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _text_of_texts(each: TextComparison) -> str:
+def _lines_of_texts(each: TextComparison) -> list[str]:
     a, b = (side.name for side in each.sides)
     difference = next(iter(each.units.values()))[2]
     counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
@@ -91,12 +96,12 @@ def _text_of_texts(each: TextComparison) -> str:
         rows.append([side.name, *cells, BOUNDS[side.bound], described(side)])
     for name, parts in _differences(each).items():
         rows.append([name, *parts, "", ""])
-    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *_aligned(rows)]
+    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *aligned(rows)]
     lines.append(
         f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
     )
     lines += [f"  {note}" for note in each.notes]
-    return "\n".join([*lines, each.verdict])
+    return [*lines, each.verdict]
 
 
 def _rate(rates: Rates) -> str:
@@ -121,22 +126,13 @@ def _differences(each: TextComparison) -> dict[str, list[str]]:
     return rows
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
 def _share(accuracy: float, number: int) -> str:
     """Return a share of right answers with the interval that it lies in at 95 %."""
     low, high = wilson(round(accuracy * number), number)
     return f"{accuracy:.1%} ({low:.0%} to {high:.0%})"
 
 
-def _text_of_choices(each: ChoiceComparison) -> str:
+def _lines_of_choices(each: ChoiceComparison) -> list[str]:
     found = each.accuracy
     a, b = (side.name for side in each.sides)
     rows = [
@@ -166,4 +162,4 @@ def _text_of_choices(each: ChoiceComparison) -> str:
         for side, number in zip(each.sides, each.ties, strict=True)
         if number
     ]
-    return "\n".join([head, *_aligned(rows), *ties, each.verdict])
+    return [head, *aligned(rows), *ties, each.verdict]

@@ -10,29 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_latent_eval.extras import require
-from lm_latent_eval.report import figure_files
+from lm_latent_eval.report import figures
+from lm_latent_eval.report.figures import COLOURS, MARKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
-"""Told apart by the colour-blind, on white and on black."""
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
+_WORDS = ("axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
 STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **figures.STYLE,
+    **dict.fromkeys((*_WORDS, "font.size"), 10),
+    "lines.linewidth": 1.5,
+    "lines.markersize": 6,
     "legend.frameon": False,
     "svg.fonttype": "none",
-    "svg.hashsalt": "lm-latent-eval",
-    "text.parse_math": False,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-DOTS = 200
-"""An inch, of a PNG."""
 INK = "#010203"
 """What is drawn in the text's colour, dark or light."""
 
@@ -51,8 +47,8 @@ class Chart:
     def save(self, stem: Path) -> None:
         """Write it for a paper: ``STEM.png``, ``.svg`` and ``.pdf``."""
         matplotlib = require("matplotlib", extra="report")
-        with matplotlib.rc_context({**STYLE, **figure_files.STYLE}):
-            figure_files.save(self.figure, stem, dots=DOTS)
+        with matplotlib.rc_context({**STYLE, "svg.fonttype": "path"}):
+            figures.save(self.figure, stem)
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lm_latent_eval.extras import require
-from lm_latent_eval.report import figure_files, legends
+from lm_latent_eval.report import figures
 from lm_latent_eval.study.report.columns import Curve, StudyColumn, values_of
 from lm_latent_eval.study.report.ridges import RIDGE, TICK, Looks, ridges
 from lm_latent_eval.study.rows import Row
@@ -25,8 +24,6 @@ PAGE = 7.2
 """Width of a page, inches; a figure of one panel takes half of it."""
 HEIGHTS = {"curves": 2.6, "near": 1.5, "ridges": 3.0}
 """Of panels, inches."""
-DOTS = 150
-"""An inch, of the PNG."""
 NARROW = 1.6
 """Ratio of an axis' ends below which it is marked as if it were linear."""
 TICKS = (
@@ -37,8 +34,7 @@ TICKS = (
 )
 """Up to which ratio of an axis' ends it is marked at which leading digits."""
 COLOURS = ("#332288", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
-"""Of temperatures in their order; both can be told apart by the colour-blind."""
+"""Of temperatures in their order, the darkest first; told apart by the colour-blind."""
 DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 GREYS = ("0.15", "0.4", "0.6")
 """Of proposals that are not tempered, in the order of their names."""
@@ -55,24 +51,13 @@ def draw_figures(columns: Sequence[StudyColumn], output: Path) -> None:
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
     """
-    matplotlib = require("matplotlib", extra="plots")
-    style = {
-        **figure_files.STYLE,
-        "font.size": 8,
-        "axes.titlesize": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "lines.linewidth": 1.2,
-        "lines.markersize": 3,
-    }
-    with matplotlib.rc_context(style):
-        few: Panels = {"curves": _few_samples, "near": _few_near}
-        every: Panels = {"curves": _all_samples, "near": _all_near}
-        if not any(map(_neighbours, columns)):
-            del few["near"], every["near"]
-        _figure(columns, output / "figure_2", few)
-        _figure(columns, output / "figure_3", every)
-        _figure(columns, output / "figure_4", {"ridges": ridges})
+    few: Panels = {"curves": _few_samples, "near": _few_near}
+    every: Panels = {"curves": _all_samples, "near": _all_near}
+    if not any(map(_neighbours, columns)):
+        del few["near"], every["near"]
+    _figure(columns, output / "figure_2", few)
+    _figure(columns, output / "figure_3", every)
+    _figure(columns, output / "figure_4", {"ridges": ridges})
 
 
 def _figure(
@@ -81,31 +66,30 @@ def _figure(
     panels: Panels,
 ) -> None:
     """Draw the panels of each column, one below the other."""
-    from matplotlib.figure import Figure
-
     across = {1: 1, 2: 2, 4: 2}.get(len(columns), 3)
     blocks = -(-len(columns) // across)
     heights = [HEIGHTS[name] for name in panels] * blocks
     width = PAGE / 2 if across == 1 else PAGE
     looks = _looks(columns)
-    figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
-    axes = figure.subplots(len(heights), across, squeeze=False, height_ratios=heights)
-    for place, (column, look) in enumerate(zip(columns, looks, strict=True)):
-        block, beside = divmod(place, across)
-        for row, panel in enumerate(panels.values(), start=block * len(panels)):
-            panel(axes[row, beside], column, look)
-            if beside and len(panels) > 1:  # the first panel has the same label
-                axes[row, beside].set_ylabel("")
-        axes[block * len(panels), beside].set_title(column.title)
-    for ax in figure.axes:
-        if not ax.has_data():
-            ax.set_axis_off()
-    entries = legends.labelled(figure)
-    for label in BEHIND:
-        if label in entries:
-            entries[label] = entries.pop(label)
-    legends.place(figure, entries)
-    figure_files.save(figure, path, dots=DOTS)
+    with figures.page(path, width=width, height=sum(heights) + 0.6) as figure:
+        axes = figure.subplots(
+            len(heights), across, squeeze=False, height_ratios=heights
+        )
+        for place, (column, look) in enumerate(zip(columns, looks, strict=True)):
+            block, beside = divmod(place, across)
+            for row, panel in enumerate(panels.values(), start=block * len(panels)):
+                panel(axes[row, beside], column, look)
+                if beside and len(panels) > 1:  # the first panel has the same label
+                    axes[row, beside].set_ylabel("")
+            axes[block * len(panels), beside].set_title(column.title)
+        for ax in figure.axes:
+            if not ax.has_data():
+                ax.set_axis_off()
+        entries = figures.labelled(figure)
+        for label in BEHIND:
+            if label in entries:
+                entries[label] = entries.pop(label)
+        figures.legend(figure, entries)
 
 
 def _looks(columns: Sequence[StudyColumn]) -> list[Looks]:
@@ -125,7 +109,7 @@ def _looks(columns: Sequence[StudyColumn]) -> list[Looks]:
         place = temperatures.index(temperature)
         return {
             "color": COLOURS[place % len(COLOURS)],
-            "marker": MARKS[place % len(MARKS)],
+            "marker": figures.MARKS[place % len(figures.MARKS)],
             "label": f"τ = {temperature:g}",
         }
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lm_latent_eval.durable import write_text
 from lm_latent_eval.report.tabular import (
     Cell,
     Interval,
     Table,
     markdown,
     rendered,
-    together,
-    write,
+    write_page,
 )
 from lm_latent_eval.study.report.claims import claims
 from lm_latent_eval.study.report.columns import Curve, StudyColumn, read_columns
 from lm_latent_eval.study.totals import FEWEST_REPLICATES
 
-TABLES_FILE = "tables.md"
 TITLE = "# How estimates depend on how they are made"
 PERPLEXITIES, SPREAD, BEAMS = "table_1", "table_1_spread", "table_2"
 """Names of the tables' files, after the paper's tables."""
@@ -45,12 +42,9 @@ def write_report(studies: Sequence[Path], output: Path, kind: str = "text") -> s
     if not columns:
         raise ValueError("no setting of these studies is done yet: nothing to report")
     found, text = tables(columns), f"{TITLE}\n\n{as_markdown(columns)}"
-    output.mkdir(parents=True, exist_ok=True)
-    write_text(output / TABLES_FILE, text)
-    for name, table in found.items():
-        write(table, output / name)
+    shown = write_page(output, text, found, kind)
     draw_figures(columns, output)
-    return text if kind == "text" else together(found, kind)
+    return shown
 
 
 def as_markdown(columns: Sequence[StudyColumn]) -> str:

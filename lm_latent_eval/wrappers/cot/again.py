@@ -10,7 +10,7 @@ from lm_latent_eval.file_names import regular
 from lm_latent_eval.plain_json import parse
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
-from lm_latent_eval.wrappers.cot.options import NAMES
+from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 
 
 def read_answers(path: Path) -> dict[int, list[str]]:
@@ -74,7 +74,8 @@ def answer_again(
             f"there are no thoughts about document {unknown[0]}: leave its answers out"
         )
     scorer = model.scorer(
-        {name: kept.settings[name] for name in NAMES}, max_batch_size=max_batch_size
+        {name: kept.settings[name] for name in ThoughtOptions.names()},
+        max_batch_size=max_batch_size,
     )
     return [
         replace(

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.devices import wide_zeros
-from lm_latent_eval.wrappers.cot.reading import CachedReading
+from lm_latent_eval.networks.causal import Reading
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ def alike(thoughts: Sequence[Closed]) -> Iterator[list[int]]:
         yield list(group)
 
 
-def read_after(
-    prompt: CachedReading, thoughts: Sequence[Closed]
-) -> tuple[Tensor, CachedReading]:
+def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Reading]:
     """Read thoughts of one length after a prompt.
 
     Args:
@@ -73,7 +71,7 @@ nats, ``(A, places, V)``; a constant is left out."""
 
 
 def answers_after(
-    reading: CachedReading, answers: Sequence[Sequence[int]], log_shares: Tensor
+    reading: Reading, answers: Sequence[Sequence[int]], log_shares: Tensor
 ) -> tuple[Tensor, Marginals]:
     """Return log p of answers after each of R thoughts.
 

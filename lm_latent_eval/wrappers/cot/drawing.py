@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lm_latent_eval.devices import sent_uniforms
 from lm_latent_eval.memory import Room
+from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.cot.marks import Ending, Marks
-from lm_latent_eval.wrappers.cot.reading import CachedReading
 from lm_latent_eval.wrappers.cot.thoughts import Thought
 
 PRIOR_SHARE = 0.5
@@ -69,7 +69,7 @@ def log_shares(num_hints: int) -> Tensor:
 
 def draw(
     draws: Sequence[Draw],
-    begin: Callable[[Tensor], CachedReading],
+    begin: Callable[[Tensor], Reading],
     marks: Marks,
     *,
     most_tokens: int,
@@ -107,7 +107,7 @@ def draw(
 
 def _written(
     batch: Sequence[Draw],
-    begin: Callable[[Tensor], CachedReading],
+    begin: Callable[[Tensor], Reading],
     marks: Marks,
     most_tokens: int,
 ) -> Iterator[tuple[int, int, Thought]]:
@@ -131,11 +131,11 @@ def _written(
             yield batch[i].place, batch[i].sample, ended
         if not going:
             return
+        kept = None
         if len(going) < len(alive):
             kept = torch.tensor(going, device=device)
-            reading.keep(kept)
             chosen, alive = chosen[kept], [alive[row] for row in going]
-        reading.read(chosen[:, None])
+        reading.read(chosen[:, None], kept)
 
 
 def _uniforms(rows: Sequence[Draw], step: int) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.resuming.journal import Journal, Row, read_run
-from lm_latent_eval.scoring.records import UNFINISHED, task_of
+from lm_latent_eval.scoring.records import task_of
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 
 FORMAT = 2
@@ -60,6 +60,3 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
 
 def _journal(path: Path) -> Journal:
     return Journal(path, "record of thoughts", FORMAT)
-
-
-__all__ = ["UNFINISHED", "journal", "read_unfinished"]

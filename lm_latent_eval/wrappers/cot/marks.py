@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from transformers import PreTrainedTokenizerBase
 
+from lm_latent_eval.networks.network import Network, start_token
 from lm_latent_eval.wrappers.cot.options import ANSWER, QUESTION, ThoughtOptions
-from lm_latent_eval.wrappers.network import Network
 
 KNOWN = (
     ("<think>", "</think>"),
@@ -126,14 +126,12 @@ class Marks:
         twice = bool(bos) and prompt.startswith(str(bos))
         ids = self.tokenizer.encode(prompt, add_special_tokens=not twice)
         if not ids:  # nothing is asked, and nothing opens a thought
-            first = self.tokenizer.bos_token_id
-            first = self.tokenizer.eos_token_id if first is None else first
-            if first is None:
+            if (first := start_token(self.tokenizer)) is None:
                 raise ValueError(
                     "the question is empty, and the tokenizer has no token that begins "
                     "a text"
                 )
-            ids = [int(first)]
+            ids = [first]
         return tuple(ids)
 
 

@@ -14,79 +14,47 @@ answer; the mixture and its weights: Owen and Zhou (2000), defensive sampling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import torch
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.scoring.options import parse_batch_size
+from lm_latent_eval.networks.causal import check_causal
+from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.base import NetworkModel
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
-from lm_latent_eval.wrappers.cot.reading import check_cache
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
-from lm_latent_eval.wrappers.network import Network, check_causal
 
 ROWS = 128
 """Sequences read at once where nobody says how many."""
 
 
-@dataclass(frozen=True)
-class ThinkingLM:
-    """A ``TextModel`` whose latents are thoughts.
+class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
+    """A ``TextModel`` whose latents are thoughts."""
 
-    Raises:
-        ValueError: If the network is no causal language model.
-    """
+    auto_class = AutoModelForCausalLM
+    table = ThoughtOptions
 
-    network: Network
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot go on with a text."""
-        check_causal(self.network)
-        check_cache(self.network.model)
-
-    @classmethod
-    def open_directory(
-        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
-    ) -> ThinkingLM:
-        """Open a causal language model of transformers."""
-        return cls(
-            Network.open(AutoModelForCausalLM, directory, dtype=dtype, device=device)
-        )
-
-    @classmethod
-    def options(cls) -> type[ThoughtOptions]:
-        """Return the table of its options."""
-        return ThoughtOptions
-
-    def scorer(
-        self,
-        options: Mapping[str, Any],
-        /,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = True,
-    ) -> ThoughtScorer:
-        """Choose settings, see ``ThoughtOptions``.
-
-        Args:
-            options: As a command line has them.
-            batch_size: Questions whose thoughts are drawn at once; None and ``auto``
-                are as many as ``max_batch_size`` holds.
-            max_batch_size: The most sequences that the network reads at once; None is
-                128.
-            quiet: Show no progress.
+    def __init__(self, network: Network) -> None:
+        """Take a network.
 
         Raises:
-            ValueError: If there is no such option, a value is impossible, or nothing
-                says what stands around thoughts.
+            ValueError: If it is no causal language model.
         """
-        parsed = ThoughtOptions.parse(options)
-        rows = parse_batch_size(max_batch_size) or ROWS
-        questions = parse_batch_size(batch_size) or max(rows // parsed.num_samples, 1)
-        marks = Marks.of(self.network, parsed)
-        return ThoughtScorer(self.network, parsed, marks, questions, rows, quiet)
+        self.network = network
+        check_causal(network.model)
+
+    def _scorer(
+        self,
+        options: ThoughtOptions,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
+    ) -> ThoughtScorer:
+        """Return the scorer.
+
+        ``batch_size`` is of questions whose thoughts are drawn at once, and ``most`` of
+        sequences that the network reads at once.
+        """
+        rows = most or ROWS
+        questions = batch_size or max(rows // options.num_samples, 1)
+        marks = Marks.of(self.network, options)
+        return ThoughtScorer(self.network, options, marks, questions, rows, quiet)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from lm_latent_eval.arguments import positive, whole
-from lm_latent_eval.options import choice, option, read
+from lm_latent_eval.options import OptionTable, choice, option
 
 QUESTION, ANSWER = "{question}", "{answer}"
 PROPOSALS = ("prior", "hinted")
@@ -36,7 +35,7 @@ def _hint(name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class ThoughtOptions:
+class ThoughtOptions(OptionTable):
     """What moves a number of ``latent_cot``.
 
     Attributes:
@@ -65,16 +64,3 @@ class ThoughtOptions:
     proposal: str = choice("prior", PROPOSALS)
     hint: str = option("{question}\n(The answer is {answer}.)\n", _hint)
     seed: int = option(0, partial(whole, least=0))
-
-    @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> ThoughtOptions:
-        """Check and convert options as they come from a command line.
-
-        Raises:
-            ValueError: If there is no such option, or a value is not one that it can
-                have.
-        """
-        return read(cls, options)
-
-
-NAMES = tuple(field.name for field in fields(ThoughtOptions))

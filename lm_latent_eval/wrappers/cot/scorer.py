@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
-
-from tqdm import tqdm
 
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.memory import Room
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.base import NetworkScorer
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
-from lm_latent_eval.wrappers.network import Network
 
 
 def _forget(thoughts: Thoughts) -> None:
@@ -33,7 +31,7 @@ def _forget(thoughts: Thoughts) -> None:
 
 
 @dataclass
-class ThoughtScorer:
+class ThoughtScorer(NetworkScorer):
     """A ``TextScorer`` of continuations: latents are the thoughts before them."""
 
     network: Network
@@ -54,14 +52,12 @@ class ThoughtScorer:
     """All answers to a question, which hints show; where nothing is said, those that
     are asked together."""
 
+    name = "cot"
     mass = Mass.LESS  # strings can be cut into tokens in more ways than one
 
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query."""
-        return {
-            "model": "cot",
-            "checkpoint": self.network.digest,
+    def __post_init__(self) -> None:
+        """Say what numbers depend on."""
+        self.settings = self.described = {
             "dtype": str(self.network.computed_in),
             "estimator": "is",
             **asdict(self.options),
@@ -69,15 +65,7 @@ class ThoughtScorer:
             "think_end": self.marks.end,
             "stops": sorted(self.marks.stops),
             "vocabulary": f"{len(self.network.tokenizer)} tokens",
-            "mass": str(self.mass),
         }
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What results say."""
-        said = self.fingerprint
-        ours = {k: v for k, v in said.items() if k not in ("model", "checkpoint")}
-        return {**self.network.about, "latent_eval": ours}
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Refuse whole texts.
@@ -102,9 +90,7 @@ class ThoughtScorer:
         """
         missed = Missed(queries)
         fresh, questions = [], self._questions(queries)
-        with tqdm(
-            total=len(questions), desc="Questions", disable=self.quiet
-        ) as progress:
+        with self.progress(len(questions), "thoughts", "questions") as progress:
             for question in questions:
                 if (known := self._known(question)) is None:
                     fresh.append(question)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from lm_latent_eval.devices import sent
 from lm_latent_eval.memory import Room
+from lm_latent_eval.networks.causal import Reading
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import named
 from lm_latent_eval.wrappers.cot.answering import (
     Closed,
@@ -32,9 +34,7 @@ from lm_latent_eval.wrappers.cot.drawing import (
 from lm_latent_eval.wrappers.cot.marks import Ending, Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Question
-from lm_latent_eval.wrappers.cot.reading import CachedReading
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
-from lm_latent_eval.wrappers.network import Network
 
 R = TypeVar("R")
 
@@ -188,18 +188,15 @@ class Thinker:
             ),
         )
 
-    def _read(self, question: Question, prompt: Sequence[int]) -> CachedReading:
+    def _read(self, question: Question, prompt: Sequence[int]) -> Reading:
         try:
             return self._begin(torch.tensor([prompt]))
         except torch.OutOfMemoryError as err:
             raise self._refusal(question) from err
 
-    def _begin(self, prompts: Tensor) -> CachedReading:
-        return CachedReading.of(
-            self.network,
-            prompts.to(self.network.device),
-            self.options.model_temperature,
-        )
+    def _begin(self, prompts: Tensor) -> Reading:
+        reader = self.network.reader(temperature=self.options.model_temperature)
+        return reader.begin(prompts.to(self.network.device))
 
     def _closed(self, thought: Thought) -> Closed:
         closed = thought.ending is Ending.CLOSED or self.options.close == "forced"

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
+from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.wrappers.mdm.predictions import (
     Asking,
     Certainty,
@@ -48,7 +48,7 @@ class _Job(Generic[T]):
 
 
 def answer_all(
-    denoiser: Denoiser,
+    denoiser: MaskedReader,
     certainty: Certainty,
     jobs: Sequence[tuple[TargetTokens, Asking[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
@@ -96,7 +96,7 @@ def _distinct(masked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _predict(
-    denoiser: Denoiser, certainty: Certainty, jobs: Iterable[_Job[T]]
+    denoiser: MaskedReader, certainty: Certainty, jobs: Iterable[_Job[T]]
 ) -> Iterator[Predicted]:
     """Answer what jobs of one length wait for, in batches."""
     jobs = list(jobs)

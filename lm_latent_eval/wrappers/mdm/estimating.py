@@ -11,10 +11,10 @@ from torch import Tensor
 from lm_latent_eval.estimators import Bound, Estimate, influences, log_evidence
 from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.mdm import bound, orders
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.predictions import Asking
-from lm_latent_eval.wrappers.network import no_probability
 
 NEVER = "in every order of unmasking that was looked at"
 UNBOUNDED = "under some of the masks (estimator=is averages over orders)"

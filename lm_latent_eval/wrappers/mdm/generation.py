@@ -23,10 +23,10 @@ from torch import Tensor
 
 from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.streams import LANES, stream_key
+from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, named, naming
 from lm_latent_eval.uniforms import uniforms
-from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.texts import TokenCutter
@@ -41,7 +41,7 @@ class Writer:
     """Writes after contexts; those of one length together."""
 
     def __init__(
-        self, denoiser: Denoiser, cut: TokenCutter, options: MDMOptions
+        self, denoiser: MaskedReader, cut: TokenCutter, options: MDMOptions
     ) -> None:
         """Take a model and how it writes."""
         self.denoiser, self.cut, self.options = denoiser, cut, options

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
-from lm_latent_eval.scoring.options import parse_batch_size
-from lm_latent_eval.wrappers.mdm.denoiser import MOST_TEXTS, Denoiser, Logits, probe
+from lm_latent_eval.memory import MOST_ROWS
+from lm_latent_eval.networks.masked import Logits, MaskedReader, probe
+from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.base import NetworkModel
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.scorer import MDMScorer
 from lm_latent_eval.wrappers.mdm.source import Source
-from lm_latent_eval.wrappers.network import Network
 
 
-class MaskedDiffusion:
+class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
     """Scores strings by a network that predicts masked tokens."""
+
+    auto_class = AutoModelForMaskedLM
+    table = MDMOptions
 
     def __init__(self, network: Network | Source) -> None:
         """Take a network with its tokenizer.
@@ -74,66 +76,37 @@ class MaskedDiffusion:
             )
         )
 
-    @classmethod
-    def open_directory(
-        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
-    ) -> Self:
-        """Open a directory of transformers: see ``TextModel.open_directory``.
-
-        Raises:
-            ValueError: If there is no network that predicts masked tokens. One that
-                brings code of its own is opened by ``--model latent_mdm`` with
-                ``trust_remote_code=True`` alone.
-        """
-        return cls(
-            Network.open(AutoModelForMaskedLM, directory, dtype=dtype, device=device)
-        )
-
-    @classmethod
-    def options(cls) -> type[MDMOptions]:
-        """Return the table of its options."""
-        return MDMOptions
-
-    def scorer(
+    def _scorer(
         self,
-        options: Mapping[str, Any],
-        /,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = False,
+        options: MDMOptions,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
     ) -> MDMScorer:
-        """Choose settings: see ``MDMOptions``, and ``TextModel.scorer``.
-
-        Raises:
-            ValueError: If an option is none or impossible, the model is causal, or
-                nothing says which token masks or whose scores a place has.
-        """
-        chosen = MDMOptions.parse(options)
         source = self.source
-        mask = self._mask(chosen.mask_token)
-        shift = source.shift if chosen.logit_shift is None else chosen.logit_shift
+        mask = self._mask(options.mask_token)
+        shift = source.shift if options.logit_shift is None else options.logit_shift
         if shift is None:
             raise ValueError(
                 f"{source.name}: nothing says whether the scores of a place are its "
                 "own or those of the token after it: give logit_shift=0 (LLaDA, MDLM, "
                 "BERT) or logit_shift=1 (Dream)"
             )
-        if chosen.ends == "counted" and source.lengths is None:
+        if options.ends == "counted" and source.lengths is None:
             raise ValueError(
                 f"ends=counted: {source.name} has no lengths.json, which says how many "
                 "tokens texts have (`train mdm` writes it): use ends=conditioned"
             )
-        denoiser = Denoiser(
+        denoiser = MaskedReader(
             source.logits,
             mask,
             shift,
             probe(source.logits, mask, source.device, source.name),
             source.device,
-            batch_size=parse_batch_size(batch_size),
-            most=parse_batch_size(max_batch_size) or MOST_TEXTS,
+            batch_size=batch_size,
+            most=most or MOST_ROWS,
         )
-        return MDMScorer(source, denoiser, chosen, options, quiet=quiet)
+        return MDMScorer(source, denoiser, options, quiet=quiet)
 
     def _mask(self, given: str | None) -> int:
         if given is None:

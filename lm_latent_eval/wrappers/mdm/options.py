@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from lm_latent_eval.arguments import at_least_0, one_of, positive, whole
-from lm_latent_eval.options import choice, option, optional, read
+from lm_latent_eval.options import OptionTable, choice, option, optional
 from lm_latent_eval.wrappers.mdm.orders import RULES
 
 ESTIMATORS = ("elbo", "is", "exact", "path")
@@ -30,7 +29,7 @@ _IDLE = {
 
 
 @dataclass(frozen=True)
-class MDMOptions:
+class MDMOptions(OptionTable):
     """How likelihoods are estimated and texts are written.
 
     Attributes:
@@ -80,16 +79,6 @@ class MDMOptions:
     )
     remasking: str = choice("surest", ("surest", "random"))
     guidance: float = option(0.0, at_least_0)
-
-    @classmethod
-    def parse(cls, arguments: Mapping[str, Any]) -> Self:
-        """Check and convert arguments as they come from a command line.
-
-        Raises:
-            ValueError: If there is no such option, or a value is not one that it can
-                have.
-        """
-        return read(cls, arguments)
 
     @property
     def idle(self) -> tuple[str, ...]:

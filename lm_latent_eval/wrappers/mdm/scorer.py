@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
-
-from tqdm import tqdm
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.wrappers.base import NetworkScorer
 from lm_latent_eval.wrappers.mdm.batches import answer_all
-from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.estimating import (
     TargetEstimate,
     check_length,
@@ -31,28 +28,34 @@ from lm_latent_eval.wrappers.mdm.predictions import Asking
 from lm_latent_eval.wrappers.mdm.source import Source
 from lm_latent_eval.wrappers.mdm.texts import Cut, TokenCutter
 
-logger = logging.getLogger(__name__)
+CONDITIONED = "nats, given the number of tokens; ends are not modelled and not counted"
+COUNTED = (
+    "nats; the number of tokens is paid in rolling log-likelihoods, and given of "
+    "continuations"
+)
 
 
-class MDMScorer:
+class MDMScorer(NetworkScorer):
     """A ``TextScorer``: one model under one choice of settings."""
+
+    name = "mdm"
+    network: Source
 
     def __init__(
         self,
         source: Source,
-        denoiser: Denoiser,
+        denoiser: MaskedReader,
         options: MDMOptions,
-        given: Mapping[str, Any],
         *,
         quiet: bool,
     ) -> None:
-        """Choose what the options leave open, and say which have no effect.
+        """Choose what the options leave open.
 
         Raises:
             ValueError: If the network reads too few tokens for any text, or scores no
                 first token.
         """
-        self.source, self.denoiser, self.quiet = source, denoiser, quiet
+        self.network, self.denoiser, self.quiet = source, denoiser, quiet
         ends = "conditioned" if source.lengths is None else "counted"
         self.options = replace(
             options,
@@ -73,58 +76,25 @@ class MDMScorer:
                 "there: give prefix_token_id"
             )
         self.lengths = source.lengths if self.options.ends == "counted" else None
-        if idle := [name for name in options.idle if name in given]:
-            logger.warning(
-                "%s: no effect on likelihoods by estimator=%s",
-                ", ".join(idle),
-                options.estimator,
-            )
-
-    @property
-    def mass(self) -> Mass:
-        """What the probabilities of all texts total: one for each number of tokens.
-
-        With p(number of tokens) some of it is on other cuts of the same strings.
-        """
-        return Mass.BY_LENGTH if self.lengths is None else Mass.LESS
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON."""
-        return {
-            "model": "mdm",
-            "checkpoint": self.source.digest,
-            "dtype": self.source.computed_in,
-            "max_length": self.source.max_length,
-            **self.options.chosen,
+        counted = self.lengths is not None
+        # With p(number of tokens) some of it is on other cuts of the same strings.
+        self.mass = Mass.LESS if counted else Mass.BY_LENGTH
+        chosen = {**self.options.chosen, "scored_as": "documents"}
+        self.settings = {
+            "dtype": source.computed_in,
+            "max_length": source.max_length,
+            **chosen,
             "lengths": self.lengths.digest if self.lengths else None,
-            "vocabulary": self.source.digest,
-            "tokens_are": "tokens" if self.lengths is None else "tokens, and the end",
-            "mass": str(self.mass),
-            "scored_as": "documents",
+            "vocabulary": source.digest,
+            "tokens_are": "tokens, and the end" if counted else "tokens",
         }
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
-        ends = (
-            "nats, given the number of tokens; ends are not modelled and not counted"
-            if self.lengths is None
-            else "nats; the number of tokens is paid in rolling log-likelihoods, and "
-            "given of continuations"
-        )
-        return {
-            **self.source.about,
-            "latent_eval": {
-                **self.options.chosen,
-                "how": HOW[self.options.estimator].format_map(asdict(self.options)),
-                "mass": str(self.mass),
-                "scored_as": "documents",
-                "vocabulary": f"{self.denoiser.num_scores} tokens",
-                "units": ends,
-                "windows": f"{self.cut.room} tokens at once; of longer texts windows "
-                f"of at most {max(1, self.cut.room // 2)} more, given those before",
-            },
+        self.described = {
+            **chosen,
+            "how": HOW[self.options.estimator].format_map(asdict(self.options)),
+            "vocabulary": f"{denoiser.num_scores} tokens",
+            "units": COUNTED if counted else CONDITIONED,
+            "windows": f"{self.cut.room} tokens at once; of longer texts windows "
+            f"of at most {max(1, self.cut.room // 2)} more, given those before",
         }
 
     # -- likelihoods ------------------------------------------------------------------
@@ -174,7 +144,7 @@ class MDMScorer:
                     owners.append((n, window))
         whole = cut == self.cut.whole
         title = f"likelihoods by unmasking ({self.options.estimator})"
-        with tqdm(total=len(cuts), desc=title, disable=self.quiet) as bar:
+        with self.progress(len(cuts), title, "texts") as bar:
             for each in cuts:
                 if not each.targets:
                     yield self._answer(each, [], 0, whole)
@@ -203,7 +173,7 @@ class MDMScorer:
             log_p = self.lengths.log_p(cut.num_tokens)
             factors.append(self._exact(log_p, 1))
         estimate = Estimate.product(factors or [self._exact(0.0, 0)])
-        if self.source.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
+        if self.network.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
             # Nothing was drawn, so rounding is its only error, and nobody knows that.
             estimate = replace(estimate, bound=Bound.NONE, stderr=None)
         return Answer(
@@ -229,7 +199,7 @@ class MDMScorer:
     ) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of every query's context."""
         writer = Writer(self.denoiser, self.cut, self.options)
-        with tqdm(total=len(queries), desc="generations", disable=self.quiet) as bar:
+        with self.progress(len(queries), "unmasking", "generations") as bar:
             for written in writer.write(queries):
                 yield written
                 bar.update()
@@ -243,6 +213,3 @@ def _set_aside(
     with missed.aside(query):
         found = yield from asking
     return found
-
-
-__all__ = ["MDMScorer"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor
 from transformers import (
     AutoModelForMaskedLM,
     PretrainedConfig,
@@ -17,9 +14,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lm_latent_eval.wrappers.mdm.denoiser import Logits
+from lm_latent_eval.networks.masked import Logits, scores_of
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.mdm.lengths import Lengths
-from lm_latent_eval.wrappers.network import Network
 
 SHIFTS = {"LLaDAModelLM": 0, "MDLM": 0, "DreamModel": 1}
 """Architecture of published checkpoints -> ``Source.shift``, as their authors' programs
@@ -88,7 +85,7 @@ class Source:
         if shift is None and type(config) in AutoModelForMaskedLM._model_mapping:
             shift = 0  # what transformers means by a masked LM
         return cls(
-            _logits_of(model, network.autocast),
+            scores_of(model, network.mixed_precision),
             tokenizer,
             network.name,
             network.digest,
@@ -107,30 +104,3 @@ class Source:
 def _published_shift(config: PretrainedConfig) -> int | None:
     names = getattr(config, "architectures", None) or []
     return next((SHIFTS[name] for name in names if name in SHIFTS), None)
-
-
-def _logits_of(
-    model: PreTrainedModel, autocast: Callable[[], torch.autocast]
-) -> Logits:
-    """Call a network; one that is told a time is told the same one of all texts.
-
-    What an order needs, p(x_i | revealed), is that of no time (Ou et al., 2024), and
-    published MDLM checkpoints do not look at it.
-
-    Raises:
-        ValueError: If this one does.
-    """
-    timed = "timesteps" in inspect.signature(model.forward).parameters
-    if timed and getattr(model.config, "time_conditioning", False):
-        raise ValueError(
-            "time_conditioning: the network's scores depend on a time that orders of "
-            "unmasking do not have, so it has no likelihood by them"
-        )
-
-    def logits(tokens: Tensor) -> Tensor:
-        time = {"timesteps": torch.zeros(len(tokens), device=tokens.device)}
-        with autocast():
-            found: Tensor = model(input_ids=tokens, **(time if timed else {})).logits
-        return found
-
-    return logits

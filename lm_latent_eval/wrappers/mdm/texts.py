@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import encodable
+from lm_latent_eval.wrappers.base import framed, windows
 from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
 
 
@@ -71,11 +72,8 @@ class TokenCutter:
         """Cut a text that nothing is given for, into windows."""
         ids, _ = self._tokens(query.text)
         half = max(1, self.room // 2)
-        spans = [(0, 0, min(len(ids), self.room))]
-        while (end := spans[-1][2]) < len(ids):
-            stop = min(end + half, len(ids))
-            spans.append((stop - self.room, end, stop))
-        return self._cut(query, ids, [span for span in spans if span[2] > span[1]])
+        spans = [*windows(len(ids), self.room, half, self.room)]
+        return self._cut(query, ids, spans)
 
     def continuation(self, query: Query) -> Cut:
         """Cut a text after its context, as much of which is given as there is room for.
@@ -162,8 +160,9 @@ def _frame(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return what stands before and after every text."""
     plain = tokenizer.encode("a", add_special_tokens=False)
-    framed = tokenizer.encode("a", add_special_tokens=True)
-    for start in range(len(framed) - len(plain) + 1):
-        if framed[start : start + len(plain)] == plain:
-            return tuple(framed[:start]), tuple(framed[start + len(plain) :])
-    raise ValueError("the tokenizer changes a text where it puts its marks around it")
+    found = framed(tokenizer.encode("a", add_special_tokens=True), plain)
+    if found is None:
+        raise ValueError(
+            "the tokenizer changes a text where it puts its marks around it"
+        )
+    return tuple(found[0]), tuple(found[1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.base import framed
 from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
@@ -57,11 +58,10 @@ class Encoding:
         tokens, inner = self.encode(text), self.encode(text, False)
         if not inner:
             return tokens, [], []
-        for first in range(len(tokens) - len(inner) + 1):
-            after = first + len(inner)
-            if tokens[first:after] == inner:
-                return tokens[:first], inner, tokens[after:]
-        return [], tokens, []
+        if (around := framed(tokens, inner)) is None:
+            return [], tokens, []
+        before, after = around
+        return before, inner, after
 
     def given(self, context: str, most: int) -> tuple[int, ...]:
         """Return the tokens of a context that is gone on with.
@@ -129,6 +129,3 @@ class Encoding:
             f"the tokenizer does not restore {here!r} but writes {now!r}: its "
             "normalizer changes this string, so its tokens do not stand for it"
         )
-
-
-__all__ = ["Encoding"]

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.networks.causal import TokenScores
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator, canonical, shifted
-from lm_latent_eval.wrappers.tokens.passes import TokenScores
 from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
 from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk
 
@@ -87,6 +87,3 @@ def continuation(
         return estimator.estimate(whole, size)
     context = walks[query.name, read.context]
     return estimator.difference(whole, context, size)
-
-
-__all__ = ["continuation", "windows"]

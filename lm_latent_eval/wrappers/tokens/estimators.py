@@ -18,7 +18,7 @@ from lm_latent_eval.inference.exact import Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.mixed import LEAST, Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
-from lm_latent_eval.wrappers.network import no_probability
+from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk, Spot, WalkPlan
 
@@ -177,6 +177,3 @@ def shifted(estimate: Estimate, log_factor: float) -> Estimate:
         log_evidence=estimate.log_evidence + log_factor,
         log_weights=tuple(log_w + log_factor for log_w in estimate.log_weights),
     )
-
-
-__all__ = ["WalkEstimator", "canonical", "shifted"]

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.uniforms import uniforms
-from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens.reading import TrieLayer
 
 
 def generate(
@@ -27,11 +26,11 @@ def generate(
         What is written before the first stop string.
     """
     tokenizer: Any = network.tokenizer
-    layer = TrieLayer(network, [given])
+    reading = network.reader().begin(torch.tensor([given], device=network.device))
     written: list[int] = []
     text = ""
     while len(written) < options.max_tokens:
-        token = _next(layer.logits[0], options.temperature, key, len(written))
+        token = _next(reading.log_p[0], options.temperature, key, len(written))
         if token == tokenizer.eos_token_id:
             break
         written.append(token)
@@ -40,13 +39,13 @@ def generate(
         if cuts:
             return text[: min(cuts)]
         if len(written) < options.max_tokens:
-            layer.go_on([0], [token])
+            reading.read(torch.tensor([[token]], device=network.device))
     return text
 
 
-def _next(logits: torch.Tensor, temperature: float, key: int, step: int) -> int:
+def _next(log_p: torch.Tensor, temperature: float, key: int, step: int) -> int:
     if temperature == 0:
-        return int(logits.argmax())
-    mass = (logits.cpu().double() / temperature).softmax(-1).cumsum(-1)
+        return int(log_p.argmax())
+    mass = (log_p.cpu().double() / temperature).softmax(-1).cumsum(-1)
     uniform = torch.tensor(uniforms(key, (0, step), 1)[0, 0])
     return int(torch.searchsorted(mass / mass[-1], uniform, right=True))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
-
-import torch
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.wrappers.network import Network, check_causal
+from lm_latent_eval.networks.causal import check_causal
+from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.base import NetworkModel
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 
-class SegmentedLM:
+class SegmentedLM(NetworkModel[TokensOptions, TokensScorer]):
     """A causal LM that scores strings by all of their segmentations."""
+
+    auto_class = AutoModelForCausalLM
+    table = TokensOptions
 
     def __init__(self, network: Network) -> None:
         """Take a network.
@@ -27,37 +27,15 @@ class SegmentedLM:
         self.network = network
         size = network.model.config.get_text_config().vocab_size
         self.vocabulary = ByteVocabulary.of(network.tokenizer, size)
-        check_causal(network)
+        check_causal(network.model)
 
-    @classmethod
-    def open_directory(
-        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
-    ) -> Self:
-        """Open a directory: see ``TextModel``."""
-        return cls(
-            Network.open(AutoModelForCausalLM, directory, dtype=dtype, device=device)
-        )
-
-    @classmethod
-    def options(cls) -> type[TokensOptions]:
-        """Return the table of its options."""
-        return TokensOptions
-
-    def scorer(
+    def _scorer(
         self,
-        options: Mapping[str, Any],
-        /,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = False,
+        options: TokensOptions,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
     ) -> TokensScorer:
-        """Choose settings: see ``TextModel`` and ``TokensOptions``."""
         return TokensScorer(
-            self.network,
-            self.vocabulary,
-            TokensOptions.parse(options),
-            batch_size=batch_size,
-            max_batch_size=max_batch_size,
-            quiet=quiet,
+            self.network, self.vocabulary, options, batch_size, most, quiet
         )

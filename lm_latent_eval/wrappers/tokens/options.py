@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from lm_latent_eval.arguments import whole
-from lm_latent_eval.options import choice, option, read
+from lm_latent_eval.options import OptionTable, choice, option
 from lm_latent_eval.scoring.options import ScoringOptions
 
 ESTIMATORS = ["mixed", "canonical", "exact", "beam", "is", "smc"]
@@ -25,7 +25,7 @@ def _context_tokens(name: str, value: Any) -> int | None:
 
 
 @dataclass(frozen=True)
-class TokensOptions:
+class TokensOptions(OptionTable):
     """How strings are summed over segmentations; every field can move a number.
 
     Attributes:
@@ -58,7 +58,7 @@ class TokensOptions:
     max_segmentations: int = option(100_000, partial(whole, least=1))
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> TokensOptions:
+    def parse(cls, options: Mapping[str, Any]) -> Self:
         """Check and convert options as they come from a command line.
 
         Raises:
@@ -70,7 +70,7 @@ class TokensOptions:
             ... # doctest: +ELLIPSIS
             TokensOptions(estimator='mixed', num_samples=20, ..., context_tokens=None...
         """
-        found = read(cls, options)
+        found = super().parse(options)
         if found.estimator == "mixed" and found.num_samples < 2:
             raise ValueError(
                 f"num_samples={found.num_samples}: estimator=mixed needs at least 2, "

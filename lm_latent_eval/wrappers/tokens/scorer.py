@@ -7,24 +7,22 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tqdm import tqdm
-
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.causal import Tokens, TokenScores
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
-from lm_latent_eval.scoring.options import parse_batch_size
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.wrappers.base import NetworkScorer
 from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.estimating import continuation, windows
 from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator
 from lm_latent_eval.wrappers.tokens.generation import generate
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.passes import Tokens, TokenScores
 from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk
@@ -40,18 +38,20 @@ UNITS = {
 }
 
 
-class TokensScorer:
+class TokensScorer(NetworkScorer):
     """Scores strings with a causal LM under one choice of options."""
+
+    name = "tokens"
+    network: Network
 
     def __init__(
         self,
         network: Network,
         vocabulary: ByteVocabulary,
         options: TokensOptions,
-        *,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        quiet: bool = False,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
     ) -> None:
         """Take a network.
 
@@ -60,63 +60,38 @@ class TokensScorer:
             vocabulary: What its tokens write.
             options: How to sum.
             batch_size: Sequences that the network reads together, but at least the
-                segmentations of one text; None and ``auto`` are as many as memory
-                allows.
-            max_batch_size: The most that they take.
+                segmentations of one text; None is as many as memory allows.
+            most: The most that they take.
             quiet: Show no progress.
 
         Raises:
             ValueError: If an option does not suit the network.
         """
-        self._network, self._options, self._quiet = network, options, quiet
+        self.network, self._options, self.quiet = network, options, quiet
         self._encoding = Encoding(network, vocabulary, options)
         self._whole_texts = WholeTextCutter(self._encoding)
         self._continuations = ContinuationCutter(self._encoding)
         self._walker = Walker(
             network,
             options,
-            batch_size=parse_batch_size(batch_size),
-            most_rows=parse_batch_size(max_batch_size),
+            batch_size=batch_size,
+            most_rows=most,
         )
         plain = options.estimator == "canonical"
         self._estimator = None if plain else WalkEstimator.of(options)
-
-    @property
-    def mass(self) -> Mass:
-        """What the probabilities of all texts total: with their ends, at most one."""
-        return Mass.LESS if self._options.end == "eos" else Mass.BY_LENGTH
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON."""
-        network = self._network
-        return {
-            "model": "tokens",
-            "checkpoint": network.digest,
+        self.mass = Mass.LESS if options.end == "eos" else Mass.BY_LENGTH
+        chosen = {**asdict(options), "scored_as": "documents"}
+        self.settings = {
             "dtype": str(network.model.dtype),
             "computed_in": str(network.computed_in),
-            **asdict(self._options),
+            **chosen,
             "window": [network.max_length, network.positions],
             "prefix_token": network.prefix_token,
             "adds_special": network.adds_special,
             "vocabulary": network.digest,
             "tokens_are": "canonical tokens",
-            "mass": str(self.mass),
-            "scored_as": "documents",
         }
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
-        return {
-            **self._network.about,
-            "latent_eval": {
-                **asdict(self._options),
-                "mass": str(self.mass),
-                "scored_as": "documents",
-                "units": UNITS[self._options.end],
-            },
-        }
+        self.described = {**chosen, "units": UNITS[options.end]}
 
     # -- whole texts ------------------------------------------------------------------
 
@@ -246,7 +221,7 @@ class TokensScorer:
             for query, options in queries:
                 given = self._encoding.given(query.context, options.max_tokens)
                 key = stream_key(self._options.seed, f"utter\0{query.name}")
-                yield query.index, generate(self._network, given, options, key)
+                yield query.index, generate(self.network, given, options, key)
                 bar.update()
 
     # -- shared -----------------------------------------------------------------------
@@ -266,12 +241,9 @@ class TokensScorer:
 
     def _bar(self, total: int, unit: str) -> Any:
         title = f"segmentations ({self._options.estimator})"
-        return tqdm(total=total, desc=title, unit=f" {unit}", disable=self._quiet)
+        return self.progress(total, title, unit)
 
 
 def _some(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
     for first in range(0, len(queries), QUERIES):
         yield queries[first : first + QUERIES]
-
-
-__all__ = ["TokensScorer"]

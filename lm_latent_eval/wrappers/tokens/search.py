@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 
-from lm_latent_eval.wrappers.network import Network
+from lm_latent_eval.devices import sent
+from lm_latent_eval.networks.causal import Reading
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.tokens.proposals import PathProposal
-from lm_latent_eval.wrappers.tokens.reading import TrieLayer
 from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk, Stretch, WalkPlan
 
 
@@ -37,7 +39,8 @@ def search(
     """
     roots = {stretch.given: None for stretch in stretches}
     place = {given: row for row, given in enumerate(roots)}
-    reading = TrieLayer(network, [*roots])
+    given = sent(torch.tensor([*roots]), network.device)
+    reading = network.reader(wide=False).begin(given)
     walks = [
         SegmentationWalk(stretch, plan, proposal(stretch), key, place[stretch.given])
         for stretch, key in zip(stretches, keys, strict=True)
@@ -45,14 +48,21 @@ def search(
     while going := [walk for walk in walks if walk.spots]:
         asked = [[*walk.ask()] for walk in going]
         pairs = np.array([pair for some in asked for pair in some], int).reshape(-1, 2)
-        log_p = reading.log_p(pairs[:, 0], pairs[:, 1]).numpy()
+        there = sent(torch.from_numpy(pairs.T.copy()), reading.log_p.device)
+        log_p = reading.log_p[there[0], there[1]].cpu().double().numpy()
         parts = np.split(log_p, np.cumsum([len(some) for some in asked])[:-1])
         rows: dict[tuple[int, int], int] = {}
         for walk, part in zip(going, parts, strict=True):
-            walk.step(part, reading, rows)
+            walk.step(part, reading.log_p, rows)
         if rows:
-            reading.go_on([row for row, _ in rows], [token for _, token in rows])
+            _go_on(reading, [*rows], network.device)
     return walks
 
 
-__all__ = ["search"]
+def _go_on(
+    reading: Reading, rows: Sequence[tuple[int, int]], device: torch.device
+) -> None:
+    """Read the tokens that follow some of the rows, (row, token) each."""
+    before, tokens = sent(torch.tensor(rows).T.contiguous(), device)
+    in_order = [row for row, _ in rows] == [*range(len(reading.log_p))]
+    reading.read(tokens[:, None], None if in_order else before)

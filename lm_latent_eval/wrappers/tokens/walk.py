@@ -20,12 +20,12 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lm_latent_eval.inference.smc import RESAMPLING_LANE
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 from lm_latent_eval.wrappers.tokens.proposals import Floats, Numbers, PathProposal
-from lm_latent_eval.wrappers.tokens.reading import TrieLayer
 
 OVERRUN = -1
 """In the place of a token: any that overruns the string."""
@@ -148,14 +148,14 @@ class SegmentationWalk:
                 yield spot.row, token
 
     def step(
-        self, log_p: Floats, layer: TrieLayer, rows: dict[tuple[int, int], int]
+        self, log_p: Floats, every_log_p: Tensor, rows: dict[tuple[int, int], int]
     ) -> None:
         """Go on by a token.
 
         Args:
             log_p: What the network gives to what was asked for, nats.
-            layer: Where the spots are.
-            rows: Row and token -> row of the next layer; grows by what is needed.
+            every_log_p: Of every token after each row of the reading, nats, (R, V).
+            rows: Row and token -> row to read next; grows by what is needed.
         """
         uniform = uniforms(self._key, (0, self._depth), max(1, self.plan.num_draws))
         following: dict[Ending, Spot] = {}
@@ -164,7 +164,7 @@ class SegmentationWalk:
             drawn.setdefault(spot, []).append(draw)
         asked = np.split(log_p, np.cumsum([len(s.edges) for s in self.spots])[:-1])
         for spot, given in zip(self.spots, asked, strict=True):
-            scores = np.append(given, self._overrun(spot, layer))
+            scores = np.append(given, self._overrun(spot, every_log_p))
             possible = np.flatnonzero(scores > -np.inf)
             k = drawn.get(spot)
             if not len(
@@ -200,12 +200,13 @@ class SegmentationWalk:
                 spot.row = rows.setdefault((row, token), len(rows))
                 self.spots.append(spot)
 
-    def _overrun(self, spot: Spot, layer: TrieLayer) -> list[float]:
+    def _overrun(self, spot: Spot, every_log_p: Tensor) -> list[float]:
         """Return log p of overrunning the string from a spot, if that is possible."""
         tokens = self.stretch.lattice.edges[spot.node].overrun
         if not len(tokens) or self._depth >= self.stretch.room:
             return []
-        return [layer.log_p_of_any(spot.row, torch.from_numpy(tokens))]
+        log_p = every_log_p[spot.row, torch.from_numpy(tokens).to(every_log_p.device)]
+        return [float(log_p.logsumexp(-1))]
 
     def _after(
         self,
@@ -275,6 +276,3 @@ class SegmentationWalk:
             self.draws[first : first + size] = [draws[k] for k in chosen]
             even = total - math.log(size)
             log_w[first : first + size] = even - psi[chosen]
-
-
-__all__ = ["OVERRUN", "Path", "SegmentationWalk", "Spot", "Stretch", "WalkPlan"]

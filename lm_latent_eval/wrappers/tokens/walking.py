@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.memory import Room
-from lm_latent_eval.wrappers.network import Network
-from lm_latent_eval.wrappers.tokens import passes
+from lm_latent_eval.networks.causal import Tokens, TokenScores
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.passes import Tokens, TokenScores
 from lm_latent_eval.wrappers.tokens.pieces import Piece
 from lm_latent_eval.wrappers.tokens.proposals import (
     LookAhead,
@@ -53,16 +52,14 @@ class Walker:
         self._network, self._options = network, options
         self._batch_size = batch_size
         self._rows = batch_size or most_rows or ROWS
-        self._room_of_passes, self._room_of_walks = Room(), Room()
+        self._reader, self._room_of_walks = network.reader(wide=False), Room()
 
     def scores(
         self, pieces: Sequence[Piece]
     ) -> dict[tuple[Tokens, Tokens], TokenScores]:
         """Score canonical segmentations, equal ones once."""
         wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
-        found = passes.score(
-            self._network, wanted, self._batch_size, self._room_of_passes
-        )
+        found = self._reader.score(wanted, self._batch_size)
         return dict(zip(wanted, found, strict=True))
 
     def walk(
@@ -155,6 +152,3 @@ class Walker:
     def _frequencies(self) -> NDArray[np.float64]:
         size = self._network.model.config.get_text_config().vocab_size
         return frequencies(self._network.tokenizer, size)
-
-
-__all__ = ["Walker"]

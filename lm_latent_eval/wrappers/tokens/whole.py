@@ -7,9 +7,8 @@ given as its canonical tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from lm_latent_eval.text.words import encodable
+from lm_latent_eval.wrappers.base import windows
 from lm_latent_eval.wrappers.tokens.encoding import Encoding
 from lm_latent_eval.wrappers.tokens.pieces import Piece
 
@@ -42,7 +41,9 @@ class WholeTextCutter:
         everything = [*before, *inner, *after]
         first, last = len(before), len(before) + len(inner)
         pieces = []
-        for given, start, stop in self._windows(everything):
+        size = self._window
+        for begin, start, stop in windows(len(everything), size, size, size + 1):
+            given = tuple(everything[begin:start]) or (self._prefix,)
             leading = max(0, min(stop, first) - start)
             inside = everything[start + leading : stop]
             middle = written[max(start - first, 0) : max(min(stop, last) - first, 0)]
@@ -61,18 +62,3 @@ class WholeTextCutter:
         _, inner, _ = self._encoding.framed(text := encodable(text))
         written = self._vocabulary.write(inner, begins=True)
         return b"".join(written) == text.encode()
-
-    def _windows(
-        self, tokens: Sequence[int]
-    ) -> Iterator[tuple[tuple[int, ...], int, int]]:
-        """Yield what is given in a window, and where what it predicts starts and stops.
-
-        The last window is given as much as fits.
-        """
-        for start in range(0, len(tokens), self._window):
-            stop = min(start + self._window, len(tokens))
-            given = tokens[stop - self._window - 1 : start] if start else [self._prefix]
-            yield tuple(given), start, stop
-
-
-__all__ = ["WholeTextCutter"]

@@ -59,7 +59,7 @@ def test_probabilities_are_float64_whatever_the_model():
     with torch.inference_mode():
         logits = language.model(torch.tensor([[0, 2, 3]])).logits[0].double()
     steps = (logits / 0.7).log_softmax(-1)[range(3), [2, 3, 1]]
-    assert total.item() == steps.sum().item()
+    assert total.item() == pytest.approx(steps.sum().item(), rel=1e-14)
 
 
 def test_load(tmp_path):
@@ -111,7 +111,7 @@ def test_bad_input(tmp_path):
         lambda: causal().sample(0, [0], 13),
         lambda: causal().log_p([[2] * 13]),
     ):
-        with pytest.raises(ValueError, match=r"12 positions: .* not 13"):
+        with pytest.raises(ValueError, match=r"12 positions, but .* up to 13"):
             ask()
     with pytest.raises(ValueError, match="nowhere is not a causal language model"):
         load_language(tmp_path / "nowhere")
@@ -134,5 +134,5 @@ def test_bad_input(tmp_path):
         load_language(tmp_path / "two")
     with torch.no_grad():
         model.lm_head.weight[0] = torch.nan
-    with pytest.raises(ValueError, match="predicts NaN"):
+    with pytest.raises(ValueError, match="no probabilities"):
         CausalLanguage(model, 1.0, 0, 1).sample(0, [0], 3)

@@ -14,7 +14,8 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import Sample
-from tests.distortion.languages.tiny import causal, gpt2, pcfg
+from lm_latent_eval.distortion.languages.words import write_description
+from tests.distortion.languages.tiny import AMBIGUOUS, causal, gpt2, pcfg
 
 SIZE = {"num_sequences": 25, "shard_size": 10, "max_length": 4, "quiet": True}
 
@@ -145,23 +146,22 @@ def test_impossible_draws_are_an_error(tmp_path):
 
 
 def test_command_line(tmp_path, capsys):
-    language, output = str(tmp_path / "random.json"), str(tmp_path / "corpus")
-    make = ["distort", "language", "pcfg", "--output", language, "--num-symbols", "3"]
-    assert main([*make, "--num-words", "9", "--expected-length", "5"]) == 0
+    language, output = str(tmp_path / "mine.json"), str(tmp_path / "corpus")
+    write_description(AMBIGUOUS, tmp_path / "mine.json")
     sample = ["distort", "sample", "--output", output, "--num-sequences", "30"]
     assert main([*sample, "--language", language, "--max-length", "20"]) == 0
-    assert capsys.readouterr().out == f"wrote {language}\nwrote {output}\n"
+    assert capsys.readouterr().out == f"wrote {output}\n"
     rows = Corpus.open(tmp_path / "corpus").dataset()
     assert json.loads((tmp_path / "corpus/language.json").read_text()) == json.loads(
-        (tmp_path / "random.json").read_text()
+        (tmp_path / "mine.json").read_text()
     )
     tokenizer = AutoTokenizer.from_pretrained(output)
     text = tokenizer.decode(rows[0]["ids"], skip_special_tokens=True)
     assert tokenizer(text).input_ids == [i for i in rows[0]["ids"] if i != 1]
-    assert main([*sample, "--language", "weather", "--max-length", "20"]) == 2
+    assert main([*sample, "--language", "agreement", "--max-length", "20"]) == 2
     assert "of another corpus" in capsys.readouterr().err
-    assert main([*sample, "--language", "weather", "--temperature", "2"]) == 2
-    assert "weather is not a causal LM" in capsys.readouterr().err
+    assert main([*sample, "--language", "agreement", "--temperature", "2"]) == 2
+    assert "agreement is not a causal LM" in capsys.readouterr().err
 
 
 def test_command_line_of_a_causal_lm(tmp_path):

@@ -1,30 +1,14 @@
-"""Files of languages: what is wrong with them, and random ones."""
+"""Files of languages, and what is wrong with them."""
 
 from __future__ import annotations
-
-import copy
-import math
 
 import pytest
 import torch
 
-from lm_latent_eval.distortion.languages.catalog import (
-    described_language,
-    examples,
-    load_language,
-)
-from lm_latent_eval.distortion.languages.hmm import HMM
+from lm_latent_eval.distortion.languages.catalog import examples, load_language
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.languages.random_languages import (
-    random_hmm,
-    random_pcfg,
-)
-from lm_latent_eval.distortion.languages.words import (
-    read_description,
-    word_tokenizer,
-    write_description,
-)
-from tests.distortion.languages.tiny import AMBIGUOUS, WALK
+from lm_latent_eval.distortion.languages.words import word_tokenizer
+from tests.distortion.languages.tiny import AMBIGUOUS
 
 RULES = {
     "S -> S S, A and the like": (
@@ -66,26 +50,6 @@ def test_bad_rules(case):
         PCFG(description)
 
 
-CHAINS = {
-    "total": ("transitions", "x", {"x": 0.5, "</s>": 0.4}, "total 0.9, expected 1"),
-    "unknown state": ("transitions", "x", {"w": 1}, "no 'w' among x, y, z"),
-    "unknown word": ("emissions", "x", {"w": 1}, "no 'w' among a, b"),
-    "endless": ("transitions", "z", {"z": 1}, "state z never ends"),
-    "unreachable": ("transitions", "y", {"x": 0.6, "</s>": 0.4}, "z is never reached"),
-    "one side": ("emissions", "w", {"a": 1}, r"\['w'\]: in only one of"),
-    "no end in emissions": ("emissions", "x", {"</s>": 1}, "there is no '</s>'"),
-}
-
-
-@pytest.mark.parametrize("case", CHAINS)
-def test_bad_chains(case):
-    part, state, row, message = CHAINS[case]
-    description = copy.deepcopy(WALK)
-    description[part][state] = row
-    with pytest.raises(ValueError, match=message):
-        HMM(description)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -98,9 +62,8 @@ def test_bad_chains(case):
     ],
 )
 def test_bad_words(words, message):
-    for description in (AMBIGUOUS, WALK):
-        with pytest.raises(ValueError, match=message):
-            described_language({**description, "words": words})
+    with pytest.raises(ValueError, match=message):
+        PCFG({**AMBIGUOUS, "words": words})
 
 
 def test_bad_files(tmp_path):
@@ -108,9 +71,9 @@ def test_bad_files(tmp_path):
     for text, message in (
         ("{", "is not the description of a language"),
         ("[]", "expected a JSON object"),
-        ('{"kind": "dfa"}', "kind is 'dfa', expected one of pcfg, hmm"),
-        ('{"kind": "hmm", "word": []}', r"missing or unknown: \['emissions', 'in"),
-        ('{"kind": "hmm", "kind": "pcfg"}', "'kind' stands twice in one place"),
+        ('{"kind": "dfa"}', "kind is 'dfa', expected 'pcfg'"),
+        ('{"kind": "pcfg", "word": []}', r"missing or unknown: \['rules', 'start', 'w"),
+        ('{"kind": "pcfg", "kind": "pcfg"}', "'kind' stands twice in one place"),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=message) as caught:
@@ -119,7 +82,7 @@ def test_bad_files(tmp_path):
     with pytest.raises(ValueError, match="not the description of a language"):
         load_language(tmp_path / "none.json")
     with pytest.raises(ValueError, match="is not a causal LM: it has no temperature"):
-        load_language("weather", temperature=0.5)
+        load_language("agreement", temperature=0.5)
 
 
 def test_rounded_probabilities_total_one():
@@ -129,9 +92,8 @@ def test_rounded_probabilities_total_one():
     torch.testing.assert_close(p, torch.ones(3).double() / 3, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", ["agreement", "weather"])
+@pytest.mark.parametrize("name", examples())
 def test_built_in_languages(name, tmp_path):
-    assert name in examples()
     language = load_language(name)
     language.save(tmp_path)
     again = load_language(tmp_path / "language.json")
@@ -141,44 +103,6 @@ def test_built_in_languages(name, tmp_path):
     assert sample.log_p.isfinite().all()
     said = {token for ids in sample.sequences for token in ids}
     assert len(said) > 0.8 * language.vocab_size
-
-
-@pytest.mark.parametrize("make", [random_pcfg, random_hmm])
-@pytest.mark.parametrize(("symbols", "words", "length"), [(1, 2, 3.5), (6, 40, 12.0)])
-def test_random_languages(make, symbols, words, length, tmp_path):
-    description = make(symbols, words, expected_length=length, seed=4)
-    assert description == make(symbols, words, expected_length=length, seed=4)
-    assert description != make(symbols, words, expected_length=length, seed=5)
-    write_description(description, tmp_path / "random.json")
-    assert read_description(tmp_path / "random.json") == description
-    language = load_language(tmp_path / "random.json")
-    assert language.vocab_size == 2 + words
-    if isinstance(language, PCFG):
-        assert language.grammar.expected_length == pytest.approx(length, rel=1e-9)
-        assert len(language.grammar.rules) == 2 * symbols
-        kinds = [r for s, r in description["rules"].items() if s.startswith("T")]
-    else:
-        assert language.expected_length == pytest.approx(length, rel=1e-9)
-        kinds = list(description["emissions"].values())
-    assert {word for own in kinds for word in own} == set(description["words"])
-    if symbols > 1:  # lopsided
-        spread = [max(own.values()) / min(own.values()) for own in kinds]
-        assert sorted(spread)[len(spread) // 2] > 10
-    sample = language.sample(0, range(300), 64)
-    assert sample.log_p.isfinite().all()
-    assert sample.log_p.std() > 1
-
-
-def test_random_sizes():
-    for (symbols, words, length), message in (
-        ((0, 3, 9.0), "at least one symbol"),
-        ((4, 3, 9.0), "a word for each"),
-        ((1, 3, 1.0), "more than 1"),
-        ((1, 3, math.inf), "=inf"),
-    ):
-        for make in (random_pcfg, random_hmm):
-            with pytest.raises(ValueError, match=message):
-                make(symbols, words, expected_length=length)
 
 
 def test_the_tokenizer_of_a_language():

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.languages.catalog import load_language
-from lm_latent_eval.distortion.languages.hmm import HMM
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from tests.distortion.languages.tiny import WALK, derived, hmm_as_pcfg, pcfg, records
+from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
 
 
-def test_probabilities_are_those_of_all_derivations():
-    language = pcfg()
+@pytest.mark.parametrize("make", [pcfg, regular])
+def test_probabilities_are_those_of_all_derivations(make):
+    language = make()
     every = [ids for ids in records(language, 5) if not {0, 4} & {*ids} and ids != [1]]
     found = language.log_p(every).exp()
     expected = [derived(language, ids) for ids in every]
@@ -30,21 +30,17 @@ def test_words_that_no_rule_has_and_the_begin_are_impossible():
     assert language.log_p(impossible).tolist() == [-math.inf] * len(impossible)
 
 
-def test_a_hidden_markov_model_as_a_grammar():
-    """Long sequences too, with a p far below what float64 can hold."""
-    description = WALK | {
-        "emissions": WALK["emissions"] | {"z": {"b": 1 - 1e-9, "never": 1e-9}}
-    }
-    one, other = HMM(description), PCFG(hmm_as_pcfg(description))
-    sequences = one.sample(0, range(40), 20).sequences
-    long = [[2, 3, *[4] * 60, 1], [2, 3, *[4] * 60]]
-    expected = one.log_p(sequences + long)
-    assert (expected[-2:] < math.log(5e-324)).all(), "premise"
-    assert expected.isfinite().all()
-    torch.testing.assert_close(
-        other.log_p(sequences + long), expected, rtol=1e-12, atol=1e-12
-    )
-    assert other.grammar.expected_length == pytest.approx(one.expected_length, rel=1e-9)
+def test_sequences_too_improbable_for_a_float():
+    """Of a hidden Markov model, whose states such a sequence leaves no choice of."""
+    rules = REGULAR["rules"] | {"z": {"b": 1 - 1e-9, "never": 1e-9}}
+    language = PCFG(REGULAR | {"rules": rules})
+    beginning = [2, 3, *[4] * 60]
+    by_x = 0.7 * 0.9 * 0.3 * 0.65 * 0.35
+    by_y = 0.3 * 0.35 * 0.35 * (1 - 1e-9) * 0.8
+    expected = math.log(by_x + by_y) + 59 * math.log(0.8) + 60 * math.log(1e-9)
+    assert expected < math.log(5e-324), "premise"
+    found = language.log_p([beginning, [*beginning, 1]])
+    assert found.tolist() == pytest.approx([expected, expected + math.log(0.2)])
 
 
 def test_the_example_agrees_by_hand():

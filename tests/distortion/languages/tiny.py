@@ -11,7 +11,6 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.hmm import HMM
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 
 AMBIGUOUS = {
@@ -26,16 +25,16 @@ AMBIGUOUS = {
         "B": {"S": 0.2, "b b": 0.35, "a": 0.45},
     },
 }
-WALK = {
-    "kind": "hmm",
+REGULAR = {
+    "kind": "pcfg",
+    "start": "S",
     "words": ["a", "b", "never"],
-    "initial": {"x": 0.7, "y": 0.3},
-    "transitions": {
-        "x": {"x": 0.5, "y": 0.3, "</s>": 0.2},
-        "y": {"x": 0.6, "z": 0.35, "</s>": 0.05},
-        "z": {"z": 0.8, "</s>": 0.2},
-    },
-    "emissions": {
+    "rules": {
+        # A hidden Markov model: X, Y and Z say x, y and z.
+        "S": {"X": 0.7, "Y": 0.3},
+        "X": {"x X": 0.5, "x Y": 0.3, "x": 0.2},
+        "Y": {"y X": 0.6, "y Z": 0.35, "y": 0.05},
+        "Z": {"z Z": 0.8, "z": 0.2},
         "x": {"a": 0.9, "b": 0.1},
         "y": {"a": 0.35, "b": 0.65},
         "z": {"b": 1},
@@ -47,8 +46,8 @@ def pcfg() -> PCFG:
     return PCFG(AMBIGUOUS)
 
 
-def hmm() -> HMM:
-    return HMM(WALK)
+def regular() -> PCFG:
+    return PCFG(REGULAR)
 
 
 def gpt2(dtype: torch.dtype = torch.float64, vocab_size: int = 4) -> GPT2LMHeadModel:
@@ -80,7 +79,7 @@ def causal(temperature: float = 0.7, end_id: int = 1, **options: Any) -> CausalL
 
 LANGUAGES = {
     "pcfg": pcfg,
-    "hmm": hmm,
+    "regular": regular,
     "causal": causal,
     "causal, one id for begin and end": lambda: causal(2.0, end_id=0),
 }
@@ -96,21 +95,6 @@ def records(language: Any, max_length: int) -> list[list[int]]:
     ]
     cut = [[*ids] for ids in itertools.product(others, repeat=max_length)]
     return ended + cut
-
-
-def hmm_as_pcfg(description: dict[str, Any]) -> dict[str, Any]:
-    """The same language by rules Z -> w Z' and Z -> w."""
-    rules: dict[str, dict[str, float]] = {
-        state: {
-            f"{word} {after}".removesuffix(" </s>"): p * q
-            for word, p in description["emissions"][state].items()
-            for after, q in moves.items()
-        }
-        for state, moves in description["transitions"].items()
-    }
-    rules["first"] = dict(description["initial"])
-    words = description["words"]
-    return {"kind": "pcfg", "start": "first", "words": words, "rules": rules}
 
 
 def derived(language: PCFG, ids: list[int], rest: float = 1e-16) -> float:
@@ -143,26 +127,6 @@ def derived(language: PCFG, ids: list[int], rest: float = 1e-16) -> float:
                         after[longer, at] += p * probability
         forms = after
     return total
-
-
-def walked(description: dict[str, Any], words: list[str], ended: bool) -> float:
-    """The probability of words, or of a beginning with them, over all state paths."""
-    total = 0.0
-    for path in itertools.product(description["transitions"], repeat=len(words)):
-        total += _path(description, path, words, ended)
-    return total
-
-
-def _path(
-    description: dict[str, Any], path: tuple[str, ...], words: list[str], ended: bool
-) -> float:
-    moves, said = description["transitions"], description["emissions"]
-    p = description["initial"].get(path[0], 0.0)
-    for before, after in itertools.pairwise(path):
-        p *= moves[before].get(after, 0.0)
-    for state, word in zip(path, words, strict=True):
-        p *= said[state].get(word, 0.0)
-    return p * (moves[path[-1]].get("</s>", 0.0) if ended else 1.0)
 
 
 def beginnings(language: Any, max_length: int) -> Iterator[list[int]]:

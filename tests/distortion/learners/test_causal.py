@@ -16,10 +16,10 @@ from lm_latent_eval.distortion.learners.architectures import (
     PretrainedStart,
     named_size,
 )
-from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.catalog import load_causal_learner
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.estimators import Bound
-from tests.distortion.languages.tiny import causal, gpt2
+from tests.distortion.languages.tiny import gpt2
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, draw
 
 
@@ -32,10 +32,10 @@ def save(directory, model, words=("a", "b", "never")):
 def test_scores_are_products_of_predictions(tmp_path):
     corpus, model = draw(tmp_path / "corpus", 30), gpt2(vocab_size=5).eval().eval()
     path = save(tmp_path / "model", model)
-    learner = CausalLearner.load(path, corpus, dtype=torch.float64, batch_size=7)
+    learner = load_causal_learner(path, corpus, dtype=torch.float64, batch_size=7)
     sequences = corpus.reader()(corpus.indices).ids
     sequences += [sequences[0][:1], [2, 2, 4, 1]]
-    found = learner.score(range(len(sequences)), sequences)
+    found = learner.score(sequences, range(len(sequences)))
     for ids, log_p in zip(sequences, found.log_p.tolist(), strict=True):
         predicted = model(torch.tensor([[0, *ids[:-1]]])).logits[0].softmax(-1)
         p = predicted[range(len(ids)), ids].prod().item()
@@ -48,22 +48,20 @@ def test_scores_are_products_of_predictions(tmp_path):
 def test_what_does_not_fit_is_refused(tmp_path):
     corpus = draw(tmp_path / "corpus", 5)
     with pytest.raises(ValueError, match="missing is not a causal language model"):
-        CausalLearner.load(tmp_path / "missing", corpus)
+        load_causal_learner(tmp_path / "missing", corpus)
     path = save(tmp_path / "words", gpt2(vocab_size=5), ["a", "c", "never"])
     with pytest.raises(ValueError, match=r"token 3 is 'c' for .* and 'b' for"):
-        CausalLearner.load(path, corpus)
+        load_causal_learner(path, corpus)
     path = save(tmp_path / "more", gpt2(vocab_size=6))
     with pytest.raises(ValueError, match=r"has 6 token ids and .* has 5"):
-        CausalLearner.load(path, corpus)
+        load_causal_learner(path, corpus)
     gpt2(vocab_size=5).save_pretrained(tmp_path / "bare")
     with pytest.raises(ValueError, match="bare has no tokenizer"):
-        CausalLearner.load(tmp_path / "bare", corpus)
+        load_causal_learner(tmp_path / "bare", corpus)
     longer = draw(tmp_path / "longer", 5, max_length=13)
     path = save(tmp_path / "short", gpt2(vocab_size=5))
     with pytest.raises(ValueError, match="12 positions, but sequences have up to 13"):
-        CausalLearner.load(path, longer)
-    with pytest.raises(ValueError, match=r"temperature=0\.7"):
-        CausalLearner(causal(0.7))
+        load_causal_learner(path, longer)
 
 
 def test_configurations_take_the_vocabulary_of_the_data(tmp_path):

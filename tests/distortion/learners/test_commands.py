@@ -11,19 +11,19 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.words import word_tokenizer
-from tests.distortion.languages.tiny import WALK, gpt2
+from tests.distortion.languages.tiny import REGULAR, gpt2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A hidden Markov model, a corpus of it, and a causal LM of the same words."""
     folder = tmp_path_factory.mktemp("commands")
-    (folder / "walk.json").write_text(json.dumps(WALK))
+    (folder / "walk.json").write_text(json.dumps(REGULAR))
     sample = ["--language", f"{folder}/walk.json", "--output", f"{folder}/corpus"]
     numbers = ["--num-sequences", "60", "--max-length", "8"]
     assert main(["distort", "sample", *sample, *numbers]) == 0
     gpt2(torch.float32, vocab_size=5).save_pretrained(folder / "learner")
-    word_tokenizer(WALK["words"]).save_pretrained(folder / "learner")
+    word_tokenizer(REGULAR["words"]).save_pretrained(folder / "learner")
     return folder
 
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_scored(folder, tmp_path, capsys):
         (("--perturb", "0", *output), "num_edits=0: expected at least 1"),
         (("--num-sequences", "61", *output), "num_sequences=61"),
         (("--num-samples", "10", *output), "exact: it has no num_samples"),
-        (("--random", "--language", "weather", *output), "was not drawn from this"),
+        (("--random", "--language", "agreement", *output), "was not drawn from this"),
     ):
         assert score(folder, *options) == 2
         assert message in capsys.readouterr().err
@@ -89,7 +89,7 @@ def test_a_scored_folder_is_of_one_model(folder, tmp_path, capsys):
     with torch.no_grad():
         model.transformer.wte.weight += 0.1
     model.save_pretrained(tmp_path / "learner")
-    word_tokenizer(WALK["words"]).save_pretrained(tmp_path / "learner")
+    word_tokenizer(REGULAR["words"]).save_pretrained(tmp_path / "learner")
     given = ["--learner", f"{tmp_path}/learner", "--corpus", f"{folder}/corpus"]
     assert main(["distort", "score", *given, "--output", f"{tmp_path}/out"]) == 2
     assert "of another scores (learner.digest is" in capsys.readouterr().err
@@ -101,7 +101,7 @@ def test_show(folder, capsys):
     corpus = Corpus.open(folder / "corpus")
     known = corpus.reader()(range(4))
     assert said[:2] == ["| x | log p |", "| --- | ---: |"]
-    words = ["<s>", "</s>", *WALK["words"]]
+    words = ["<s>", "</s>", *REGULAR["words"]]
     for line, ids, ended, log_p in zip(
         said[2:], known.ids, known.ended.tolist(), known.log_p.tolist(), strict=True
     ):

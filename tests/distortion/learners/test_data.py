@@ -18,7 +18,7 @@ from lm_latent_eval.distortion.learners.data import (
 from lm_latent_eval.distortion.learners.sequences import Batches, padded
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
-from tests.distortion.languages.tiny import hmm
+from tests.distortion.languages.tiny import regular
 from tests.distortion.learners.tiny import MAX_LENGTH, draw
 
 
@@ -29,17 +29,17 @@ def every(sequences) -> list[list[int]]:
 def test_corpus_is_read_as_it_was_drawn(tmp_path):
     corpus = draw(tmp_path, 50, first=7)
     sequences = CorpusData(corpus).sequences(3)
-    expected = hmm().sample(0, range(7, 57), MAX_LENGTH).sequences
+    expected = regular().sample(0, range(7, 57), MAX_LENGTH).sequences
     assert every(sequences) == expected
     assert sequences.lengths.tolist() == [*map(len, expected)]
 
 
 def test_fresh_sequences_have_the_numbers_that_are_promised(tmp_path):
     corpus = draw(tmp_path / "corpus", 3, first=5, seed=2)
-    data = FreshData(corpus, hmm(), 20, tmp_path / "fresh", quiet=True)
+    data = FreshData(corpus, regular(), 20, tmp_path / "fresh", quiet=True)
     for epoch in (0, 1, 4):
         first = 5 + 20 * epoch
-        expected = hmm().sample(2, range(first, first + 20), MAX_LENGTH).sequences
+        expected = regular().sample(2, range(first, first + 20), MAX_LENGTH).sequences
         assert every(data.sequences(epoch)) == expected
         assert [f.name for f in (tmp_path / "fresh").iterdir()] == [f"{epoch:05}"]
     assert data.drawn(3) == (corpus, range(5, 65))
@@ -49,7 +49,7 @@ def test_fresh_sequences_have_the_numbers_that_are_promised(tmp_path):
 
 def test_sequences_of_training_are_nowhere_else(tmp_path):
     corpus = draw(tmp_path / "corpus", 10)
-    fresh = FreshData(corpus, hmm(), 10, tmp_path / "fresh", quiet=True)
+    fresh = FreshData(corpus, regular(), 10, tmp_path / "fresh", quiet=True)
     after = draw(tmp_path / "after", 5, first=10)
     check_apart(CorpusData(corpus), 3, {"test": after}, "trained on")
     check_apart(fresh, 1, {"test": after}, "trained on")

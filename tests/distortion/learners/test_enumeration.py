@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -18,6 +19,7 @@ from tests.distortion.learners.tiny_rnng import (
     checkpoint,
     sequences,
 )
+from tests.models.entitynlm.tiny import entitynlm
 from tests.models.rnng.reference import every_tree, trees
 from tests.models.rnng.space import every_prefix
 
@@ -33,7 +35,7 @@ def test_it_sums_over_every_tree():
         listed = trees([every_tree(len(ids) - 1)], "eos")
         batch = TokenBatch.collate([[IDS[token] for token in ids]], first=START)
         expected.append(model.log_joint(model.encode(batch), listed).logsumexp(-1)[0])
-    found = exact().score(range(len(some)), some)
+    found = exact().score(some, range(len(some)))
     torch.testing.assert_close(found.log_p, torch.stack(expected), rtol=0, atol=1e-10)
     assert found.stderr.tolist() == [0.0] * len(some)
     assert exact().bound is Bound.EXACT
@@ -46,7 +48,7 @@ def test_the_end_is_charged_once():
     """
     longest, model = 5, checkpoint().model
     every = sequences(longest)
-    log_p = exact().score(range(len(every)), every).log_p
+    log_p = exact().score(every, range(len(every))).log_p
     words = torch.tensor([len(ids) - 1 for ids in every])
     ended = [log_p[words == n].exp().sum().item() for n in range(1, longest + 1)]
     begun = []
@@ -67,9 +69,9 @@ def test_the_end_is_charged_once():
 
 def test_scores_do_not_depend_on_company():
     some = [*sequences(4)[::-1], [END_ID]]
-    together = exact().score(range(len(some)), some).log_p
-    narrow = exact(batch_size=2).score(range(len(some)), some).log_p
-    alone = torch.cat([exact().score([n], [ids]).log_p for n, ids in enumerate(some)])
+    together = exact().score(some, range(len(some))).log_p
+    narrow = exact(batch_size=2).score(some, range(len(some))).log_p
+    alone = torch.cat([exact().score([ids], [n]).log_p for n, ids in enumerate(some)])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-10)
     torch.testing.assert_close(together, narrow, rtol=0, atol=1e-10)
     assert together[-1] == -torch.inf, "a sentence has words"
@@ -82,13 +84,10 @@ def test_bad_input():
         ValueError,
         match="2 of 3 sequences have more than 3 words: number 8 has 4, and 5 trees",
     ):
-        learner.score([7, 8, 9], [[2, 1], [2, 2, 2, 2, 1], [2, 3, 2, 3, 1]])
+        learner.score([[2, 1], [2, 2, 2, 2, 1], [2, 3, 2, 3, 1]], [7, 8, 9])
     with pytest.raises(ValueError, match="1 of 1 sequences have no end"):
-        learner.score([7], [[2, 2]])
+        learner.score([[2, 2]], [7])
     with pytest.raises(ValueError, match="max_words=0: expected at least 1"):
         exact(max_words=0)
-    with pytest.raises(ValueError, match="holds a lstm model: only"):
-        lstm = checkpoint()
-        EveryTree(
-            type(lstm)("lstm", lstm.model, lstm.tokenizer, lstm.directory), WORDS, 1
-        )
+    with pytest.raises(ValueError, match="holds a entitynlm model, whose latents"):
+        EveryTree(replace(checkpoint(), name="entitynlm", model=entitynlm()), WORDS, 1)

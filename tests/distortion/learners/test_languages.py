@@ -14,7 +14,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import rnng
 from lm_latent_eval.distortion.learners.languages import language_of, open_language
 from lm_latent_eval.training.options import Options, RNNGSize
-from tests.distortion.languages.tiny import WALK, gpt2
+from tests.distortion.languages.tiny import REGULAR, gpt2
 
 MAX_LENGTH = 5
 
@@ -23,7 +23,7 @@ MAX_LENGTH = 5
 def folder(tmp_path_factory):
     """One language of each kind, saved."""
     folder = tmp_path_factory.mktemp("languages")
-    (folder / "walk.json").write_text(json.dumps(WALK))
+    (folder / "walk.json").write_text(json.dumps(REGULAR))
     gpt2(torch.float32).save_pretrained(folder / "gpt2")
     corpus = Corpus.draw(
         open_language(folder / "walk.json"), folder / "texts", 40, quiet=True

@@ -64,7 +64,7 @@ def test_estimates_have_the_means_that_they_should():
     truth = (log_q + log_w).logsumexp(-1)
 
     few, many = (
-        latent(num_samples=k, proposal="crf").score(range(copies), [SENTENCE] * copies)
+        latent(num_samples=k, proposal="crf").score([SENTENCE] * copies, range(copies))
         for k in (1, 10)
     )
     ratio = (few.log_p - truth).exp()
@@ -84,23 +84,23 @@ def test_estimates_have_the_means_that_they_should():
 def test_an_estimate_depends_on_its_number_and_the_seed_alone():
     some = sequences(4)
     indices = [*range(100, 100 + len(some))]
-    together = latent(num_samples=5, proposal="crf").score(indices, some)
+    together = latent(num_samples=5, proposal="crf").score(some, indices)
     narrow = latent(num_samples=5, proposal="crf", batch_size=2).score(
-        indices[::-1], some[::-1]
+        some[::-1], indices[::-1]
     )
     torch.testing.assert_close(narrow.log_p.flip(0), together.log_p, rtol=0, atol=1e-10)
     torch.testing.assert_close(
         narrow.stderr.flip(0), together.stderr, rtol=0, atol=1e-10
     )
     for n, ids in enumerate(some):
-        alone = latent(num_samples=5, proposal="crf").score([indices[n]], [ids])
+        alone = latent(num_samples=5, proposal="crf").score([ids], [indices[n]])
         torch.testing.assert_close(
             alone.log_p, together.log_p[n : n + 1], rtol=0, atol=1e-10
         )
     long = torch.tensor([len(ids) > 3 for ids in some])
     for other in (
-        latent(num_samples=5, proposal="crf").score([i + 1 for i in indices], some),
-        latent(num_samples=5, proposal="crf", seed=1).score(indices, some),
+        latent(num_samples=5, proposal="crf").score(some, [i + 1 for i in indices]),
+        latent(num_samples=5, proposal="crf", seed=1).score(some, indices),
     ):
         assert (other.log_p != together.log_p)[long].double().mean() > 0.9
 
@@ -118,7 +118,7 @@ def test_numbers_are_those_of_the_model():
         expected = LatentModel(checkpoint()).log_likelihood(
             texts, unk="closed", **options
         )
-        found = latent(**options).score(range(len(some)), some)
+        found = latent(**options).score(some, range(len(some)))
         torch.testing.assert_close(
             found.log_p,
             torch.tensor([e.log_evidence for e in expected], dtype=torch.float64),
@@ -137,8 +137,8 @@ def test_a_sequence_is_not_cut_into_sentences():
     given = replace(checkpoint(), words=exact_vocabulary(["Plums", "."]))
     assert len(given.model.sentence_starts("Plums . Plums .")) == 2, "premise"
     ids = [2, 3, 2, 3, END_ID]
-    expected = EveryTree(given, words, END_ID).score([0], [ids]).log_p
-    found = latent(given, words, estimator="beam", num_samples=5).score([0], [ids])
+    expected = EveryTree(given, words, END_ID).score([ids], [0]).log_p
+    found = latent(given, words, estimator="beam", num_samples=5).score([ids], [0])
     torch.testing.assert_close(found.log_p, expected, rtol=0, atol=1e-10)
     cut = LatentModel(given).log_likelihood(
         ["Plums . Plums ."], estimator="beam", num_samples=5, unk="closed"
@@ -165,7 +165,7 @@ def test_a_model_without_latents_is_exact():
     words = dict(enumerate(tiny_checkpoint.UTTERED, start=2))
     learner = latent(lstm(), words, estimator=None)
     some = [[*ids, END_ID] for n in range(3) for ids in product(words, repeat=n)]
-    found = learner.score(range(len(some)), some)
+    found = learner.score(some, range(len(some)))
     expected = [
         e.log_evidence
         for e in LatentModel(lstm()).log_likelihood(
@@ -179,7 +179,7 @@ def test_a_model_without_latents_is_exact():
 
 
 def test_a_sentence_has_words():
-    found = latent(num_samples=4).score([0, 1], [[END_ID], SENTENCE])
+    found = latent(num_samples=4).score([[END_ID], SENTENCE], [0, 1])
     assert found.log_p[0] == -torch.inf
     assert found.log_p[1].isfinite()
     assert latent().score([], []).log_p.shape == (0,)
@@ -212,7 +212,7 @@ def test_sequences_that_have_no_probability():
         ([[2, 1], [2, 1], [2, 0, 1]], "sequence 9 has the token id 0, which is no"),
     ):
         with pytest.raises(ValueError, match=message):
-            latent().score([7, 8, 9], given)
+            latent().score(given, [7, 8, 9])
 
 
 def test_models_and_options_that_do_not_apply():
@@ -249,7 +249,7 @@ def test_from_files(tmp_path):
         path, corpus, num_samples=7, estimator="is", proposal="prior"
     )
     rows = corpus.dataset()
-    found = learner.score(corpus.indices, rows["ids"])
+    found = learner.score(rows["ids"], corpus.indices)
     assert found.log_p.isfinite().all()
     settings = learner.settings()
     assert settings.pop("digest") == checkpoints.load_checkpoint(path).digest
@@ -270,8 +270,8 @@ def test_from_files(tmp_path):
     assert len(short) > 10, "premise"
     beam = LatentLearner.load(path, corpus, estimator="beam", num_samples=5)
     torch.testing.assert_close(
-        exact.score(range(len(short)), short).log_p,
-        beam.score(range(len(short)), short).log_p,
+        exact.score(short, range(len(short))).log_p,
+        beam.score(short, range(len(short))).log_p,
         rtol=0,
         atol=1e-5,
     )

@@ -13,12 +13,12 @@ from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.languages import language_of
-from lm_latent_eval.distortion.learners.learner import ScoredSequences
 from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.random_sequences import random_sequence
 from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
 from lm_latent_eval.estimators import Bound
-from tests.distortion.languages.tiny import hmm, pcfg
+from lm_latent_eval.scoring.likelihood import LogLikelihoods
+from tests.distortion.languages.tiny import pcfg, regular
 
 LENGTH = 6
 
@@ -31,20 +31,20 @@ class Guess:
     bound = Bound.STOCHASTIC_LOWER
 
     def score(
-        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> ScoredSequences:
+        self, sequences: Sequence[Sequence[int]], indices: Sequence[int], /
+    ) -> LogLikelihoods:
         self.asked += len(indices)
         log_p = [
             -i - sum(ids) / 1000 for i, ids in zip(indices, sequences, strict=True)
         ]
         numbers = torch.tensor(log_p, dtype=torch.float64)
-        return ScoredSequences(numbers, torch.full_like(numbers, 0.5))
+        return LogLikelihoods(numbers, torch.full_like(numbers, 0.5))
 
     def settings(self) -> dict[str, Any]:
         return {"kind": "guess"}
 
 
-@pytest.fixture(params=[pcfg, hmm])
+@pytest.fixture(params=[pcfg, regular])
 def corpus(request, tmp_path):
     folder = tmp_path / "corpus"
     return Corpus.draw(
@@ -62,7 +62,7 @@ def test_a_corpus(corpus, tmp_path):
     assert found.ended.equal(known.ended)
     assert len({*found.ended.tolist()}) == 2, "premise"
     assert found.num_tokens.tolist() == [len(ids) for ids in known.ids]
-    expected = Guess().score(found.index.tolist(), known.ids)
+    expected = Guess().score(known.ids, found.index.tolist())
     assert found.model_log_p.equal(expected.log_p)
     assert found.stderr.equal(expected.stderr)
     assert scores.settings["bound"] == str(Bound.STOCHASTIC_LOWER)
@@ -90,7 +90,7 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
         assert found.ended[row] == (new[-1] == 1)
         expected = language.log_p([new])[0]
         assert found.true_log_p[row] == pytest.approx(expected.item(), rel=1e-12)
-        assert found.model_log_p[row] == Guess().score([5 * index + edits], [new]).log_p
+        assert found.model_log_p[row] == Guess().score([new], [5 * index + edits]).log_p
     plain = found[found.edits == 0]
     assert torch.allclose(
         plain.true_log_p, read(corpus.indices).log_p, rtol=1e-12, atol=0
@@ -108,7 +108,7 @@ def test_random(corpus, tmp_path):
     assert found.num_tokens.tolist() == [len(ids) for ids in drawn]
     expected = language_of(corpus).log_p(drawn)
     assert torch.allclose(found.true_log_p, expected, rtol=1e-12, atol=0)
-    assert found.model_log_p.equal(Guess().score(range(25), drawn).log_p)
+    assert found.model_log_p.equal(Guess().score(drawn, range(25)).log_p)
 
 
 def test_what_is_there_is_not_scored_again(corpus, tmp_path):
@@ -121,9 +121,8 @@ def test_what_is_there_is_not_scored_again(corpus, tmp_path):
 
 
 def test_another_language_is_refused(corpus):
-    other = {"pcfg": "weather", "hmm": "agreement"}[corpus.settings["language"]["kind"]]
-    with pytest.raises(ValueError, match=r"was not drawn from this language \(.*kind"):
-        language_of(corpus, other)
+    with pytest.raises(ValueError, match="was not drawn from this language"):
+        language_of(corpus, "agreement")
 
 
 def test_numbers_below_one(corpus):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,15 @@ from lm_latent_eval.distortion.learners.architectures import (
     Configuration,
     PretrainedStart,
 )
-from lm_latent_eval.distortion.learners.causal import CausalLearner
+from lm_latent_eval.distortion.learners.catalog import load_causal_learner
 from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
-from lm_latent_eval.distortion.learners.history import History
+from lm_latent_eval.distortion.learners.history import Epoch, History
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.resuming.one_writer import only_writer
-from tests.distortion.languages.tiny import hmm
+from tests.distortion.languages.tiny import regular
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, Double, draw
 
 STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -155,9 +156,9 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
     assert epochs[-1].dev_nats_per_token < epochs[0].dev_nats_per_token - 0.02
     assert [e.sequences_seen for e in epochs] == [300, 600, 900, 1200]
     assert [e.updates for e in epochs] == [10, 20, 30, 40]
-    learner = CausalLearner.load(tmp_path, corpora.dev, dtype=torch.float64)
+    learner = load_causal_learner(tmp_path, corpora.dev, dtype=torch.float64)
     sequences = corpora.dev.reader()(corpora.dev.indices).ids
-    log_p = learner.score(corpora.dev.indices, sequences).log_p
+    log_p = learner.score(sequences, corpora.dev.indices).log_p
     loss = -log_p.sum().item() / sum(map(len, sequences))
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-12)
     for name, corpus in (("train", corpora.train), ("test", corpora.test)):
@@ -170,7 +171,7 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
         assert columns.num_tokens.tolist() == [*map(len, read.ids)]
         assert torch.equal(columns.ended, read.ended)
         assert torch.equal(columns.true_log_p, read.log_p)
-        expected = learner.score(range(25), read.ids).log_p
+        expected = learner.score(read.ids, range(25)).log_p
         torch.testing.assert_close(
             columns.model_log_p, expected, rtol=1e-12, atol=1e-12
         )
@@ -323,7 +324,7 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
         return train_learner(
             output,
             Configuration(GPT2),
-            Spied(origin, hmm(), 50, output / "fresh", quiet=True),
+            Spied(origin, regular(), 50, output / "fresh", quiet=True),
             CorpusData(corpora.dev),
             TrainingOptions(epochs=epochs, learning_rate=0.01, batch_size=16),
             test=corpora.test,
@@ -333,7 +334,7 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
 
     run(tmp_path / "whole", 4)
     assert asked == [0, 1, 2, 3]
-    drawn = hmm().sample(4, range(100, 300), MAX_LENGTH).sequences
+    drawn = regular().sample(4, range(100, 300), MAX_LENGTH).sequences
     for epoch in range(4):
         some = slice(50 * epoch, 50 * (epoch + 1))
         assert sorted(trained[some]) == sorted(map(tuple, drawn[some]))
@@ -366,11 +367,11 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
         device="cpu",
         quiet=True,
     )
-    before = CausalLearner.load(tmp_path / "first", corpora.dev, device="cpu")
-    after = CausalLearner.load(tmp_path / "second", corpora.dev, device="cpu")
+    before = load_causal_learner(tmp_path / "first", corpora.dev, device="cpu")
+    after = load_causal_learner(tmp_path / "second", corpora.dev, device="cpu")
     rows = [[2, 3, 3, 1], [3, 2, 1]]
     losses = [
-        -each.score([0, 1], rows).log_p.sum().item() / 7 for each in (before, after)
+        -each.score(rows, [0, 1]).log_p.sum().item() / 7 for each in (before, after)
     ]
     assert history.best.dev_nats_per_token == pytest.approx(losses[1], abs=1e-5)
     assert losses[1] < losses[0] - 0.1
@@ -393,9 +394,9 @@ def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
     with pytest.raises(ValueError, match="validation sequences"):
         train_learner(tmp_path / "2", Configuration(GPT2), data, data, options)
     other = Corpus.draw(
-        load_language("weather"), tmp_path / "weather", 5, max_length=9, quiet=True
+        load_language("agreement"), tmp_path / "other", 5, max_length=9, quiet=True
     )
-    with pytest.raises(ValueError, match=r"has \d token ids"):
+    with pytest.raises(ValueError, match=r"has \d+ token ids"):
         train_learner(
             tmp_path / "3", Configuration(GPT2), data, CorpusData(other), options
         )
@@ -454,13 +455,13 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
     first, other = (h.epochs[0].train_nats_per_token for h in (history, single))
     # bfloat16 has 8 bits of mantissa.
     assert first != other and first == pytest.approx(other, rel=2**-7)
-    learner = CausalLearner.load(
+    learner = load_causal_learner(
         tmp_path / "mixed", corpora.dev, device="cpu", batch_size=32
     )
-    weights = learner.language.model.state_dict().values()
+    weights = learner.model.state_dict().values()
     assert {each.dtype for each in weights} == {torch.float32}
     ids = corpora.dev.reader()(corpora.dev.indices).ids
-    loss = -learner.score(corpora.dev.indices, ids).log_p.sum().item()
+    loss = -learner.score(ids, corpora.dev.indices).log_p.sum().item()
     loss /= sum(map(len, ids))
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-6)
 
@@ -478,3 +479,28 @@ def test_what_a_killed_run_left_to_remove_goes(corpora, tmp_path):
     (left / "checkpoint-1").mkdir(parents=True)
     learn(tmp_path, corpora, epochs=1)
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"dev_nats_per_token": 1, "dev_nats_per_token": 2}',
+        '{"dev_nats_per_token": 1}',
+        "3",
+    ],
+)
+def test_a_history_that_is_none_is_named(tmp_path, line):
+    (tmp_path / "history.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match="is not the history of a training"):
+        History.read(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["2", None, [1.0], True])
+def test_entries_of_a_history_are_numbers(tmp_path, odd):
+    names = [field.name for field in fields(Epoch)]
+    for name in names:
+        row = dict.fromkeys(names, 1) | {name: odd}
+        (tmp_path / "history.jsonl").write_text(json.dumps(row) + "\n")
+        with pytest.raises(ValueError, match=f"{name} is "):
+            History.read(tmp_path)

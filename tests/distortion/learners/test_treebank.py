@@ -63,8 +63,10 @@ def grammar(rules, words):
 
 
 def test_corpora_without_trees(tmp_path):
-    with pytest.raises(ValueError, match="of kind hmm: only those of a grammar"):
-        derivations(draw(tiny.hmm(), tmp_path / "hmm"))
+    tiny.gpt2().save_pretrained(tmp_path / "gpt2")
+    language = load_language(tmp_path / "gpt2")
+    with pytest.raises(ValueError, match="of kind causal: only those of a grammar"):
+        derivations(draw(language, tmp_path / "causal", max_length=9))
     cut = draw(tiny.pcfg(), tmp_path / "cut", max_length=2)
     with pytest.raises(ValueError, match=r"of 60 sequences of .* cut at 2 tokens"):
         derivations(cut)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.architectures import Configuration
-from tests.distortion.languages.tiny import hmm
+from tests.distortion.languages.tiny import regular
 
 MAX_LENGTH = 9
 GPT2 = {
@@ -27,7 +27,7 @@ LSTM = {
 
 def draw(directory: Path, num: int, first: int = 0, **settings: Any) -> Corpus:
     settings = {"max_length": MAX_LENGTH, "shard_size": 17} | settings
-    return Corpus.draw(hmm(), directory, num, first=first, quiet=True, **settings)
+    return Corpus.draw(regular(), directory, num, first=first, quiet=True, **settings)
 
 
 class Double(Configuration):

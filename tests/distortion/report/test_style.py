@@ -9,15 +9,13 @@ from lm_latent_eval.distortion.report.style import (
     MODELS,
     NO_ERROR,
     colours,
-    drawable,
     legend,
-    page,
     plot_band,
     shades,
     width_of,
     zero_line,
 )
-from lm_latent_eval.report.figure_files import ENDINGS
+from lm_latent_eval.report.figures import ENDINGS, drawable, page
 from tests.distortion.report.drawn import axes, points, written
 
 
@@ -65,7 +63,7 @@ def test_nothing_is_written_where_the_drawing_fails(tmp_path):
 def test_a_missing_matplotlib_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with (
-        pytest.raises(ModuleNotFoundError, match=r"lm-latent-eval\[distort\]"),
+        pytest.raises(ModuleNotFoundError, match=r"lm-latent-eval\[plots\]"),
         page(tmp_path / "a", width=1, height=1),
     ):
         pass

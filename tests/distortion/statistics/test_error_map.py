@@ -101,22 +101,6 @@ def test_batches_move_nothing_but_rounding(sizes, seed):
         assert numbers(other) == expected
 
 
-def test_merging_is_adding():
-    columns = perturbed()
-    expected = filled(columns)
-    one = filled([c[:150] for c in columns])
-    other = filled([c[150:] for c in columns])
-    before = other.cells(), other.rows()
-
-    one.merge(other)
-
-    assert numbers(one.cells()) == pytest.approx(numbers(expected.cells()))
-    assert numbers(one.rows()) == pytest.approx(numbers(expected.rows()))
-    assert (other.cells(), other.rows()) == before
-    with pytest.raises(ValueError, match=r"widths 4.0 and 2.0 have no common bins"):
-        one.merge(ErrorMap(2.0))
-
-
 def test_spread_survives_means_that_are_far_from_zero():
     """A sum of squares less a squared sum would keep no digit of it."""
     generator = torch.Generator().manual_seed(0)

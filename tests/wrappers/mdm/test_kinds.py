@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
+from lm_latent_eval.networks.masked import probe
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.mdm.denoiser import probe
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.network import Network
 from tests.tiny_checkpoint import rolling
 from tests.wrappers.mdm import own_code, tiny
 

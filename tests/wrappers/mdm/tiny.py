@@ -19,12 +19,12 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from lm_latent_eval.networks.masked import MaskedReader
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.mdm.batches import answer_all
-from lm_latent_eval.wrappers.mdm.denoiser import Denoiser
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
-from lm_latent_eval.wrappers.network import Network
 
 PAD, MASK, UNKNOWN, BEGIN, END = range(5)
 WORDS = ("the", "fox", "saw", "Ada", "Bo", ".", "a")
@@ -106,9 +106,9 @@ def mdm(kind: str = "bert", **how) -> MaskedDiffusion:
     return MaskedDiffusion(network(kind, **how))
 
 
-def denoiser(model: nn.Module | None = None, **how) -> Denoiser:
+def denoiser(model: nn.Module | None = None, **how) -> MaskedReader:
     model = lopsided(KINDS["bert"]()) if model is None else model
-    return Denoiser(
+    return MaskedReader(
         lambda tokens: model(input_ids=tokens).logits,
         MASK,
         0,
@@ -118,7 +118,7 @@ def denoiser(model: nn.Module | None = None, **how) -> Denoiser:
     )
 
 
-def ask(reader: Denoiser, target: TargetTokens, asking, rule: str = "confidence"):
+def ask(reader: MaskedReader, target: TargetTokens, asking, rule: str = "confidence"):
     """Run one estimator of one target."""
     ((_, found),) = answer_all(reader, RULES[rule], [(target, asking)])
     return found
@@ -127,7 +127,7 @@ def ask(reader: Denoiser, target: TargetTokens, asking, rule: str = "confidence"
 class Truth:
     """log p of a target under each order, one call of the network a revealed set."""
 
-    def __init__(self, reader: Denoiser, target: TargetTokens) -> None:
+    def __init__(self, reader: MaskedReader, target: TargetTokens) -> None:
         self.reader, self.target = reader, target
         self.rows = cache(self._rows)
 

@@ -1,29 +1,32 @@
-"""A network that predicts masked tokens, as a function from tokens to scores."""
+"""Networks that predict masked tokens: token ids in, log p at masked places out.
+
+A network is a function from tokens to scores, which ``MaskedReader`` reads in batches
+of texts of one length.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.memory import Room
+from lm_latent_eval.memory import MOST_ROWS, Room, fitting
+from lm_latent_eval.networks.causal import autocast
 
 R = TypeVar("R")
 
 Logits: TypeAlias = Callable[[Tensor], Tensor]
 """Tokens (B, T), int64 -> scores (B, T, V) of what stands at each place."""
 
-TABLE = 1 << 25
-"""Scores (texts x places x tokens) held at a time."""
-MOST_TEXTS = 64
-
 
 @dataclass(frozen=True)
-class Denoiser:
+class MaskedReader:
     """Predicts masked tokens.
 
     Texts are never padded: a batch has texts of one length, so a network that knows no
@@ -46,7 +49,7 @@ class Denoiser:
     num_scores: int
     device: torch.device
     batch_size: int | None = None
-    most: int = MOST_TEXTS
+    most: int = MOST_ROWS
     room: Room = field(default_factory=Room)
 
     @torch.inference_mode()
@@ -85,8 +88,7 @@ class Denoiser:
 
     def size(self, length: int) -> int:
         """Return how many texts of a length are read together."""
-        fitting = max(1, TABLE // (length * self.num_scores))
-        return self.batch_size or min(self.most, fitting)
+        return self.batch_size or fitting(length, self.num_scores, self.most)
 
     def in_batches(
         self,
@@ -155,3 +157,28 @@ def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
             "so it cannot unmask in any order. Use --model hf"
         )
     return int(scores.shape[-1])
+
+
+def scores_of(model: PreTrainedModel, mixed_precision: torch.dtype | None) -> Logits:
+    """Return a network as a function; one that is told a time is always told zero.
+
+    What an order needs, p(x_i | revealed), is that of no time (Ou et al., 2024), and
+    published MDLM checkpoints do not look at it.
+
+    Raises:
+        ValueError: If this one does.
+    """
+    timed = "timesteps" in inspect.signature(model.forward).parameters
+    if timed and getattr(model.config, "time_conditioning", False):
+        raise ValueError(
+            "time_conditioning: the network's scores depend on a time that orders of "
+            "unmasking do not have, so it has no likelihood by them"
+        )
+
+    def logits(tokens: Tensor) -> Tensor:
+        time = {"timesteps": torch.zeros(len(tokens), device=tokens.device)}
+        with autocast(tokens.device, mixed_precision):
+            found: Tensor = model(input_ids=tokens, **(time if timed else {})).logits
+        return found
+
+    return logits

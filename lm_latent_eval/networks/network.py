@@ -12,12 +12,17 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from lm_latent_eval.devices import check_width, moved
-from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import MODELS, checkpoint
+from lm_latent_eval.networks.causal import CausalReader
 from lm_latent_eval.text.digests import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
@@ -85,9 +90,7 @@ class Network:
         """
         model.eval()
         if prefix_token is None:
-            prefix_token = tokenizer.bos_token_id
-        if prefix_token is None:
-            prefix_token = tokenizer.eos_token_id
+            prefix_token = start_token(tokenizer)
         size = getattr(model.config.get_text_config(), "vocab_size", None)
         if size is not None and not 0 <= (prefix_token or 0) < size:
             raise ValueError(
@@ -99,7 +102,7 @@ class Network:
             raise ValueError(
                 f"max_length={max_length}: the network has positions for {table} tokens"
             )
-        configured = _length_in(model) or max_length
+        configured = positions_of(model) or max_length
         return cls(
             model,
             tokenizer,
@@ -159,12 +162,15 @@ class Network:
         """The type that it computes in."""
         return self.mixed_precision or self.model.dtype
 
-    def autocast(self) -> torch.autocast:
-        """Return the context in which it computes."""
-        return torch.autocast(
-            self.device.type,
-            dtype=self.mixed_precision,
-            enabled=self.mixed_precision is not None,
+    def reader(self, *, temperature: float = 1.0, wide: bool = True) -> CausalReader:
+        """Return how it is read if it is a causal language model.
+
+        Args:
+            temperature: Divides its scores.
+            wide: Whether log-probabilities are float64 where its scores are not.
+        """
+        return CausalReader(
+            self.model, self.name, temperature, wide, self.mixed_precision
         )
 
     @property
@@ -197,45 +203,58 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
         )
 
 
-@torch.inference_mode()
-def check_causal(network: Network) -> None:
-    """Refuse a network whose scores of a token depend on what comes after it.
-
-    Raises:
-        ValueError: If it has an encoder, or reads ahead.
-    """
-    model, kind = network.model, type(network.model).__name__
-    if model.config.is_encoder_decoder:
-        raise ValueError(f"{kind} has an encoder: give a causal language model")
-    pair = torch.tensor([[0, 0], [0, 1]], device=network.device)
-    one, other = model(input_ids=pair).logits[:, 0].float()
-    rounding = 8 * torch.finfo(model.dtype).eps * one.abs().max()
-    if bool((one - other).abs().max() > rounding):
-        raise ValueError(
-            f"{kind} reads ahead: its scores of a token depend on the tokens after it. "
-            "Give a causal language model, not one that fills masks"
-        )
-
-
-def no_probability(where: str) -> MissedSupportError:
-    """Return the error that a network rules a text out.
+def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrainedModel:
+    """Load a causal language model; code of its own is not run, and not asked about.
 
     Args:
-        where: It was looked at: "under some of the masks", say.
+        path: A directory, or a repository of the hub.
+        dtype: Floating type to compute in; ``auto`` is that of the file.
+
+    Raises:
+        ValueError: If there is no such model.
     """
-    return MissedSupportError(
-        "the network gives some token of the text a probability of zero (a score of "
-        f"-inf) {where}, and log p has no number for that"
-    )
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, trust_remote_code=False
+        )
+    except (OSError, StrictDataclassError) as err:
+        raise ValueError(
+            f"{path} is not a causal language model ({one_line(err)})"
+        ) from err
+    return model
 
 
-def _length_in(model: PreTrainedModel) -> int | None:
-    """Return what a configuration says, or a table of positions where that is less."""
+def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return what the first token of a text follows: the start token, else the end."""
+    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if isinstance(token, int):
+            return token
+    return None
+
+
+def positions_of(model: PreTrainedModel) -> int | None:
+    """Return how many tokens a network reads at once; None if it does not say.
+
+    That is what its configuration says, or a table of positions where that is less.
+    """
     config = model.config.get_text_config()
     for name in CONFIGURED_LENGTHS:
         if isinstance(length := getattr(config, name, None), int):
             return min(length, _table_of_positions(model) or length)
     return None
+
+
+def check_positions(model: PreTrainedModel, name: str, length: int) -> None:
+    """Raise unless a network can read so many tokens at once.
+
+    Raises:
+        ValueError: If it has too few positions.
+    """
+    room = positions_of(model)
+    if room is not None and length > room:
+        raise ValueError(
+            f"{name} has {room} positions, but sequences have up to {length} tokens"
+        )
 
 
 def _table_of_positions(model: PreTrainedModel) -> int | None:
@@ -261,7 +280,7 @@ def configured_length(
     Raises:
         ValueError: If neither does.
     """
-    if length := _length_in(model):
+    if length := positions_of(model):
         return length
     if tokenizer.model_max_length < 10**12:  # transformers says 10^30 for "unknown"
         return int(tokenizer.model_max_length)

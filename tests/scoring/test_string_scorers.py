@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 import lm_latent_eval
 from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.scoring.score_functions import score_function
+from lm_latent_eval.scoring.string_scorers import string_scorer
 from lm_latent_eval.text.noise import NoiseChannel
 
 WORDS = ["<s>", "a", "plum", "river", "runs", "ripe"]
@@ -49,7 +49,8 @@ def by_chain_rule(model, tokenizer, text):
 def test_causal_lm_agrees_with_the_chain_rule(causal_lm, batch_size):
     model, tokenizer = causal_lm
 
-    found = score_function(model, tokenizer=tokenizer, batch_size=batch_size)(TEXTS)
+    scorer = string_scorer(model, tokenizer=tokenizer, batch_size=batch_size)
+    found = scorer.score(TEXTS).log_p.tolist()
 
     expected = [by_chain_rule(model, tokenizer, text) for text in TEXTS]
     assert max(expected) - min(expected) > 5, "premise: texts differ"
@@ -58,36 +59,38 @@ def test_causal_lm_agrees_with_the_chain_rule(causal_lm, batch_size):
 
 def test_causal_lm_is_a_distribution_over_words(causal_lm):
     model, tokenizer = causal_lm
-    found = score_function(model, tokenizer=tokenizer)(WORDS)
+    found = string_scorer(model, tokenizer=tokenizer).score(WORDS).log_p.tolist()
     assert sum(map(math.exp, found)) == pytest.approx(1, abs=1e-5)
 
 
 def test_the_empty_text_is_certain(causal_lm):
     model, tokenizer = causal_lm
-    assert score_function(model, tokenizer=tokenizer)(["", "plum"])[0] == 0
+    scored = string_scorer(model, tokenizer=tokenizer).score(["", "plum"])
+    assert scored.log_p[0] == 0
 
 
 def test_causal_lm_from_its_directory(causal_lm, tmp_path):
     model, tokenizer = causal_lm
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    expected = score_function(model, tokenizer=tokenizer)(TEXTS)
+    expected = string_scorer(model, tokenizer=tokenizer).score(TEXTS).log_p.tolist()
 
-    assert score_function(str(tmp_path))(TEXTS) == expected
+    assert string_scorer(str(tmp_path)).score(TEXTS).log_p.tolist() == expected
     loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
-    assert score_function(loaded)(TEXTS) == expected, "its tokenizer is found beside it"
+    found = string_scorer(loaded).score(TEXTS).log_p.tolist()
+    assert found == expected, "its tokenizer is found beside it"
 
 
 def test_causal_lm_refuses_what_it_cannot_score(causal_lm):
     model, tokenizer = causal_lm
     with pytest.raises(ValueError, match=r"texts\[1\] has 12 tokens.*window is 12"):
-        score_function(model, tokenizer=tokenizer)(["a", "a " * 12])
+        string_scorer(model, tokenizer=tokenizer).score(["a", "a " * 12])
     no_start = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     with pytest.raises(ValueError, match="neither a BOS nor an EOS"):
-        score_function(model, tokenizer=no_start)(["a"])
+        string_scorer(model, tokenizer=no_start).score(["a"])
     training = GPT2LMHeadModel(model.config).train()
     with pytest.raises(ValueError, match="training mode"):
-        score_function(training, tokenizer=tokenizer)(["a"])
+        string_scorer(training, tokenizer=tokenizer).score(["a"])
 
 
 # Others
@@ -98,29 +101,33 @@ def test_latent_lm_by_directory_and_as_an_object():
     model = lm_latent_eval.load(CHECKPOINT)
     expected = model.log_likelihood(texts, num_samples=20)
 
-    assert score_function(CHECKPOINT, num_samples=20)(texts) == expected
-    assert score_function(model, num_samples=20)(texts) == expected
+    for given in (CHECKPOINT, model):
+        found = string_scorer(given, num_samples=20).score(texts)
+        assert found.log_p.tolist() == [each.log_evidence for each in expected]
+        assert found.stderr.tolist() == [each.stderr for each in expected]
 
 
-def test_functions_stay_as_they_are():
+def test_functions_and_scorers():
     def scorer(texts):
-        return [0.0] * len(texts)
+        return [-1.0 * len(text) for text in texts]
 
-    assert score_function(scorer) is scorer
+    found = string_scorer(scorer)
+    assert found.score(["a", "plum"]).log_p.tolist() == [-1, -4]
+    assert string_scorer(found) is found
     with pytest.raises(TypeError, match="no settings; got num_samples"):
-        score_function(scorer, num_samples=3)
+        string_scorer(scorer, num_samples=3)
 
 
 def test_what_is_no_scorer(tmp_path):
     with pytest.raises(TypeError, match="scorer must be a function"):
-        score_function(3)
+        string_scorer(3)
     with pytest.raises(ValueError, match="holds no model"):
-        score_function(tmp_path)
+        string_scorer(tmp_path)
     with pytest.raises(ValueError, match="no/such: no such directory"):
-        score_function("no/such")
+        string_scorer("no/such")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_embd": "wide"}')
-    with pytest.raises(ValueError, match=r"holds no causal LM .*'n_embd'"):
-        score_function(tmp_path)
+    with pytest.raises(ValueError, match=r"not a causal language model .*'n_embd'"):
+        string_scorer(tmp_path)
 
 
 # Copies

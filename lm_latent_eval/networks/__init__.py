@@ -1,0 +1,6 @@
+"""Pretrained networks of transformers: how one is loaded, checked and read.
+
+``network`` has a network with its tokenizer, ``causal`` reads those that predict the
+next token, ``masked`` those that predict masked ones. What is made of their
+log-probabilities is the business of others.
+"""

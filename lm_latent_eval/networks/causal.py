@@ -1,0 +1,344 @@
+"""Causal language models of transformers: token ids in, log p of every next id out.
+
+A ``CausalReader`` reads in two ways. ``begin`` reads rows of tokens and keeps their
+keys and values, so that rows can be dropped, repeated and gone on with. ``score`` reads
+whole sequences in one pass each; of those of which one is the beginning of another, as
+a context is of all of its options, only the longer one is read.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.memory import SCORES, Room, fitting
+
+PADDING = 0
+AT_ONCE = 1 << 21
+"""Log-probabilities of one pass held at a time; moves no number."""
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """What a network makes of tokens."""
+
+    log_p: tuple[float, ...]
+    """Of each, nats."""
+    greedy: tuple[bool, ...]
+    """Whether each is the most probable one."""
+
+    @property
+    def total(self) -> float:
+        """Log p of all of them, nats."""
+        return math.fsum(self.log_p)
+
+
+@dataclass(frozen=True)
+class CausalReader:
+    """A causal network, and how its scores become log-probabilities.
+
+    Attributes:
+        model: The network, in evaluation.
+        name: What errors call it.
+        temperature: Divides its scores: another network, then.
+        wide: Whether log-probabilities are taken in the widest floating type of the
+            device; else in float32, or that of the scores if it is wider.
+        mixed_precision: What it computes in where that is not the type of its weights.
+        room: What memory was found to hold.
+    """
+
+    model: PreTrainedModel
+    name: str
+    temperature: float = 1.0
+    wide: bool = True
+    mixed_precision: torch.dtype | None = None
+    room: Room = field(default_factory=Room, repr=False, compare=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.device
+
+    def begin(self, tokens: Tensor) -> Reading:
+        """Read R rows of T tokens each, T at least 1, (R, T)."""
+        return Reading.of(self, tokens)
+
+    def score(
+        self,
+        wanted: Sequence[tuple[Tokens, Tokens]],
+        most: int | None = None,
+        refusal: Callable[[Tokens], ValueError] | None = None,
+    ) -> list[TokenScores]:
+        """Score tokens after what is given.
+
+        Args:
+            wanted: What is given, and tokens after it; at least one of each.
+            most: Sequences that are read together; None is as many as memory allows.
+            refusal: What to raise if a sequence by itself does not fit into memory.
+
+        Returns:
+            Scores of the tokens.
+
+        Raises:
+            ValueError: If one sequence by itself does not fit into memory, or the
+                network predicts NaN.
+        """
+        whole = sorted({given + tokens for given, tokens in wanted})
+        # In this order what a sequence is the beginning of stands right after it.
+        reader = dict[Tokens, Tokens]()
+        for one, following in pairwise([*whole, ()][::-1]):
+            longer = reader.get(one, one)
+            begins = one[: len(following)] == following
+            reader[following] = longer if begins else following
+        first: dict[Tokens, int] = {}
+        for given, tokens in wanted:
+            longer = reader[given + tokens]
+            first[longer] = min(first.get(longer, len(longer)), len(given))
+
+        def work(sequences: Sequence[Tokens]) -> list[TokenScores]:
+            return self._pass(sequences, [first[sequence] for sequence in sequences])
+
+        found: dict[Tokens, TokenScores] = {}
+        for batch in self._batches(sorted(first, key=len, reverse=True), most):
+            for read, scored in self.room.in_batches(
+                batch, len(batch), work, len, refusal or self._refusal
+            ):
+                found.update(zip(read, scored, strict=True))
+        scores = []
+        for given, tokens in wanted:
+            longer = reader[given + tokens]
+            start, row = len(given) - first[longer], found[longer]
+            part = slice(start, start + len(tokens))
+            scores.append(TokenScores(row.log_p[part], row.greedy[part]))
+        return scores
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Return log-probabilities of a network's scores, (..., V) nats.
+
+        Raises:
+            ValueError: If they are no probabilities; some tokens may have none.
+        """
+        scores = widened(scores) if self.wide else floating(scores)
+        if self.temperature != 1:
+            scores = scores / self.temperature
+        log_p = scores.log_softmax(-1)
+        # Where one of a row is NaN, or infinite, all of them are NaN.
+        if bool(log_p[..., 0].isnan().any()):
+            raise ValueError(
+                f"{self.name} gives scores that are no probabilities (NaN or "
+                f"infinite), computing in {self.mixed_precision or self.model.dtype}: "
+                "give dtype=float32, or check its weights"
+            )
+        return log_p
+
+    def call(
+        self,
+        tokens: Tensor,
+        *,
+        past: Any = None,
+        use_cache: bool = False,
+        last: int | None = None,
+    ) -> Any:
+        """Run the network.
+
+        Args:
+            tokens: Ids, (R, T).
+            past: Keys and values of the tokens before; None at the beginning.
+            use_cache: Whether keys and values are returned.
+            last: How many places at the end have scores, if it can be told; None: all.
+        """
+        more: dict[str, Any] = {"use_cache": use_cache}
+        if past is not None:
+            more["past_key_values"] = past
+        if last is not None and last < tokens.shape[1] and self._keeps_last:
+            more["logits_to_keep"] = last
+        with autocast(self.device, self.mixed_precision):
+            return self.model(input_ids=tokens, **more)
+
+    @cached_property
+    def _keeps_last(self) -> bool:
+        """Whether the network can be asked for the scores of the last places alone."""
+        return "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    def _batches(
+        self, sequences: list[Tokens], most: int | None
+    ) -> Iterator[list[Tokens]]:
+        size = self.model.config.get_text_config().vocab_size
+        start = 0
+        while start < len(sequences):
+            number = most or fitting(len(sequences[start]), size)
+            yield sequences[start : start + number]
+            start += number
+
+    @torch.inference_mode()
+    def _pass(
+        self, sequences: Sequence[Tokens], first: Sequence[int]
+    ) -> list[TokenScores]:
+        """Score what follows so many first tokens of each sequence."""
+        longest = max(map(len, sequences)) - 1
+        padded = [[*s[:-1], *[PADDING] * (longest + 1 - len(s))] for s in sequences]
+        # A causal network does not see what is padded on the right.
+        logits = self.call(sent(torch.tensor(padded), self.device)).logits.flatten(0, 1)
+        asked = [
+            (n * longest + place - 1, sequence[place])
+            for n, (sequence, start) in enumerate(zip(sequences, first, strict=True))
+            for place in range(start, len(sequence))
+        ]
+        places, wanted = sent(torch.tensor(asked).T.contiguous(), logits.device)
+        rows = max(1, AT_ONCE // logits.shape[-1])
+        parts = []
+        for some, tokens in zip(places.split(rows), wanted.split(rows), strict=True):
+            scores = logits[some]
+            log_p = self.log_probs(scores).gather(-1, tokens[:, None])[:, 0]
+            parts.append((log_p, scores.argmax(-1) == tokens))
+        log_p, greedy = fetched(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        sizes = [len(s) - start for s, start in zip(sequences, first, strict=True)]
+        return [
+            TokenScores(tuple(log_p[a:b].tolist()), tuple(greedy[a:b].tolist()))
+            for a, b in pairwise(accumulate(sizes, initial=0))
+        ]
+
+    def _refusal(self, sequence: Tokens) -> ValueError:
+        return ValueError(
+            f"{len(sequence)} tokens do not fit into the memory of {self.device}: "
+            "give max_length or another device"
+        )
+
+
+@dataclass
+class Reading:
+    """What a network has read, R rows of equal length; reading on changes it.
+
+    No row is padded on its left or in its middle, so no architecture has to know of
+    masks or of places. Keys and values of the tokens are kept; a network that keeps
+    none reads them again.
+    """
+
+    reader: CausalReader
+    log_p: Tensor
+    """Of the next token, nats, (R, V)."""
+    cache: Any
+    """Keys and values, or None."""
+    tokens: Tensor | None
+    """What was read, (R, T), where there is no cache."""
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, reader: CausalReader, tokens: Tensor) -> Self:
+        """Read rows of tokens, (R, T)."""
+        out = reader.call(tokens, use_cache=True, last=1)
+        cache = getattr(out, "past_key_values", None)
+        if not callable(getattr(cache, "reorder_cache", None)):
+            cache = None
+        log_p = reader.log_probs(out.logits[:, -1])
+        return cls(reader, log_p, cache, tokens if cache is None else None)
+
+    def rows(self, index: Tensor) -> Reading:
+        """Return a reading of some of the rows, each as often as it is named."""
+        found = Reading(self.reader, self.log_p, copy.deepcopy(self.cache), self.tokens)
+        found.keep(index)
+        return found
+
+    @torch.inference_mode()
+    def keep(self, index: Tensor) -> None:
+        """Drop all rows but these, each of which stands as often as it is named."""
+        self._select(index)
+        self.log_p = self.log_p[index]
+
+    @torch.inference_mode()
+    def read(self, tokens: Tensor, after: Tensor | None = None) -> Tensor:
+        """Read on, and return log p of what follows each token.
+
+        Args:
+            tokens: Ids, (R', n).
+            after: Which of the rows each goes on from, (R',); None is all in order.
+
+        Returns:
+            Nats, (R', n, V).
+        """
+        if after is not None:
+            self._select(after)
+        number, before = tokens.shape[1], self.tokens
+        if before is not None:
+            tokens = self.tokens = torch.cat([before, tokens], 1)
+        out = self.reader.call(
+            tokens, past=self.cache, use_cache=before is None, last=number
+        )
+        if before is None:
+            self.cache = out.past_key_values
+        log_p = self.reader.log_probs(out.logits[:, -number:])
+        self.log_p = log_p[:, -1]
+        return log_p
+
+    def along(self, tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Read on in pieces that memory holds.
+
+        Args:
+            tokens: Ids, (R, n).
+
+        Yields:
+            A place, from 0 to n, and log p of the tokens at that place and at some
+            after it, nats, (R, places, V).
+        """
+        yield 0, self.log_p[:, None]
+        piece = max(SCORES // self.log_p.numel(), 1)
+        for start in range(0, tokens.shape[1], piece):
+            yield start + 1, self.read(tokens[:, start : start + piece])
+
+    def _select(self, index: Tensor) -> None:
+        if self.cache is not None:
+            self.cache.reorder_cache(index)
+        if self.tokens is not None:
+            self.tokens = self.tokens[index]
+
+
+@torch.inference_mode()
+def check_causal(model: PreTrainedModel, name: str | None = None) -> None:
+    """Refuse a network whose scores of a token depend on what comes after it.
+
+    Args:
+        model: The network.
+        name: What errors call it; None is its class.
+
+    Raises:
+        ValueError: If it has an encoder, or reads ahead: its predictions are then no
+            probabilities of sequences.
+    """
+    model.eval()
+    name = name or type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"{name} has an encoder: give a causal language model")
+    other = min(1, model.config.get_text_config().vocab_size - 1)
+    ids = torch.tensor([[0, 0, 0], [0, 0, other]], device=model.device)
+    one, changed = widened(model(input_ids=ids).logits[:, 0])
+    # Rows of a batch may be rounded differently.
+    rounding = max(1e-4, 8 * torch.finfo(model.dtype).eps) * one.abs().max()
+    if bool((one - changed).abs().max() > rounding):
+        raise ValueError(
+            f"{name} sees the tokens that follow: it is no causal language model, but "
+            "one that fills masks, say (of type bert: one without is_decoder in its "
+            "configuration)"
+        )
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
+    """Return the context in which a network computes in another type than its own."""
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def floating(scores: Tensor) -> Tensor:
+    """Return scores in a type that logarithms of sums can be taken in."""
+    return scores if scores.dtype == torch.float64 else scores.float()

@@ -1,0 +1,179 @@
+"""Figures: one style, the page they are drawn on, their legend, and their files.
+
+Files are PNG to look at, SVG for pages and PDF for papers. They depend on what is drawn
+alone: they hold no date and no random name. Fonts are in them (as outlines in an SVG,
+whole in a PDF), so they look the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lm_latent_eval.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESOLUTION = 220
+"""Of the PNG, dots an inch."""
+EMBEDDED = 150
+"""Of what SVG and PDF hold as pixels, dots an inch."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+"""Told apart by the colour-blind, on white and on black."""
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE: dict[str, Any] = {
+    "svg.hashsalt": "lm-latent-eval",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # TrueType: journals refuse the default, Type 3
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "figure.titlesize": 9,
+    "legend.columnspacing": 1.4,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3,
+    "text.parse_math": False,  # a dollar in a sequence or a name is a dollar
+}
+"""What a figure has to be drawn with, for its files to be as is said above."""
+_UNDATED: dict[str, dict[str, Any]] = {
+    "png": {},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
+ENDINGS = tuple(_UNDATED)
+_KEY = 0.43
+"""Inches that an entry of a legend takes besides its words, in text of 7 points."""
+_CHARACTER = 0.055
+"""Inches of one character of that text."""
+_POINTS = 7
+
+
+@contextmanager
+def page(
+    path: Path,
+    *,
+    width: float,
+    height: float,
+    title: str | None = None,
+) -> Iterator[Figure]:
+    """Give a figure to draw on; then write it as PNG, SVG and PDF.
+
+    Nothing is written if the drawing fails, and nothing stays open.
+
+    Args:
+        path: Of the files, without their endings; its folder is made if need be.
+        width: Inches.
+        height: Inches.
+        title: Above all panels.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is missing; says how to install it.
+    """
+    matplotlib = require("matplotlib", extra="plots")
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        if title is not None:
+            figure.suptitle(title)
+        for text in figure.findobj(Text):
+            text.set_text(drawable(text.get_text()))
+        save(figure, path)
+
+
+def drawable(text: str) -> str:
+    r"""Write what the font of figures lacks as Python does, ``\u4e2d``: no boxes."""
+    from matplotlib import font_manager
+
+    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    has = font.get_charmap()
+    return "".join(
+        c if ord(c) in has else c.encode("ascii", "backslashreplace").decode()
+        for c in text
+    )
+
+
+def save(figure: Figure, stem: Path) -> None:
+    """Write a figure as ``STEM.png``, ``STEM.svg`` and ``STEM.pdf``.
+
+    Args:
+        figure: Drawn under ``STYLE``.
+        stem: The files without their endings; the folder is made if need be.
+    """
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for kind, metadata in _UNDATED.items():
+        figure.savefig(
+            stem.with_name(f"{stem.name}.{kind}"),
+            dpi=RESOLUTION if kind == "png" else EMBEDDED,
+            metadata=metadata,
+        )
+
+
+def labelled(figure: Figure) -> dict[str, Any]:
+    """Return what is drawn by its label, each label once, in the order drawn."""
+    entries: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    return entries
+
+
+def legend(
+    figure: Figure, entries: Mapping[str, Any], *, points: float = _POINTS
+) -> None:
+    """Put a legend below the panels, in as few rows as there is room for.
+
+    Args:
+        figure: With everything drawn.
+        entries: What is drawn, by its label; none is no legend.
+        points: Size of the text.
+    """
+    if not entries:
+        return
+    room = figure.get_figwidth() * _POINTS / points
+    ncols = _balanced(len(entries), _ncols(list(entries), room))
+    figure.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=ncols,
+        fontsize=points,
+        frameon=False,
+    )
+
+
+def _ncols(labels: Sequence[str], room: float) -> int:
+    """Return in how many columns labels fit, as a legend fills them, by rough width."""
+    widths = [_KEY + _CHARACTER * len(label) for label in labels]
+    fitting = (
+        ncols
+        for ncols in range(len(labels), 1, -1)
+        if sum(max(column) for column in np.array_split(widths, ncols)) <= room
+    )
+    return next(fitting, 1)
+
+
+def _balanced(number: int, most: int) -> int:
+    """Return the fewest columns that make as many rows as the most columns do.
+
+    Example:
+        >>> _balanced(9, 5), _balanced(8, 7)
+        (5, 4)
+    """
+    rows = -(-number // most)
+    return -(-number // rows)

@@ -1,0 +1,111 @@
+"""What gives a sequence a log-probability, be it a string or a list of token ids.
+
+``string_scorers`` makes such a thing of any model or function that scores strings;
+the languages of ``distortion``, and the models that learned them, are such of token
+ids. ``TextScorer`` is what a host asks: queries with contexts in, estimates out.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate
+
+SequenceT = TypeVar("SequenceT")
+GivenSequenceT = TypeVar("GivenSequenceT", contravariant=True)
+
+
+@dataclass(frozen=True)
+class LogLikelihoods:
+    """Log-probabilities of n sequences under a model."""
+
+    log_p: Tensor
+    """Nats, (n,), float64; ``-inf`` where the model rules a sequence out."""
+    stderr: Tensor
+    """Monte Carlo error of each, (n,); 0 where it is exact, ``inf`` where it is not
+    known."""
+
+    @classmethod
+    def exact(cls, log_p: Tensor) -> Self:
+        """Return numbers that nothing was drawn for."""
+        return cls(log_p, torch.zeros_like(log_p))
+
+    @classmethod
+    def of(cls, scores: Sequence[float | Estimate]) -> Self:
+        """Take numbers, and estimates that know their error."""
+        log_p, stderr = [], []
+        for score in scores:
+            if isinstance(score, Estimate):
+                log_p.append(score.log_evidence)
+                stderr.append(math.inf if score.stderr is None else score.stderr)
+            else:
+                log_p.append(float(score))
+                stderr.append(0.0)
+        found = torch.tensor([log_p, stderr], dtype=torch.float64)
+        return cls(found[0], found[1])
+
+
+@runtime_checkable
+class SequenceScorer(Protocol[GivenSequenceT]):
+    """Gives sequences a log-probability, or a score that stands for one."""
+
+    def score(
+        self,
+        sequences: Sequence[GivenSequenceT],
+        indices: Sequence[int] | None = None,
+        /,
+    ) -> LogLikelihoods:
+        """Score sequences.
+
+        Args:
+            sequences: n of them.
+            indices: Their numbers, which random numbers of an estimate follow from;
+                None is 0, 1, ...
+
+        Raises:
+            ValueError: If a sequence cannot be scored.
+        """
+        ...
+
+
+class SequenceModel(SequenceScorer[GivenSequenceT], Protocol[GivenSequenceT]):
+    """A ``SequenceScorer`` whose numbers can be kept: it says what they are."""
+
+    @property
+    def bound(self) -> Bound:
+        """On which side of the truth its numbers are expected."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return what its numbers depend on, for a JSON file."""
+        ...
+
+
+TokenIdModel: TypeAlias = SequenceModel[Sequence[int]]
+"""A ``SequenceModel`` of token ids."""
+
+
+class ExactModel(ABC, Generic[SequenceT]):
+    """What a ``SequenceModel`` inherits whose log p is exact."""
+
+    bound = Bound.EXACT
+
+    @abstractmethod
+    def log_p(self, sequences: Sequence[SequenceT]) -> Tensor:
+        """Return log p of sequences in nats, shape (n,), float64."""
+
+    def score(
+        self,
+        sequences: Sequence[SequenceT],
+        indices: Sequence[int] | None = None,
+        /,
+    ) -> LogLikelihoods:
+        """Score sequences, whose numbers play no part."""
+        return LogLikelihoods.exact(self.log_p(sequences))

@@ -1,0 +1,174 @@
+"""What all models over a network share: opening, fingerprints, windows."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from tqdm import tqdm
+
+from lm_latent_eval.estimators import MissedSupportError
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.network import Network
+from lm_latent_eval.options import OptionTable
+from lm_latent_eval.scoring.options import parse_batch_size
+
+logger = logging.getLogger(__name__)
+
+OptionsT = TypeVar("OptionsT", bound=OptionTable)
+ScorerT = TypeVar("ScorerT", covariant=True)
+
+
+class NetworkModel(ABC, Generic[OptionsT, ScorerT]):
+    """A ``TextModel`` over a network of transformers."""
+
+    auto_class: ClassVar[Any]
+    """The class of transformers that loads the network."""
+    table: ClassVar[type[Any]]
+    """Its options, an ``OptionTable``."""
+
+    @abstractmethod
+    def __init__(self, network: Network) -> None:
+        """Take a network.
+
+        Raises:
+            ValueError: If it is of another kind.
+        """
+
+    @classmethod
+    def open_directory(
+        cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
+    ) -> Self:
+        """Open a directory of transformers: see ``TextModel.open_directory``.
+
+        Raises:
+            ValueError: If there is no such network. One that brings code of its own is
+                opened by ``lm_eval`` with ``trust_remote_code=True`` alone.
+        """
+        return cls(Network.open(cls.auto_class, directory, dtype=dtype, device=device))
+
+    @classmethod
+    def options(cls) -> type[OptionsT]:
+        """Return the table of its options."""
+        return cls.table
+
+    def scorer(
+        self,
+        options: Mapping[str, Any],
+        /,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        quiet: bool = False,
+    ) -> ScorerT:
+        """Choose settings, and say which have no effect: see ``TextModel.scorer``.
+
+        Raises:
+            ValueError: If there is no such option, or a value is impossible or does
+                not suit the network.
+        """
+        chosen: OptionsT = self.table.parse(options)
+        if idle := [name for name in chosen.idle if name in options]:
+            said = ", ".join(idle)
+            logger.warning("%s: no effect on likelihoods by the other options", said)
+        sizes = parse_batch_size(batch_size), parse_batch_size(max_batch_size)
+        return self._scorer(chosen, *sizes, quiet)
+
+    @abstractmethod
+    def _scorer(
+        self, options: OptionsT, batch_size: int | None, most: int | None, quiet: bool
+    ) -> ScorerT:
+        """Return the scorer.
+
+        Args:
+            options: What was chosen.
+            batch_size: Texts scored together; None is as many as memory allows.
+            most: The most that they take; None is the model's own.
+            quiet: Show no progress.
+        """
+
+
+class NetworkScorer:
+    """What a ``TextScorer`` over a network says of itself."""
+
+    name: ClassVar[str]
+    """Of the model."""
+    network: Any
+    """Has a ``digest``, and what results say of it (``about``)."""
+    mass: Mass
+    """What the probabilities of all texts total."""
+    settings: dict[str, Any]
+    """All that a number depends on but network and query, as JSON."""
+    described: dict[str, Any]
+    """What results say of the numbers, as JSON."""
+    quiet: bool
+    """Whether no progress is shown."""
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """All that a number depends on but the query, as JSON."""
+        network = {"model": self.name, "checkpoint": self.network.digest}
+        return {**network, **self.settings, "mass": str(self.mass)}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of model and numbers, as JSON."""
+        numbers = {**self.described, "mass": str(self.mass)}
+        return {**self.network.about, "latent_eval": numbers}
+
+    def progress(self, total: int, title: str, unit: str) -> Any:
+        """Return a bar that shows how far it is."""
+        return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)
+
+
+def windows(
+    length: int, first: int, step: int, reach: int
+) -> Iterator[tuple[int, int, int]]:
+    """Cut a text that is longer than a network's window.
+
+    Args:
+        length: Tokens of the text.
+        first: The most that are predicted at the beginning.
+        step: The most that are predicted after that.
+        reach: Tokens of a later window, those before what it predicts included.
+
+    Yields:
+        Where a window begins, and where what it predicts starts and stops.
+
+    Example:
+        >>> list(windows(10, first=4, step=4, reach=5))
+        [(0, 0, 4), (3, 4, 8), (5, 8, 10)]
+        >>> list(windows(3, first=4, step=4, reach=5)), list(windows(0, 4, 4, 5))
+        ([(0, 0, 3)], [])
+    """
+    start, stop = 0, min(first, length)
+    while start < stop:
+        yield (stop - reach if start else 0), start, stop
+        start, stop = stop, min(stop + step, length)
+
+
+def framed(
+    tokens: Sequence[int], inner: Sequence[int]
+) -> tuple[list[int], list[int]] | None:
+    """Return what stands before and after inner tokens; None if they are not there."""
+    for first in range(len(tokens) - len(inner) + 1):
+        after = first + len(inner)
+        if [*tokens[first:after]] == [*inner]:
+            return [*tokens[:first]], [*tokens[after:]]
+    return None
+
+
+def no_probability(where: str) -> MissedSupportError:
+    """Return the error that a network rules a text out.
+
+    Args:
+        where: It was looked at: "under some of the masks", say.
+    """
+    return MissedSupportError(
+        "the network gives some token of the text a probability of zero (a score of "
+        f"-inf) {where}, and log p has no number for that"
+    )

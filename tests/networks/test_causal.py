@@ -1,0 +1,130 @@
+"""The reader of causal networks, against their own logits without batch or cache."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from lm_latent_eval.networks.causal import CausalReader
+from tests import tiny_causal
+
+SIZE = 7
+GIVEN = (5, 0, 1)
+
+
+@pytest.fixture
+def network():
+    return tiny_causal.model(SIZE)
+
+
+@pytest.fixture
+def forwards(network, monkeypatch):
+    """Shapes of what the network is given."""
+    forward, shapes = network.forward, []
+
+    @functools.wraps(forward)
+    def watched(*args, **kwargs):
+        shapes.append(tuple(kwargs["input_ids"].shape))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(network, "forward", watched)
+    return shapes
+
+
+def expected(network, given, tokens, temperature=1.0):
+    """Log p of each token and whether it is the best, a pass each."""
+    rows = []
+    for n, token in enumerate(tokens):
+        with torch.no_grad():
+            logits = network(torch.tensor([[*given, *tokens[:n]]])).logits[0, -1]
+        log_p = (logits / temperature).log_softmax(-1)
+        rows.append((log_p[token].item(), int(log_p.argmax()) == token))
+    log_p, greedy = zip(*rows, strict=True)
+    return log_p, greedy
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("most", [None, 1, 2])
+def test_scores_are_those_of_a_pass_a_token(network, temperature, most):
+    wanted = [
+        (GIVEN, (2, 3, 4)),
+        ((5,), (0, 1, 6)),
+        (GIVEN, (6,)),
+        ((2,), (2, 2, 2, 2)),
+        (GIVEN[:2], (1, 2)),
+        (GIVEN, (2, 3, 4)),
+    ]
+    found = CausalReader(network, "tiny", temperature).score(wanted, most)
+    assert len(found) == len(wanted)
+    for (given, tokens), scores in zip(wanted, found, strict=True):
+        log_p, greedy = expected(network, given, tokens, temperature)
+        assert scores.log_p == pytest.approx(log_p, abs=1e-12)
+        assert scores.greedy == greedy
+        assert scores.total == pytest.approx(sum(log_p), abs=1e-12)
+    assert len({greedy for each in found for greedy in each.greedy}) == 2, "premise"
+
+
+def test_what_begins_another_sequence_is_not_read(network, forwards):
+    wanted = [(GIVEN[:1], GIVEN[1:]), (GIVEN, (2,)), (GIVEN, (2, 3, 4)), (GIVEN, (6,))]
+    CausalReader(network, "tiny").score(wanted)
+    assert forwards == [(2, len(GIVEN) + 2)], "two sequences, none with its last token"
+
+
+def without_cache(network, monkeypatch):
+    forward = network.forward
+
+    @functools.wraps(forward)
+    def forgetful(*args, **kwargs):
+        assert kwargs.get("past_key_values") is None
+        found = forward(*args, **{**kwargs, "use_cache": False})
+        found.past_key_values = None
+        return found
+
+    monkeypatch.setattr(network, "forward", forgetful)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_rows_are_kept_dropped_and_repeated(network, cached, monkeypatch):
+    if not cached:
+        without_cache(network, monkeypatch)
+    reader = CausalReader(network, "tiny", 0.7)
+    one, two = [5, 0, 1], [5, 2, 2]
+
+    def same(log_p, *rows):
+        fresh = reader.begin(torch.tensor(rows)).log_p
+        torch.testing.assert_close(log_p, fresh, rtol=0, atol=1e-12)
+
+    reading = reader.begin(torch.tensor([one, two]))
+    same(reading.log_p, one, two)
+    copy = reading.rows(torch.tensor([1, 1, 0]))
+    found = copy.read(torch.tensor([[3, 4], [6, 6], [0, 1]]))
+    assert found.shape == (3, 2, SIZE)
+    same(found[:, 0], [*two, 3], [*two, 6], [*one, 0])
+    same(copy.log_p, [*two, 3, 4], [*two, 6, 6], [*one, 0, 1])
+    copy.read(torch.tensor([[2], [3]]), after=torch.tensor([2, 0]))
+    same(copy.log_p, [*one, 0, 1, 2], [*two, 3, 4, 3])
+    same(reading.log_p, one, two)
+    reading.keep(torch.tensor([1]))
+    places = [place for place, _ in reading.along(torch.tensor([[4, 4]]))]
+    assert places[0] == 0
+    same(reading.log_p, [*two, 4, 4])
+
+
+def test_a_prefix_is_read_once(network, forwards):
+    reading = CausalReader(network, "tiny").begin(torch.tensor([GIVEN]))
+    reading.read(torch.tensor([[2], [3]]), after=torch.tensor([0, 0]))
+    reading.read(torch.tensor([[4], [4]]))
+    assert forwards == [(1, len(GIVEN)), (2, 1), (2, 1)]
+
+
+def test_scores_that_are_no_probabilities(network):
+    with torch.no_grad():
+        network.transformer.wte.weight[3] = torch.nan
+    reader = CausalReader(network, "tiny")
+    message = "tiny gives scores that are no probabilities .*in torch.float64"
+    with pytest.raises(ValueError, match=message):
+        reader.begin(torch.tensor([[0, 1]]))
+    with pytest.raises(ValueError, match=message):
+        reader.score([((0,), (1,))])
