@@ -14,6 +14,7 @@ from lm_eval.api.registry import metric_registry
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.cache import CacheMismatchError
 from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.inference import DiscreteFilter
 from lm_latent_eval.scoring import continuations
 from lm_latent_eval.scoring.texts import Query
 from tests.conftest import PROJECT
@@ -94,14 +95,16 @@ def test_a_context_is_read_once_for_all_options(evaluate_stock, questions, monke
     read_contexts = continuations.read_contexts
     most_probable = continuations.Continuations._most_probable
 
-    def counting_contexts(setting, texts):
+    def counting_contexts(setting, method, texts):
         read.append(len(texts))
-        return read_contexts(setting, texts)
+        return read_contexts(setting, method, texts)
 
     def counting_predictions(self, last, particles):
         predicted.append(len(last))
         return most_probable(self, last, particles)
 
+    # Where none asks for more than the others.
+    monkeypatch.setattr(DiscreteFilter, "pays", lambda *_: False)
     monkeypatch.setattr(continuations, "read_contexts", counting_contexts)
     monkeypatch.setattr(
         continuations.Continuations, "_most_probable", counting_predictions

@@ -69,13 +69,14 @@ def test_equal_contexts_are_read_once(model, monkeypatch):
     """Their draws are those of the first, whatever follows."""
     read, read_contexts = [], continuations.read_contexts
 
-    def reading(setting, texts):
+    def reading(setting, method, texts):
         read.extend(tuple(text.context) for text in texts)
-        return read_contexts(setting, texts)
+        return read_contexts(setting, method, texts)
 
     monkeypatch.setattr(continuations, "read_contexts", reading)
     contexts = ["Ada saw the", "Ada", "Ada saw the", "Ada saw the"]
-    texts, how = [" fox .", " saw", " fox", " fox ."], {"num_samples": 20}
+    texts = [" fox .", " saw", " fox", " fox ."]
+    how = {"num_samples": 20, "estimator": "dpf"}
     together = model.log_likelihood(texts, contexts=contexts, **how)
     assert len(read) == len({*read}) == 2
     assert together[0] == together[3] != together[2]

@@ -58,6 +58,7 @@ def train_grammar(
         objective=objective,
         words=exact_vocabulary(words.values()),
         num_samples=num_samples,
+        size=size,
         options=options,
     )
 

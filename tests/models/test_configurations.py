@@ -1,0 +1,66 @@
+"""What a configuration declares of a value holds, however the class says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.lrlm.configuration import LRLMConfig
+from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.pretrained import CheckedConfig, value
+from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.values import Whole
+
+
+def test_what_is_not_given_has_its_default():
+    config, other = KGLMConfig(vocab_size=9), KGLMConfig()
+    assert (config.num_words, other.num_words) == (9, 4)
+    assert config.proposals == ["peeking", "nonpeeking", "smoothing"]
+    config.proposals.clear()
+    assert other.proposals == KGLMConfig().proposals != []
+    assert not config.tie_word_embeddings
+    assert (NKLMConfig().fact_hidden, LRLMConfig().fact_hidden) == (128, 0)
+    assert RNNGConfig().only_possible
+    assert not RNNGConfig(sentence_ends=False).only_possible
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_layers": True}, "num_layers is True: expected a whole number"),
+        ({"vocab_size": 9, "num_words": 8}, "num_words is 8: .* of 9 <= n"),
+        ({"copy_scores": "mirrored"}, "expected one of transposed, reshaped"),
+        ({"never_uttered": None}, "never_uttered is None: expected a list"),
+        ({"dropout": 1.0}, r"dropout is 1\.0"),
+    ],
+)
+def test_what_a_value_may_not_be_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        KGLMConfig(**wrong)
+
+
+def test_a_class_of_another_package_may_add_to_either_form():
+    class Declared(KGLMConfig):
+        depth: int = value(3, Whole(1))
+        cutoff: int = value(7, Whole(5))
+
+    class Listed(KGLMConfig):
+        rules = {**KGLMConfig.rules, "depth": Whole(1)}  # noqa: RUF012
+
+        def __init__(self, depth=3, **more):
+            self.depth = depth
+            super().__init__(**more)
+
+    assert Declared.rules.keys() == Listed.rules.keys() == {*KGLMConfig.rules, "depth"}
+    for kind in (Declared, Listed):
+        assert kind(cutoff=6).depth == 3
+        with pytest.raises(ValueError, match="depth is 0"):
+            kind(depth=0)
+        content = {name: getattr(kind(), name) for name in kind.rules}
+        assert kind.from_dict(content).depth == 3
+        with pytest.raises(ValueError, match="depth is missing"):
+            kind.from_dict({n: v for n, v in content.items() if n != "depth"})
+    assert Declared().cutoff == 7
+    with pytest.raises(ValueError, match="cutoff is 4"):
+        Declared(cutoff=4)
+    assert CheckedConfig.rules == {}
