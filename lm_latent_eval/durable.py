@@ -15,6 +15,8 @@ _IN_WORDS = re.compile(r"\(os error (\d+)\)")
 """How safetensors and tokenizers tell the system's error."""
 _TORCH = re.compile(r"inline_container.*unexpected pos")
 """What torch says of every write that failed, and nothing more."""
+_SQLITE = re.compile(r"SQLITE_(FULL|IOERR_(WRITE|FSYNC|TRUNCATE|SHMSIZE|SHMMAP))")
+"""How SQLite names a write that failed: a disk that is full, and a file's limit."""
 
 
 class NoRoomError(OSError):
@@ -86,7 +88,8 @@ def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
 
 
 def _reason(err: BaseException) -> str | None:
-    if _TORCH.search(str(err)):
+    sqlite = getattr(err, "sqlite_errorname", None) or ""
+    if _TORCH.search(str(err)) or _SQLITE.match(sqlite):
         return "is the disk full?"
     code = err.errno if isinstance(err, OSError) else None
     if code is None and (found := _IN_WORDS.search(str(err))):

@@ -47,14 +47,6 @@ class Footer:
     chunks: list[Chunk]
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file ends as one of Parquet does; one that was cut short does not."""
-    with naming(path), path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(size - len(MAGIC), 0))
-        return file.read() == MAGIC
-
-
 def read(path: Path) -> Footer:
     """Read the footer of a file.
 

@@ -97,7 +97,7 @@ def test_a_log_of_samples(tmp_path, endless, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["record_a_b_0.partial.jsonl", "settings.json", "x.parquet"]
+    "name", ["record_a_b_0.partial.sqlite", "settings.json", "x.parquet"]
 )
 def test_files_of_a_run_that_goes_on(tmp_path, endless, capsys, name):
     (tmp_path / "run").mkdir()

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.study.layout import Layout
 from lm_latent_eval.file_names import beside, safe_name
-from lm_latent_eval.study.plan import StudySetting
-from lm_latent_eval.study.run import Study
 from tests.report.test_compare import questions
 from tests.report.test_compare import write as write_record
 from tests.report.test_export import BENCHMARK, SETTINGS
@@ -95,6 +93,3 @@ def test_studies_write_below_their_output(tmp_path, name):
     name = name.format(tmp_path)
     found = Layout(tmp_path).latent_scores(name, 3)
     assert found.parent == tmp_path / "latent" / "scores"
-    setting = StudySetting("is", name, 1.0, 10)
-    file = Study._file(type("", (), {"output": tmp_path})(), setting)
-    assert file.path.parent == tmp_path / "draws"

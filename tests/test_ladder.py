@@ -18,7 +18,7 @@ LADDER = (
     "plain_json",
     "parquet_footer",
     "parquet",
-    "resuming",
+    "ledger",
     "uniforms",
     "values",
     "manifest",

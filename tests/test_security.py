@@ -61,7 +61,7 @@ STATEMENTS = {
     "JSON without double names": "text/test_strict_json.py::test_what_is_not_clear",
     "nested at most 100 deep": (
         "report/test_sample_logs.py::test_a_line_that_is_no_sample_is_named "
-        "test_resuming.py::test_what_is_of_another_run_or_none_stays_as_it_is"
+        "test_ledger.py::test_other_tables_are_refused_before_they_do_anything"
     ),
     "A broken one ends in one line that names file, line and field": (
         "fuzz/test_files.py::test_hostile_files "
@@ -84,9 +84,18 @@ STATEMENTS = {
         "fuzz/test_hostile.py::test_columns_that_are_changed_are_refused_or_numbers"
     ),
     "a row has a digest over its values and the run's settings": (
-        "test_resuming.py::test_a_row_that_was_edited_says_where "
-        "test_resuming.py::test_a_row_belongs_to_the_settings_above_it "
-        "scoring/test_workers.py::test_rows_that_were_edited_are_refused"
+        "test_ledger.py::test_a_row_that_was_edited_says_where "
+        "test_ledger.py::test_a_row_belongs_to_the_settings_above_it "
+        "test_ledger.py::test_a_line_that_was_edited_says_where"
+    ),
+    "nothing of a ledger is obeyed": (
+        "test_ledger.py::test_other_tables_are_refused_before_they_do_anything "
+        "test_ledger.py::test_links_pipes_and_folders_are_refused"
+    ),
+    "one that is damaged, cut short or claims more than it holds is refused": (
+        "test_ledger.py::test_any_flipped_bit_and_any_cut_is_refused_or_moves_nothing "
+        "test_ledger.py::test_huge_claims_cost_nothing "
+        "fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing"
     ),
     "a finished file one of each column": (
         "test_parquet.py::test_an_edited_column_is_named "
@@ -108,7 +117,7 @@ STATEMENTS = {
     ),
     "whoever can change a file can seal it again": (
         "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_sealing "
-        "test_resuming.py::test_a_row_that_was_edited_says_where"
+        "test_ledger.py::test_a_row_that_was_edited_says_where"
     ),
     "with `--trust` alone": (
         "convert/test_lda.py::test_files_of_tomotopy_have_to_be_trusted"
@@ -155,7 +164,7 @@ def test_a_statement_is_there_and_so_are_its_tests(statement):
 def test_every_row_of_what_is_not_trusted_has_a_statement():
     table = PAGE.partition("## What is not trusted")[2].partition("##")[0]
     rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
-    assert len(rows) == 9
+    assert len(rows) == 10
     # `.pt` files are "the same", and say what is not.
     assert not [r for r in rows if not any(said in r for said in STATEMENTS)]
 
@@ -163,7 +172,7 @@ def test_every_row_of_what_is_not_trusted_has_a_statement():
 RUNS = {
     "pickle.load": "",
     "pickle.loads": "convert/tomotopy_tables.py",  # takes it away from tomotopy
-    "torch.load": "resuming/state.py",  # with weights_only
+    "torch.load": "ledger/state.py",  # with weights_only
     "eval": "",
     "exec": "",
     "yaml.load": "",

@@ -37,7 +37,7 @@ def add_to(commands: Commands, said: str) -> None:
         "--workers",
         type=int,
         help="of Ray, each with the model, on this machine or the cluster of "
-        "RAY_ADDRESS; --output is a folder then (extra ray)",
+        "RAY_ADDRESS; they need an --output (extra ray)",
     )
     add_scoring(estimate, "revision")
     estimate.set_defaults(run=_estimate)
@@ -110,7 +110,7 @@ def _estimate(args: argparse.Namespace) -> None:
 
 def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
-        raise ValueError("--workers need an --output: a folder that all can write to")
+        raise ValueError("--workers need an --output")
     from lm_latent_eval.report.estimates import table
     from lm_latent_eval.scoring.workers import Opening, missing, score_corpus
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 import lm_latent_eval
 from lm_latent_eval.distortion.shards import Shard, Shards
-from lm_latent_eval.resuming.folder import SETTINGS_FILE, claim, going_on, read
-from lm_latent_eval.resuming.settings import Settings
+from lm_latent_eval.ledger.folder import SETTINGS_FILE, claim, going_on, read
+from lm_latent_eval.ledger.settings import Settings
 
 KIND = "scores"
 SCHEMA = pa.schema(

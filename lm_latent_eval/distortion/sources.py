@@ -19,7 +19,7 @@ from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus, Sequences
 from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH, random_sequence
-from lm_latent_eval.resuming.settings import Settings
+from lm_latent_eval.ledger.settings import Settings
 
 
 class SequenceSource(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 
 from lm_eval.api.model import CacheHook
 
-from lm_latent_eval.resuming.settings import differences
+from lm_latent_eval.ledger.settings import differences
 
 FINGERPRINT = "lm_latent_eval fingerprint"
 

@@ -13,7 +13,7 @@ from lm_latent_eval.harness.answers import (
     score_of,
 )
 from lm_latent_eval.harness.tasks import announce
-from lm_latent_eval.resuming.settings import plain
+from lm_latent_eval.ledger.settings import plain
 from lm_latent_eval.scoring import metrics
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.text.digests import digest

@@ -19,7 +19,7 @@ from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import host, or_without, run_digest, said
-from lm_latent_eval.resuming.journal import remove
+from lm_latent_eval.ledger.database import remove
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import (
     UNFINISHED,

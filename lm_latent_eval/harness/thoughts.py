@@ -24,8 +24,7 @@ from lm_latent_eval.harness.running import (
     running_tasks,
     said,
 )
-from lm_latent_eval.resuming.journal import remove
-from lm_latent_eval.scoring.records import UNFINISHED
+from lm_latent_eval.ledger.database import UNFINISHED, remove
 from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
 from lm_latent_eval.wrappers.cot.journal import journal, read_unfinished
 from lm_latent_eval.wrappers.cot.questions import Key

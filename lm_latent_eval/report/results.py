@@ -1,8 +1,8 @@
 """Reads what was found by whatever found it, as records.
 
-A result is a folder of ``lm_eval --output_path``, one of its files, or a file or folder
-of ``lm-latent-eval estimate``. Models that are not ours leave no record; what they
-found is in the sample log of ``--log_samples``.
+A result is a folder of ``lm_eval --output_path``, one of its files, or a file of
+``lm-latent-eval estimate``. Models that are not ours leave no record; what they found
+is in the sample log of ``--log_samples``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.file_names import beside
+from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
+from lm_latent_eval.ledger.folder import SETTINGS_FILE
+from lm_latent_eval.ledger.settings import FormatError
 from lm_latent_eval.report import sample_logs
-from lm_latent_eval.resuming.folder import SETTINGS_FILE
-from lm_latent_eval.scoring import records, workers
-from lm_latent_eval.scoring.files import read_record
-from lm_latent_eval.scoring.records import UNFINISHED, Record
+from lm_latent_eval.scoring import records
+from lm_latent_eval.scoring.files import is_there, read_record
+from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.text import strict_json
 
 RESULTS = "results_*.json"
@@ -58,10 +60,11 @@ def read(path: Path) -> list[Record]:
 def _read(path: Path) -> list[Record]:
     if path.is_dir():
         return _folder(path)
-    if not path.exists():
+    if not is_there(path):
         raise FileNotFoundError(f"{path} does not exist")
     if path.suffix == ".json":
         return _results(path)
+    refuse_old([path])
     if path.suffix == ".parquet" or path.name.endswith(UNFINISHED):
         return records.read(path)
     return [read_record(path)]
@@ -81,10 +84,14 @@ def newest(folder: Path) -> Path | None:
 
 
 def _folder(folder: Path) -> list[Record]:
-    if (folder / SETTINGS_FILE).is_file():
-        return [workers.read(folder)]
+    if (folder / SETTINGS_FILE).exists():
+        raise FormatError(
+            f"{folder} has no results of lm_eval. If `estimate --workers` of "
+            "lm-latent-eval 0.2 wrote it, that version reads it"
+        )
     if results := newest(folder):
         return _results(results)
+    refuse_old(folder.rglob("record_*"))
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
     if found := records.read_unfinished(unfinished):
         return found

@@ -20,6 +20,7 @@ from lm_latent_eval.estimators import (
     stderr,
 )
 from lm_latent_eval.file_names import beside
+from lm_latent_eval.ledger.database import refuse_old
 from lm_latent_eval.report.results import newest
 from lm_latent_eval.report.tabular import Cell, Interval, Table, one_line, rendered
 from lm_latent_eval.scoring.records import UNFINISHED
@@ -65,9 +66,11 @@ def thought_files(path: Path) -> list[ThoughtFile]:
 
 def _thought_files(path: Path) -> list[ThoughtFile]:
     if not path.is_dir():
+        refuse_old([path])
         unfinished = path.name.endswith(UNFINISHED)
         return read_unfinished([path]) if unfinished else [read(path)]
     if (results := newest(path)) is None:
+        refuse_old(path.rglob("thoughts_*"))
         if found := read_unfinished(sorted(path.rglob(f"thoughts_*{UNFINISHED}"))):
             return found
         raise FileNotFoundError(

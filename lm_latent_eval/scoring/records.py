@@ -1,8 +1,7 @@
 """The record of a run: one row an answer, from which its numbers can be made again.
 
 A finished record is a Parquet file, whose metadata say how it was made. While a run
-goes on its rows are JSON lines, the first of which says the same, so that one which is
-killed leaves what it has.
+goes on its rows are in a ledger, so that one which is killed leaves what it has.
 """
 
 from __future__ import annotations
@@ -20,16 +19,20 @@ import torch
 
 from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.resuming.journal import Journal, Row, read_run
-from lm_latent_eval.resuming.settings import check_format
+from lm_latent_eval.ledger.database import (
+    UNFINISHED,
+    Found,
+    Ledger,
+    Row,
+    read_run,
+)
+from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
 
 METADATA = b"lm_latent_eval"
 FORMAT = 3
 WITHOUT_NUMBER = "texts_without_number"
 """Under what settings name texts of the run that the record lacks."""
-UNFINISHED = ".partial.jsonl"
-"""How the file of a run ends that goes on, or was killed."""
 
 TYPES = {
     "document": pa.int64(),
@@ -280,12 +283,12 @@ def read_unfinished(paths: Sequence[Path]) -> list[Record]:
         ValueError: If a file is none, or they are of several runs.
     """
 
-    def placed(row: Row) -> tuple[str, Answer]:
-        return task_of(row), answer_of(row)
+    def placed(found: Found) -> tuple[str, Answer]:
+        return found.part, answer_of(found.row)
 
-    settings, rows = read_run([_journal(path) for path in paths], placed)
+    settings, rows = read_run([_ledger(path) for path in paths], placed)
     tasks: dict[str, dict[tuple[int, int], Answer]] = {}
-    for task, answer in rows:  # of what was asked twice, the last
+    for task, answer in rows:  # of what two processes were asked, the last
         tasks.setdefault(task, {})[answer.index, answer.option] = answer
     return [
         Record(task, settings, [found[place] for place in sorted(found)], False)
@@ -306,11 +309,13 @@ def journal(
     Raises:
         BusyError: If another run is writing it.
     """
-    with _journal(path).going_on(settings, None) as (_, append):
-        yield lambda task, answer: append(
-            {"task": task, **row_of(answer), "log_weights": []}
+    with _ledger(path).going_on(settings, None) as rows:
+        yield lambda task, answer: rows.add(
+            task,
+            (answer.index, answer.option),
+            {**row_of(answer), "log_weights": []},
         )
 
 
-def _journal(path: Path) -> Journal:
-    return Journal(path, "record of a run", FORMAT)
+def _ledger(path: Path) -> Ledger:
+    return Ledger(path, "record of a run", FORMAT)

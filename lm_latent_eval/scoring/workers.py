@@ -1,17 +1,16 @@
 """Scores a corpus by workers of a Ray cluster, each of which loads the model once.
 
-Ray Data reads blocks of texts while others are scored, hands them to the workers, gives
-those of a worker that died to another one, and writes what was found as Parquet. A text
-has the same name and so the same random numbers as in one process. The output is a
-folder: what the numbers depend on (``settings.json``), and files of rows; the same
-command goes on where an interrupted one stopped.
+Ray Data reads blocks of texts while others are scored, hands them to the workers, and
+gives those of a worker that died to another one. What they find comes back to the
+process that started them, which alone writes. A text has the same name and so the same
+random numbers as in one process.
 """
 
 from __future__ import annotations
 
-import logging
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -22,35 +21,13 @@ import pyarrow as pa
 
 from lm_latent_eval.arguments import whole
 from lm_latent_eval.extras import require
-from lm_latent_eval.file_names import regular
-from lm_latent_eval.parquet import RowFile, RowFileError
-from lm_latent_eval.parquet_footer import is_whole
-from lm_latent_eval.resuming import folder
-from lm_latent_eval.resuming.row_digests import DIGEST, RowDigests
-from lm_latent_eval.resuming.settings import Settings, check_format
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import (
-    TASK,
-    SeenTexts,
-    num_texts_of,
-    scored,
-    settings_of,
-)
+from lm_latent_eval.ledger.settings import plain
+from lm_latent_eval.scoring.files import Left, SeenTexts, keep, scored, settings_of
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.records import (
-    FORMAT,
-    SCHEMA,
-    Record,
-    Row,
-    answer_of,
-    row_of,
-    table_of,
-)
+from lm_latent_eval.scoring.records import Record, Row, row_of
 from lm_latent_eval.text.corpora import stream_texts
-
-logger = logging.getLogger(__name__)
 
 WORDS = 1 << 14
 """The most words of a block: what a worker does at a time, and again if it dies."""
@@ -61,9 +38,8 @@ SHARES = 8
 DEATHS = 3
 """How often a worker is started again, and its block given out again, before the run
 ends: what kills each worker that gets it would go round for ever."""
-KIND = "scored corpus"
-BLOCK = SCHEMA.append(pa.field(DIGEST, pa.string()))
-"""Columns of the files that workers write."""
+ROW = pa.schema({"row": pa.string()})
+"""What workers send back: a row of a record, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +98,7 @@ def score_corpus(
     Args:
         opening: How each worker opens the model.
         data: Texts, as ``estimate`` reads them; only this machine reads the file.
-        output: A folder that every machine can write to.
+        output: A file of estimates, new or of an interrupted run.
         workers: How many; each has a processor, or with a device of CUDA a GPU.
         words: Of a block; None is what gives every worker several.
 
@@ -132,23 +108,23 @@ def score_corpus(
 
     Raises:
         ModuleNotFoundError: If Ray is not installed.
-        ValueError: If a text cannot be scored, or the folder is of something else.
+        ValueError: If a text cannot be scored, or the file is of something else.
         RuntimeError: If workers die again and again at the same texts.
     """
     whole("--workers", workers, 1)
     require("ray", extra="ray")
-    claimed = settings_of(opening.scorer(), stream_texts(data))
-    _refuse_other_files(output)
-    with folder.going_on(output, claimed, KIND, "the estimates so far"):
-        left = _left(output, claimed)
-        if words is None:
+    settings = settings_of(opening.scorer(), stream_texts(data))
+
+    def find(left: Left) -> Iterator[Row]:
+        size = words
+        if size is None:
             total = sum(len(text.split()) for text in stream_texts(data))
-            words = max(1, min(WORDS, total // (SHARES * workers)))
-        if any(left):
-            texts = claimed["num_texts"], claimed["texts"]
-            reader = _Reader(data.resolve(), texts, left, words)
-            _run(opening, claimed, reader, output, workers)
-        return read(output)
+            size = max(1, min(WORDS, total // (SHARES * workers)))
+        texts = settings["num_texts"], settings["texts"]
+        reader = _Reader(data.resolve(), texts, left, size)
+        return _found(opening, reader, output, workers)
+
+    return keep(output, settings, find)
 
 
 def missing(record: Record) -> MissedTextsError:
@@ -205,40 +181,33 @@ class _Reader:
             yield pa.table({"documents": [[*block]], "texts": [[*block.values()]]})
         if (seen.number, seen.digest) != self.texts:
             raise ValueError(
-                f"{self.data} changed while it was read: the output may have answers "
-                "to old and new texts; remove it, and begin again"
+                f"{self.data} changed while it was read: what was found may be of old "
+                "and of new texts; begin again, with another --output"
             )
 
 
 class _Worker:
     """Scores blocks of texts with a model that it keeps."""
 
-    def __init__(self, opening: Opening, claimed: Settings) -> None:
+    def __init__(self, opening: Opening) -> None:
         self.scorer = opening.scorer()
-        self.digests = RowDigests(claimed)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         documents, texts = (
             column.combine_chunks().flatten().to_pylist() for column in rows.columns
         )
-        found = scored(self.scorer, dict(zip(documents, texts, strict=True)))
-        kept: list[Answer] = []
+        found: list[str] = []
         # A text without a number is told of at the end, by what lacks it.
         with suppress(MissedTextsError):
-            for answer in found:
-                kept.append(answer)
-        return block_of(kept, self.digests)
+            for answer in scored(self.scorer, dict(zip(documents, texts, strict=True))):
+                found.append(json.dumps(plain(row_of(answer))))
+        return pa.table({"row": found}, schema=ROW)
 
 
-def block_of(answers: Iterable[Answer], digests: RowDigests) -> pa.Table:
-    """Put answers into the rows of a worker's file."""
-    rows = table_of([row_of(answer) for answer in answers]).to_pylist()
-    return pa.Table.from_pylist([digests.added(row) for row in rows], schema=BLOCK)
-
-
-def _run(
-    opening: Opening, claimed: Settings, reader: _Reader, output: Path, workers: int
-) -> None:
+def _found(
+    opening: Opening, reader: _Reader, output: Path, workers: int
+) -> Iterator[Row]:
+    """Yield rows in the order in which workers find them."""
     ray = require("ray", extra="ray")
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         raise ValueError(
@@ -246,7 +215,7 @@ def _run(
             "machine: log in to one of the cluster, and run this there, with "
             "RAY_ADDRESS=auto"
         )
-    # One processor more than there are workers: the one that writes.
+    # One processor more than there are workers: what cuts blocks needs one.
     ours = not ray.is_initialized()
     if ours:
         ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
@@ -262,9 +231,9 @@ def _run(
         read = file.map_batches(
             reader, batch_format="pyarrow", num_cpus=0, label_selector=here
         )
-        read.repartition(target_num_rows_per_block=1).map_batches(
+        rows = read.repartition(target_num_rows_per_block=1).map_batches(
             _Worker,
-            fn_constructor_args=(opening, claimed),
+            fn_constructor_args=(opening,),
             compute=ray.data.ActorPoolStrategy(size=workers),
             batch_size=None,
             batch_format="pyarrow",
@@ -272,13 +241,16 @@ def _run(
             num_gpus=1 if opening.needs_gpu else 0,
             max_restarts=DEATHS,
             max_task_retries=DEATHS,
-        ).write_parquet(str(output.resolve()))
+        )
+        for block in rows.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield from map(json.loads, block["row"].to_pylist())
     except ray.exceptions.RayTaskError as err:
         raise _own(err.cause) from err  # the worker's error, which names the text
     except ray.exceptions.ActorDiedError as err:
         raise RuntimeError(
             f"workers died {DEATHS + 1} times at the same texts; what others found is "
-            f"in {output}. Is memory enough? A smaller --batch-size needs less ({err})"
+            f"kept beside {output}. Is memory enough? A smaller --batch-size needs "
+            f"less ({err})"
         ) from err
     finally:
         if ours:
@@ -290,82 +262,3 @@ def _own(error: BaseException) -> BaseException:
     if error.args and isinstance(error.args[0], str):
         error.args = (error.args[0].partition("\nFailed to ")[0], *error.args[1:])
     return error
-
-
-def _refuse_other_files(output: Path) -> None:
-    """Leave a folder alone whose files are not ours."""
-    ours = (output / folder.SETTINGS_FILE).exists()
-    if not ours and any(output.glob("*.parquet")):
-        raise ValueError(
-            f"{output} has Parquet files of something else: give --output a new folder"
-        )
-
-
-def _left(output: Path, claimed: Settings) -> bytearray:
-    """Return which texts no interrupted run has scored; drop files cut short.
-
-    Raises:
-        ValueError: If a file is whole, and has other rows than answers to these texts.
-    """
-    left = bytearray([True]) * num_texts_of(claimed)
-    for path in output.glob("*.parquet"):
-        if not is_whole(regular(path)):
-            logger.warning("%s was cut short: its texts are scored again", path)
-            path.unlink()
-            continue
-        for answer in _answers(path, claimed):
-            left[answer.index] = False
-    return left
-
-
-def _answers(path: Path, claimed: Settings) -> Iterator[Answer]:
-    """Yield the answers of a file of rows that is whole.
-
-    Raises:
-        ValueError: If it has other rows than answers to these texts, or was edited.
-    """
-    digests, num_texts = RowDigests(claimed), num_texts_of(claimed)
-    try:
-        rows = RowFile(path, "file of a worker").rows(BLOCK, sealed=False)
-        for place, row in enumerate(rows, start=1):
-            answer = _answer(path, place, digests.checked, row)
-            if answer.index >= num_texts:
-                raise ValueError(f"{path} answers other texts: move it elsewhere")
-            yield answer
-    except RowFileError as err:
-        raise ValueError(f"{err}: move it elsewhere") from err
-
-
-def _answer(path: Path, place: int, checked: Callable[[Row], Row], row: Row) -> Answer:
-    try:
-        return answer_of(checked(row))
-    except ValueError as err:
-        raise ValueError(
-            f"{path}, row {place} is not as it was written ({err}): remove the file, "
-            "and its texts are scored again"
-        ) from err
-
-
-def read(output: Path) -> Record:
-    """Read the rows of a folder, whole or of an interrupted run, as a record.
-
-    Files that were cut short are left out. Workers may go on for a while when the
-    process that started them has died, and then score texts that the next run scores as
-    well: both find the same, and one counts.
-
-    Raises:
-        ValueError: If it is no such folder, or has another file.
-    """
-    claimed = folder.read(output, KIND, having="num_texts")
-    check_format(output, claimed, FORMAT)
-    try:
-        num_texts = num_texts_of(claimed)
-    except ValueError as err:
-        raise ValueError(f"{output / folder.SETTINGS_FILE} says {err}") from err
-    found: dict[int, Answer] = {}
-    for path in sorted(output.glob("*.parquet")):
-        if is_whole(regular(path)):
-            for answer in _answers(path, claimed):
-                found.setdefault(answer.index, answer)
-    answers = [found[n] for n in sorted(found)]
-    return Record(TASK, claimed, answers, len(found) == num_texts)

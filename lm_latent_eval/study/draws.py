@@ -1,36 +1,34 @@
-"""Log-weights of a corpus in a file, which a crash does not lose.
-
-A file holds records of one size: which text and sentence, how many tokens it predicts,
-its K log-weights, and a checksum. They are appended as they are found, so a crash cuts
-the last one short at most (a power cut leaves bytes of zero there). They are read
-without loading the file.
-"""
+"""Log-weights of a corpus, each kept in the study's ledger as soon as it is drawn."""
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.resuming.journal import appending
+from lm_latent_eval.ledger.database import Found, Ledger, Rows
 from lm_latent_eval.scoring.texts import Text
 
 Key = tuple[int, int]
 """Text and sentence."""
+FILE = "draws.sqlite"
+FORMAT = 1
 ROWS_AT_ONCE = 1 << 22
 """Log-weights read at a time."""
 
 
+def ledger(directory: Path) -> Ledger:
+    """Return the file of a study's log-weights."""
+    return Ledger(directory / FILE, "file of draws", FORMAT)
+
+
 @dataclass(frozen=True)
 class DrawnRows:
-    """Some records."""
+    """Some sentences."""
 
     keys: list[Key]
     num_tokens: Tensor
@@ -39,85 +37,57 @@ class DrawnRows:
     """(n, K) nats, float64."""
 
 
-class DrawsFile:
-    """The log-weights of one setting."""
+@dataclass(frozen=True)
+class Draws:
+    """The log-weights of one setting.
 
-    def __init__(self, path: Path, num_samples: int) -> None:
-        """Name a file, which need not exist, and K."""
-        self.path = path
-        self.dtype = np.dtype(
-            [
-                ("text", "<i8"),
-                ("sentence", "<i8"),
-                ("num_tokens", "<i8"),
-                ("log_w", "<f8", (num_samples,)),
-                ("checksum", "<u8"),
-            ]
-        )
+    Attributes:
+        rows: Of the study's ledger.
+        setting: The name of the setting.
+        num_samples: K.
+    """
+
+    rows: Rows
+    setting: str
+    num_samples: int
 
     def keys(self) -> set[Key]:
-        """Return which sentences are there; drop what a crash left at the end.
+        """Return which sentences are there.
 
         Raises:
-            ValueError: If a record is damaged that others follow, or is there twice.
+            ValueError: If something else is.
         """
-        if not self.path.exists():
-            return set()
-        fits = [record["checksum"] == _checksum(record) for record in self._records()]
-        number = max((n for n, fit in enumerate(fits, 1) if fit), default=0)
-        if number * self.dtype.itemsize < self.path.stat().st_size:
-            os.truncate(self.path, number * self.dtype.itemsize)
-        found: set[Key] = set()
-        for place, (key, fit) in enumerate(zip(self._keys(), fits, strict=False), 1):
-            if not fit or key in found:
-                raise ValueError(
-                    f"{self.path}, record {place}: damaged, or there twice; remove the "
-                    "file, and its texts are drawn again"
-                )
-            found.add(key)
-        return found
+        found = self.rows.keys(self.setting)
+        if any(tuple(map(type, key)) != (int, int) for key in found):
+            raise self.rows.ledger.not_one(f"{self.setting} is of no sentences")
+        return {(int(text), int(sentence)) for text, sentence in found}
 
     def append(self, found: Iterable[tuple[Text, Tensor]]) -> Iterator[Text]:
-        """Write log-weights, (K,) nats a text, as they are found; yield each text."""
-        with appending(self.path) as append:
-            for text, log_w in found:
-                record = np.zeros((), self.dtype)
-                record["text"] = text.query.index
-                record["sentence"] = text.sentence
-                record["num_tokens"] = len(text.words)
-                record["log_w"] = log_w.numpy()
-                record["checksum"] = _checksum(record)
-                append(record.tobytes())
-                yield text
+        """Keep log-weights, (K,) nats a text, as they are found; yield each text."""
+        for text, log_w in found:
+            key = text.query.index, text.sentence
+            row = {"num_tokens": len(text.words)}
+            self.rows.add(self.setting, key, row, log_w.numpy().astype("<f8").tobytes())
+            yield text
 
     def read(self) -> Iterator[DrawnRows]:
-        """Yield the records by text and sentence, as many as memory takes at a time."""
-        records = self._records()
-        keys = self._keys()
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        size = max(1, ROWS_AT_ONCE // self.dtype["log_w"].shape[0])
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            some = records[rows]
-            yield DrawnRows(
-                [keys[row] for row in rows],
-                torch.from_numpy(some["num_tokens"].copy()),
-                torch.from_numpy(some["log_w"].copy()),
-            )
+        """Yield the rows by text and sentence, as many as memory takes at a time.
 
-    def _keys(self) -> list[Key]:
-        records = self._records()
-        texts, sentences = records["text"].tolist(), records["sentence"].tolist()
-        return list(zip(texts, sentences, strict=True))
+        Raises:
+            ValueError: If one was edited.
+        """
+        keys = sorted(self.keys())
+        size = max(1, ROWS_AT_ONCE // self.num_samples)
+        for start in range(0, len(keys), size):
+            some = keys[start : start + size]
+            found = [self.rows.get(self.setting, key) for key in some]
+            num_tokens = torch.tensor([self._num_tokens(row) for row in found])
+            log_w = np.frombuffer(b"".join(row.numbers for row in found), "<f8")
+            shaped = torch.from_numpy(log_w.reshape(len(some), -1).astype(float))
+            yield DrawnRows(some, num_tokens, shaped)
 
-    def _records(self) -> Any:
-        size = self.path.stat().st_size if self.path.exists() else 0
-        whole = size // self.dtype.itemsize
-        if not whole:
-            return np.zeros(0, self.dtype)
-        return np.memmap(self.path, self.dtype, mode="r", shape=(whole,))
-
-
-def _checksum(record: Any) -> int:
-    """Return that of a record's bytes before the checksum itself, which is never 0."""
-    return zlib.crc32(record.tobytes()[:-8]) | 1 << 32
+    def _num_tokens(self, found: Found) -> int:
+        number = found.row.get("num_tokens")
+        if type(number) is not int or len(found.numbers) != 8 * self.num_samples:
+            raise self.rows.ledger.edited(found.place, "it is no row of K log-weights")
+        return number

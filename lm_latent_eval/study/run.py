@@ -13,15 +13,15 @@ from typing import Any
 from tqdm import tqdm
 
 import lm_latent_eval
-from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.ledger.database import Rows
+from lm_latent_eval.ledger.folder import going_on, read
+from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.resuming.folder import going_on, read
-from lm_latent_eval.resuming.settings import Settings
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.study import rows
-from lm_latent_eval.study.draws import DrawsFile
+from lm_latent_eval.study.draws import Draws, ledger
 from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.totals import Totals
 from lm_latent_eval.text.corpora import stream_texts
@@ -63,26 +63,30 @@ class Study:
         # What cannot be scored is an error now, not after hours of drawing.
         digest, num_texts = self._fingerprint(self._scorer(settings[0]))
         asked = self._asked(digest)
-        with going_on(self.output, asked, KIND, "all draws so far"):
-            return self._run(settings, num_texts)
+        with (
+            going_on(self.output, asked, KIND, "all draws so far"),
+            ledger(self.output).going_on(asked, None) as kept,
+        ):
+            return self._run(settings, num_texts, kept)
 
-    def _run(self, settings: list[StudySetting], num_texts: int) -> list[rows.Row]:
-        (self.output / "draws").mkdir(exist_ok=True)
+    def _run(
+        self, settings: list[StudySetting], num_texts: int, kept: Rows
+    ) -> list[rows.Row]:
         found: list[rows.Row] = []
         for number, setting in enumerate(settings, start=1):
-            file = self._file(setting)
+            draws = _draws(setting, kept)
             title = f"{setting.name} ({number} of {len(settings)})"
             with tqdm(
                 total=num_texts, desc=title, unit=" texts", disable=self.quiet
             ) as bar:
-                self._draw(setting, file, bar)
-            found += self._rows(setting, file)
+                self._draw(setting, draws, bar)
+            found += self._rows(setting, draws)
             rows.write(self.output / ROWS_FILE, found)
         return found
 
-    def _draw(self, setting: StudySetting, file: DrawsFile, bar: Any) -> None:
-        """Weigh the texts that the file lacks."""
-        scorer, done = self._scorer(setting), file.keys()
+    def _draw(self, setting: StudySetting, draws: Draws, bar: Any) -> None:
+        """Weigh the texts that have no draws yet."""
+        scorer, done = self._scorer(setting), draws.keys()
         texts = self._texts()
         while queries := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             missing = [
@@ -96,7 +100,7 @@ class Study:
             weighed = scorer.whole_texts.weigh(missing)
             if setting.estimator == "beam":
                 weighed = ((t, log_p.logsumexp(0, True)) for t, log_p in weighed)
-            for text in file.append(weighed):
+            for text in draws.append(weighed):
                 bar.update(text.sentence == last[text.query.index])
 
     def _scorer(self, setting: StudySetting) -> Scorer:
@@ -110,25 +114,19 @@ class Study:
         )
         return Scorer(self.checkpoint, options, batch_size=self.batch_size, quiet=True)
 
-    def _rows(self, setting: StudySetting, file: DrawsFile) -> list[rows.Row]:
+    def _rows(self, setting: StudySetting, draws: Draws) -> list[rows.Row]:
         if setting.estimator == "beam":
             totals = Totals(1, (1,), self.plan.seed)
         else:
             totals = Totals.of_samples(
                 self.plan.num_samples, self.plan.replicate, self.plan.seed
             )
-        for some in file.read():
+        for some in draws.read():
             totals.add(some)
         if setting.estimator == "beam":
             return [rows.beam_row(setting, totals, totals.corpus[0].item())]
         drawn = sum(s.estimator == "is" for s in self.plan.settings())
         return list(rows.drawn_rows(setting, totals, self.plan.replicate, drawn))
-
-    def _file(self, setting: StudySetting) -> DrawsFile:
-        number = 1 if setting.estimator == "beam" else setting.num_samples
-        return DrawsFile(
-            self.output / "draws" / f"{safe_name(setting.name)}.f64", number
-        )
 
     def _texts(self) -> Iterator[Query]:
         texts = itertools.islice(stream_texts(self.data), self.limit)
@@ -166,6 +164,11 @@ def read_settings(directory: Path) -> Settings:
         ValueError: If the folder is not of a study.
     """
     return read(directory, KIND, having="checkpoint")
+
+
+def _draws(setting: StudySetting, kept: Rows) -> Draws:
+    number = 1 if setting.estimator == "beam" else setting.num_samples
+    return Draws(kept, setting.name, number)
 
 
 def _last_sentences(texts: list[Text]) -> dict[int, int]:

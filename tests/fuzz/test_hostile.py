@@ -19,9 +19,7 @@ from lm_latent_eval.report import numbers as report_numbers
 from lm_latent_eval.report import results
 from lm_latent_eval.report.thoughts import text as thought_text
 from lm_latent_eval.report.thoughts import thought_files
-from lm_latent_eval.resuming import folder as resumed
-from lm_latent_eval.resuming.row_digests import DIGEST, RowDigests
-from lm_latent_eval.scoring import files, records, workers
+from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.records import row_of
@@ -101,10 +99,6 @@ def outputs(tmp_path_factory, resume):
     with records.journal(root / f"r{records.UNFINISHED}", SETTINGS) as add:
         for answer in answers:
             add("t", answer)
-    claimed = {"format": records.FORMAT, "num_texts": len(TEXTS), **SETTINGS}
-    resumed.claim(root / "workers", claimed, workers.KIND)
-    block = workers.block_of(answers, RowDigests(claimed))
-    pq.write_table(block, root / "workers" / "a.parquet")
     about = {"task": "t", "close": "natural", "proposal": "model"}
     about |= {"num_samples": 3, "max_think_tokens": 3, "seed": 0}
     thoughts.write(
@@ -118,7 +112,6 @@ def outputs(tmp_path_factory, resume):
         Subject("estimates that are gone on with", root / "estimates.jsonl", resume),
         Subject("a record", root / "r.parquet", _numbers),
         Subject("an unfinished record", root / f"r{records.UNFINISHED}", _numbers),
-        Subject("a folder of workers", root / "workers", _numbers),
         Subject("thoughts", root / "thoughts.parquet", _thoughts),
     ]
 
@@ -214,7 +207,7 @@ def test_links_and_swapped_files_are_refused_or_move_nothing(
     checkpoints, outputs, unmoved, findings, tmp_path
 ):
     for rng in hostile.dice("links", findings.start):
-        subject = rng.choice([*checkpoints, *outputs[-2:]])
+        subject = rng.choice([*checkpoints, outputs[-1]])
         copied = subject.copy(tmp_path / "copy")
         others = [each.copy(tmp_path / "other") for each in [rng.choice(checkpoints)]]
         said = hostile.link(copied, others, rng)
@@ -339,24 +332,9 @@ def _seal(name: bytes) -> Callable[..., None]:
     return write
 
 
-def _seal_block(path, table: pa.Table, about) -> None:
-    claimed = resumed.read(path.parent, workers.KIND)
-    kept = table.drop_columns([DIGEST]) if DIGEST in table.column_names else table
-    digests = pa.array([_digest(RowDigests(claimed), row) for row in kept.to_pylist()])
-    pq.write_table(kept.append_column(DIGEST, digests), path)
-
-
-def _digest(digests: RowDigests, row: dict[str, Any]) -> str:
-    try:
-        return digests.added(row)[DIGEST]
-    except TypeError:  # bytes have none
-        return ""
-
-
 SEALS = {
     "a record": _seal(records.METADATA),
     "thoughts": _seal(thoughts.METADATA),
-    "a folder of workers": _seal_block,
 }
 
 

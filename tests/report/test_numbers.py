@@ -129,6 +129,18 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
     assert "t: 3 documents, m (not finished)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["recompute", "thoughts"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_version_0_2_did_not_finish_says_how_to(tmp_path, capsys, command, whole):
+    for kind in ("record", "thoughts"):
+        (tmp_path / f"{kind}_0.partial.jsonl").write_text('{"format": 1}\n')
+    path = tmp_path if whole else tmp_path / "thoughts_0.partial.jsonl"
+    assert main([command, str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "by an unfinished run of lm-latent-eval 0.2: finish it with" in said
+    assert said.count("\n") == 1
+
+
 def test_the_perplexity_of_one_word_is_written_short():
     """Its spelling may cost a hundred nats."""
     one = replace(record(-3.0, texts=2), answers=[exact_of(n) for n in range(2)])

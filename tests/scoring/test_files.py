@@ -76,9 +76,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monke
     monkeypatch.setattr(files, "row_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         scored(checkpoint, output, num_samples=20)
-    # The power went out in the middle of a line, too.
-    with output.open("a") as file:
-        file.write('{"document": 3, "log_lik')
+    assert not output.exists()
+    assert files.is_there(output)
+    left = files.read_record(output)
+    assert [a.index for a in left.answers] == sorted(read) and not left.finished
     again = []
     monkeypatch.setattr(files, "row_of", lambda a: again.append(a.index) or row_of(a))
     assert agree(scored(checkpoint, output, num_samples=20), whole)
@@ -115,47 +116,37 @@ def test_a_file_of_something_else_is_refused(checkpoint, tmp_path, content):
     assert output.read_bytes() == content
 
 
-def test_a_run_that_was_stopped_at_once_begins_again(checkpoint, tmp_path):
+def test_what_lacks_estimates_gets_them(checkpoint, tmp_path):
+    """A line that somebody removed, or all of them."""
     output = tmp_path / "out.jsonl"
     whole = scored(checkpoint, output, num_samples=20)
-    head = output.read_text()
-    for left in ("", head[:30], head[:30] + "\0" * 40, head[: head.index("\n") + 1]):
+    lines = lines_of(output)
+    for left in ("", lines[0], "".join(lines[:2] + lines[3:])):
         output.write_text(left)
         assert scored(checkpoint, output, num_samples=20) == whole
+        assert sorted(lines_of(output)) == sorted(lines), "each of them once"
+        assert [*tmp_path.glob("out*")] == [output]
+
+
+def test_what_a_kill_leaves_at_the_end_is_removed(checkpoint, tmp_path, monkeypatch):
+    """Between writing the file and removing the ledger."""
+    output = tmp_path / "out.jsonl"
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "remove", lambda _: None)
+        whole = scored(checkpoint, output, num_samples=20)
+    assert len([*tmp_path.glob("out*")]) == 2, "premise"
+    assert scored(checkpoint, output, num_samples=20) == whole
+    assert [*tmp_path.glob("out*")] == [output]
+
+
+def test_a_folder_of_version_0_2_says_how_to_finish_it(checkpoint, tmp_path):
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"0\.2: finish it with that version, or give"):
+        scored(checkpoint, tmp_path)
 
 
 def lines_of(output) -> list[str]:
     return output.read_text().splitlines(keepends=True)
-
-
-@pytest.mark.parametrize(
-    "spoiled", ["\0" * 500, "\0" * 500 + "\n", '{"ind\0\0\0": 3}\n']
-)
-@pytest.mark.parametrize("place", [2, 4])
-def test_what_a_power_cut_leaves_is_scored_again(checkpoint, tmp_path, spoiled, place):
-    output = tmp_path / "out.jsonl"
-    whole = scored(checkpoint, output, num_samples=20)
-    lines = lines_of(output)
-    output.write_text("".join([*lines[:place], spoiled, *lines[place + 1 :]]))
-    assert scored(checkpoint, output, num_samples=20) == whole
-    assert sorted(lines_of(output)) == sorted(lines), "each of them once"
-
-
-def test_nothing_is_lost_while_a_torn_line_is_removed(
-    checkpoint, tmp_path, monkeypatch
-):
-    output = tmp_path / "out.jsonl"
-    scored(checkpoint, output, num_samples=20)
-    before = output.read_bytes()
-    output.write_bytes(before + b'{"document"')
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("os.fsync", killed)
-        scored(checkpoint, output, num_samples=20)
-    assert output.read_bytes() == before + b'{"document"'
 
 
 def test_every_record_is_there_once_of_two_runs(checkpoint, tmp_path, monkeypatch):

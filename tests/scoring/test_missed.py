@@ -88,11 +88,10 @@ def test_the_command_keeps_and_shows_the_others(kglm_directory, tmp_path, capsys
 @pytest.mark.usefixtures("missing")
 def test_a_worker_keeps_the_others_of_its_block(kglm_directory):
     options = {"estimator": "is", "num_samples": 9}
-    worker = workers._Worker(Opening(str(kglm_directory), options, device="cpu"), {})
+    worker = workers._Worker(Opening(str(kglm_directory), options, device="cpu"))
     block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
-    found = worker(block)
-    assert sorted(found["document"].to_pylist()) == OTHERS
-    answers = [answer_of(row) for row in found.to_pylist()]
+    answers = [answer_of(json.loads(row)) for row in worker(block)["row"].to_pylist()]
+    assert sorted(answer.index for answer in answers) == OTHERS
     err = workers.missing(Record("estimate", {"num_texts": 5}, answers, False))
     assert err.names == {1: "text/1", 3: "text/3"}
     assert [answer.index for answer in err.answers] == OTHERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,18 +9,16 @@ from dataclasses import replace
 from types import ModuleType
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.ledger.lines import LinesFile
 from lm_latent_eval.report.results import read
-from lm_latent_eval.resuming import folder
-from lm_latent_eval.resuming.row_digests import RowDigests
-from lm_latent_eval.scoring import workers
+from lm_latent_eval.scoring import files, workers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import SeenTexts
-from lm_latent_eval.scoring.records import FORMAT
-from lm_latent_eval.scoring.workers import Opening, block_of, blocks, score_corpus
+from lm_latent_eval.scoring.records import FORMAT, row_of
+from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
 from lm_latent_eval.text.corpora import stream_texts
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
@@ -34,7 +31,8 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 
-from lm_latent_eval.scoring import workers
+from lm_latent_eval.ledger.lines import LinesFile
+from lm_latent_eval.scoring import files, workers
 from lm_latent_eval.scoring.workers import Opening, score_corpus
 
 checkpoint, data, output, killed, times = sys.argv[1:]
@@ -69,17 +67,9 @@ def data(tmp_path_factory):
     return path
 
 
-def claims(output):
-    return folder.read(output, workers.KIND)
-
-
-def write_block(path, answers, settings):
-    pq.write_table(block_of(answers, RowDigests(settings)), path)
-
-
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys):
-    """In a folder that an interrupted run has left, with a file cut short."""
+    """Beside what an interrupted run has left."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     command = ["estimate", str(spelled_directory), "--data", str(data)]
     command += ["--num-samples", "20", "--batch-size", "1", "--device", "cpu"]
@@ -87,16 +77,14 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     [alone] = read(tmp_path / "alone.jsonl")
 
     output, killed = tmp_path / "scores", tmp_path / "killed"
-    folder.claim(output, alone.settings, workers.KIND)
-    kept, cut = output / "kept.parquet", output / "cut.parquet"
     # Rows that no model would give show whether they are found again.
     known = [replace(answer, unspelled=99) for answer in alone.answers[3:7]]
-    write_block(kept, known, alone.settings)
-    cut.write_bytes(kept.read_bytes()[:-9])
+    with files._ledger(output).going_on(alone.settings, None) as rows:
+        for answer in known:
+            rows.add(files.TASK, (answer.index,), row_of(answer))
     (tmp_path / "script.py").write_text(SCRIPT)
     run(tmp_path / "script.py", spelled_directory, data, output, killed, "once")
     assert killed.exists(), "premise"
-    assert not cut.exists()
     [found] = read(output)
     assert found.finished
     assert agree([*found.answers], [*alone.answers[:3], *known, *alone.answers[7:]])
@@ -106,7 +94,7 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     capsys.readouterr()
     other = [*command, "--workers", "2", "--output", str(output), "--seed", "7"]
     assert main(other) == 2
-    assert "of another scored corpus (seed is 0 there" in capsys.readouterr().err
+    assert "of another file of estimates (seed is 0 there" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -136,92 +124,36 @@ def run(*arguments):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.fixture
-def no_ray(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setattr(workers, "_run", lambda *_: None)
-
-
-@pytest.mark.usefixtures("no_ray")
-def test_files_of_something_else_are_left_alone(spelled_directory, data, tmp_path):
-    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
-    corpus = tmp_path / "corpus.parquet"
-    pq.write_table(pa.table({"text": TEXTS}), corpus)
-    with pytest.raises(ValueError, match="has Parquet files of something else"):
-        score_corpus(opening, data, tmp_path, workers=2)
-    corpus.rename(tmp_path / "moved")
-    assert not score_corpus(opening, data, tmp_path, workers=2).finished
-    (tmp_path / "moved").rename(corpus)
-    with pytest.raises(
-        ValueError, match=r"corpus\.parquet is no file of .*: move it els"
-    ):
-        score_corpus(opening, data, tmp_path, workers=2)
-    assert corpus.exists()
-
-
-@pytest.mark.usefixtures("no_ray")
-def test_texts_that_orphans_scored_as_well_count_once(
-    spelled_directory, data, tmp_path
+def test_texts_that_two_workers_scored_count_once(
+    spelled_directory, data, tmp_path, monkeypatch
 ):
-    """Workers whose run was killed went on writing beside those of the next one."""
-    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
-    score_corpus(opening, data, tmp_path, workers=2)
+    """Ray gives a block out again when a worker is lost, or what it has found."""
     answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
-    for name, some in {"a": answers[:12], "b": answers[9:]}.items():
-        write_block(tmp_path / f"{name}.parquet", some, claims(tmp_path))
-    found = score_corpus(opening, data, tmp_path, workers=2)
-    assert found.finished
-    assert agree([a.estimate for a in found.answers], [a.estimate for a in answers])
-    # One of them may still be at it.
-    (tmp_path / "c.parquet").write_bytes((tmp_path / "b.parquet").read_bytes()[:-9])
-    [again] = read(tmp_path)
-    assert again.finished and len(again.answers) == len(TEXTS)
-
-
-@pytest.mark.usefixtures("no_ray")
-def test_answers_to_other_texts_are_refused(spelled_directory, data, tmp_path):
+    found = [row_of(answer) for answer in [*answers[:12], *answers[9:]]]
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.setattr(workers, "_found", lambda *_: iter(found))
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
-    score_corpus(opening, data, tmp_path, workers=2)
-    answer = replace(Answer.exact(-3.0, "a text"), index=len(TEXTS))
-    write_block(tmp_path / "more.parquet", [answer], claims(tmp_path))
-    with pytest.raises(ValueError, match=r"more\.parquet answers other texts"):
-        score_corpus(opening, data, tmp_path, workers=2)
-
-
-@pytest.mark.usefixtures("no_ray")
-def test_rows_that_were_edited_are_refused(spelled_directory, data, tmp_path):
-    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
-    score_corpus(opening, data, tmp_path, workers=2)
-    path = tmp_path / "a.parquet"
-    write_block(path, [Answer.exact(-3.0, TEXTS[0])], claims(tmp_path))
-    [row] = pq.read_table(path).to_pylist()
-    edited = pa.Table.from_pylist([row | {"log_likelihood": -1.0}], workers.BLOCK)
-    pq.write_table(edited, path)
-    for call in (
-        lambda: read(tmp_path),
-        lambda: score_corpus(opening, data, tmp_path, workers=2),
-    ):
-        with pytest.raises(
-            ValueError,
-            match=r"a\.parquet, row 1 .* other values of 'log_likelihood'.*: rem",
-        ):
-            call()
+    record = score_corpus(opening, data, tmp_path / "scores", workers=2)
+    assert record.finished
+    assert record.answers == answers
+    assert len((tmp_path / "scores").read_text().splitlines()) == 1 + len(TEXTS)
 
 
 @pytest.mark.parametrize("said", [-1, 3.0, "3", True, None, [], 10**12, 10**400])
 def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
     settings = {"format": FORMAT, "num_texts": said}
-    (tmp_path / folder.SETTINGS_FILE).write_text(json.dumps(settings))
-    write_block(tmp_path / "a.parquet", [Answer.exact(-3.0, "a text")], settings)
-    with at_most(1 << 26), within(10):
-        if type(said) is int and said > 0:
-            [found] = read(tmp_path)
-            assert len(found.answers) == 1 and not found.finished
-        else:
-            with pytest.raises(
-                ValueError, match=r"settings\.json says no num_texts but"
-            ):
-                read(tmp_path)
+    row = row_of(Answer.exact(-3.0, "a text"))
+    LinesFile(tmp_path / "lines", files.KIND, FORMAT).write(settings, [row])
+    with files._ledger(tmp_path / "killed").going_on(settings, None) as rows:
+        rows.add(files.TASK, (0,), row)
+    for path in (tmp_path / "lines", tmp_path / "killed"):
+        with at_most(1 << 26), within(10):
+            if type(said) is int and said > 0:
+                [found] = read(path)
+                assert len(found.answers) == 1 and not found.finished
+            else:
+                with pytest.raises(ValueError, match=r"settings say no num_texts but"):
+                    read(path)
 
 
 def test_a_worker_opens_the_revision_that_was_asked_for(monkeypatch):
@@ -282,7 +214,7 @@ def test_a_client_outside_of_the_cluster_is_told_where_to_run(
         score_corpus(opening, data, tmp_path / "scores", workers=2)
 
 
-def test_workers_need_a_folder(spelled_directory, data, capsys):
+def test_workers_need_an_output(spelled_directory, data, capsys):
     command = ["estimate", str(spelled_directory), "--data", str(data)]
     assert main([*command, "--workers", "2"]) == 2
     assert "--workers need an --output" in capsys.readouterr().err

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sqlite3
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
 
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
+from lm_latent_eval.ledger.one_writer import LOCK_FILE
 from lm_latent_eval.models.checkpoint import load_checkpoint, save
-from lm_latent_eval.resuming.one_writer import LOCK_FILE
 from lm_latent_eval.scoring.model import LatentModel
+from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.scoring.whole_texts import WholeTexts
-from lm_latent_eval.study.draws import DrawsFile
+from lm_latent_eval.study.draws import FILE, Draws, ledger
 from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.run import ROWS_FILE, Study
@@ -70,16 +74,12 @@ def test_every_row_is_what_a_run_of_its_own_says(checkpoint, data, tmp_path):
         assert row["tokens"] == tokens
 
 
-def file(path) -> DrawsFile:
-    return DrawsFile(path, 1 if "beam" in path.name else PLAN["num_samples"])
-
-
-def draws(path) -> list[object]:
-    """The weight of every draw, text by text."""
-    return [
-        (some.keys, some.num_tokens.tolist(), some.log_w.tolist())
-        for some in file(path).read()
-    ]
+def draws(output) -> dict[object, object]:
+    """The weight of every draw, by setting, text and sentence."""
+    return {
+        (found.part, found.key): (found.row, np.frombuffer(found.numbers).tolist())
+        for found in ledger(output).read()[1]
+    }
 
 
 @pytest.mark.parametrize("after", [0, 3, 7, 23])
@@ -100,8 +100,7 @@ def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, a
         patched.setattr(WholeTexts, "weigh", stopping)
         with pytest.raises(KeyboardInterrupt):
             study(checkpoint, data, cut).run()
-    kept = sum(len(file(path).keys()) for path in (cut / "draws").glob("*.f64"))
-    assert kept == after
+    assert len(draws(cut)) == after
     weighed = []
 
     def counting(self, texts):
@@ -114,53 +113,35 @@ def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, a
     settings = len(study(checkpoint, data, cut).plan.settings())
     assert len(weighed) == len(TEXTS) * settings - after
     assert agree(read(cut / ROWS_FILE), read(whole / ROWS_FILE))
-    for path in (whole / "draws").glob("*.f64"):
-        assert agree(draws(cut / "draws" / path.name), draws(path))
+    assert agree(draws(cut), draws(whole))
 
 
-def test_a_record_cut_short_is_drawn_again(checkpoint, data, tmp_path):
+def test_draws_that_were_edited_are_refused_and_drawn_again(checkpoint, data, tmp_path):
     output = tmp_path / "study"
-    study(checkpoint, data, output).run()
-    before = read(output / ROWS_FILE)
-    draws = output / "draws" / "is-nonpeeking-1.f64"
-    draws.write_bytes(draws.read_bytes()[:-5])
-    assert len(DrawsFile(draws, 20).keys()) == len(TEXTS) - 1
-    study(checkpoint, data, output).run()
-    assert agree(read(output / ROWS_FILE), before)
-
-
-def test_records_of_zeros_are_drawn_again(checkpoint, data, tmp_path):
-    """What a power cut leaves: text 0 would weigh one, and be there twice."""
-    output = tmp_path / "study"
-    study(checkpoint, data, output).run()
-    file = DrawsFile(output / "draws" / "is-nonpeeking-1.f64", 20)
-    (before,) = file.read()
-    content = file.path.read_bytes()[: -2 * file.dtype.itemsize + 9]
-    file.path.write_bytes(content + bytes(2 * file.dtype.itemsize))
-    assert len(file.keys()) == len(TEXTS) - 2
-    study(checkpoint, data, output).run()
-    (after,) = file.read()
-    assert after.keys == before.keys
-    torch.testing.assert_close(after.log_w, before.log_w, rtol=1e-12, atol=0)
-
-
-def test_damaged_and_repeated_records_are_refused(checkpoint, data, tmp_path):
-    output = tmp_path / "study"
-    study(checkpoint, data, output).run()
-    draws = output / "draws" / "is-nonpeeking-1.f64"
-    size, content = DrawsFile(draws, 20).dtype.itemsize, draws.read_bytes()
-    for place in (0, size, size + 30, 2 * size - 1):
-        flipped = bytearray(content)
-        flipped[place] ^= 1
-        draws.write_bytes(flipped)
-        with pytest.raises(
-            ValueError,
-            match=rf"is-nonpeeking-1\.f64, record {1 + place // size}: .* drawn",
-        ):
+    before = study(checkpoint, data, output).run()
+    with contextlib.closing(sqlite3.connect(output / FILE)) as connection:
+        connection.execute("UPDATE found SET numbers = zeroblob(160) WHERE place = 3")
+        connection.commit()
+        with pytest.raises(ValueError, match=r"draws\.sqlite, row 3 is not as it was"):
             study(checkpoint, data, output).run()
-    draws.write_bytes(content + content[size : 2 * size])
-    with pytest.raises(ValueError, match=rf"record {len(TEXTS) + 1}: .*there twice"):
-        study(checkpoint, data, output).run()
+        connection.execute("DELETE FROM found WHERE place = 3")
+        connection.commit()
+    assert agree(study(checkpoint, data, output).run(), before)
+
+
+def test_draws_of_another_number_are_refused(tmp_path):
+    """By whoever edits a row and knows its digest."""
+    text = Text(Query(0, "text/0", "a"), 0, [], [], [1], [0.0], 0.0, 0, 0)
+    with ledger(tmp_path).going_on({}, None) as rows:
+        assert [*Draws(rows, "is", 3).append([(text, torch.zeros(3))])] == [text]
+        with pytest.raises(ValueError, match=r"row 1 .*no row of K log-weights"):
+            [*Draws(rows, "is", 4).read()]
+        rows.add("beam", (0, 0), {"num_tokens": "1"}, bytes(8))
+        with pytest.raises(ValueError, match=r"row 2 .*no row of K log-weights"):
+            [*Draws(rows, "beam", 1).read()]
+        rows.add("is", (0, "0"), {}, bytes(24))
+        with pytest.raises(ValueError, match="is is of no sentences"):
+            Draws(rows, "is", 3).keys()
 
 
 def test_other_settings_are_refused(checkpoint, data, tmp_path):

@@ -15,7 +15,7 @@ from lm_latent_eval.distortion.learners import (
     lstm as lstm,  # so that its directories load
 )
 from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
-from lm_latent_eval.resuming.settings import differences
+from lm_latent_eval.ledger.settings import differences
 from lm_latent_eval.scoring.string_scorers import is_latent
 
 _OF_CAUSAL = {"temperature", "begin_id", "end_id"}

@@ -36,8 +36,8 @@ from lm_latent_eval.distortion.study.layout import (
 )
 from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import KIND
+from lm_latent_eval.ledger.folder import read
 from lm_latent_eval.report.tabular import Cell, Table, rendered, write_page
-from lm_latent_eval.resuming.folder import read
 from lm_latent_eval.text.corpora import stream_texts
 
 ORDERS = (1, 2, 3, 4, 5)

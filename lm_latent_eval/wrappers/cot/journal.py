@@ -1,7 +1,4 @@
-"""Thoughts while a run goes on: one that is killed leaves those that it has drawn.
-
-A file of JSON lines: what the numbers depend on, then a question a line.
-"""
+"""Thoughts while a run goes on: one that is killed leaves those that it has drawn."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.resuming.journal import Journal, Row, read_run
-from lm_latent_eval.scoring.records import task_of
+from lm_latent_eval.ledger.database import Found, Ledger, read_run
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 
-FORMAT = 2
+FORMAT = 3
 
 
 @contextmanager
@@ -30,8 +26,10 @@ def journal(
     Raises:
         BusyError: If another run is writing it.
     """
-    with _journal(path).going_on(settings, "the thoughts so far") as (_, append):
-        yield lambda task, kept: append({"task": task, **row_of(kept)})
+    with _ledger(path).going_on(settings, "the thoughts so far") as rows:
+        yield lambda task, kept: rows.add(
+            task, (kept.document, kept.thoughts.question), row_of(kept)
+        )
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
@@ -41,12 +39,12 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
         ValueError: If a file is something else, or they are of several runs.
     """
 
-    def placed(row: Row) -> tuple[str, Kept]:
-        return task_of(row), kept_of(row)
+    def placed(found: Found) -> tuple[str, Kept]:
+        return found.part, kept_of(found.row)
 
-    settings, rows = read_run([_journal(path) for path in paths], placed)
+    settings, rows = read_run([_ledger(path) for path in paths], placed)
     tasks: dict[str, dict[tuple[int, str], Kept]] = {}
-    for task, kept in rows:  # of a question that is there twice, the last
+    for task, kept in rows:  # of a question that two processes have, the last
         tasks.setdefault(task, {})[kept.document, kept.thoughts.question] = kept
     return [
         ThoughtFile(
@@ -58,5 +56,5 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
     ]
 
 
-def _journal(path: Path) -> Journal:
-    return Journal(path, "record of thoughts", FORMAT)
+def _ledger(path: Path) -> Ledger:
+    return Ledger(path, "record of thoughts", FORMAT)

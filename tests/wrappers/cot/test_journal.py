@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from lm_latent_eval.ledger.database import UNFINISHED, Ledger
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.again import read_answers
-from lm_latent_eval.wrappers.cot.files import Kept
-from lm_latent_eval.wrappers.cot.journal import UNFINISHED, journal, read_unfinished
-from tests.journals import sealed
+from lm_latent_eval.wrappers.cot.files import Kept, row_of
+from lm_latent_eval.wrappers.cot.journal import FORMAT, journal, read_unfinished
 from tests.wrappers.cot import tiny
 
 
@@ -56,14 +54,12 @@ def test_a_row_that_is_no_question_is_named(network, tmp_path):
     kept = tiny.keeping(scorer)
     list(scorer.score_continuations([Query(0, "t/0", " c", "a ")]))
     path, settings = tmp_path / f"thoughts_{UNFINISHED}", scorer.fingerprint
-    with journal(path, settings) as add:
-        add("t", Kept(0, kept[0], None))
-    head, line = path.read_text().splitlines()
-    row = json.loads(line)
-    for name in row.keys() - {"right", "digest"}:
+    right = row_of(Kept(0, kept[0], None))
+    for name in right.keys() - {"right"}:
         for odd in (None, 3.5, [[]], {}):
-            path.write_text(f"{head}\n{sealed(head, row | {name: odd})}\n")
-            with pytest.raises(ValueError, match=rf"line 2 is not .*\({name} "):
+            with Ledger(path, "", FORMAT).going_on(settings, None) as rows:
+                rows.add("t", (0, ""), right | {name: odd})
+            with pytest.raises(ValueError, match=rf"row \d+ is not .*\({name} "):
                 read_unfinished([path])
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-from lm_latent_eval.resuming.settings import Settings, plain
+from lm_latent_eval.ledger.settings import Settings, plain
 
 DIGEST = "digest"
 """The name of the field."""

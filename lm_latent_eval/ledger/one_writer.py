@@ -67,3 +67,8 @@ def only_writer(
         raise
     finally:
         held.release()
+
+
+def lock_of(path: Path) -> Path:
+    """Return the lock of a file."""
+    return path.with_name(f".{path.name}.lock")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.file_names import regular
-from lm_latent_eval.resuming.one_writer import only_writer
-from lm_latent_eval.resuming.settings import Settings, parsed, refuse_others
+from lm_latent_eval.ledger.one_writer import only_writer
+from lm_latent_eval.ledger.settings import Settings, parsed, refuse_others
 
 SETTINGS_FILE = "settings.json"
 

@@ -13,6 +13,8 @@ from lm_latent_eval.plain_json import parse
 
 Settings = dict[str, Any]
 """As JSON takes it."""
+VERSION = "lm_latent_eval"
+"""Under what name settings say which version found the results."""
 
 
 class FormatError(ValueError):
@@ -68,14 +70,16 @@ def check_format(where: Path, settings: Settings, expected: int) -> None:
         FormatError: If they are.
     """
     if (there := settings.get("format", 1)) != expected:
-        version = settings.get("lm_latent_eval")
-        known = isinstance(version, str) and re.fullmatch(r"[\w.+]{1,20}", version)
-        wrote = f"lm-latent-eval {version}" if known else "another lm-latent-eval"
         raise FormatError(
-            f"{where} is in format {there!a:.20}, of {wrote}, and this one reads "
-            f"format {expected}: finish it with that version, or run the command "
-            "again, with another path for its output"
+            f"{where} is in format {there!a:.20}, of {_wrote(settings.get(VERSION))}, "
+            f"and this one reads format {expected}: finish it with that version, or "
+            "run the command again, with another path for its output"
         )
+
+
+def _wrote(version: Any) -> str:
+    known = isinstance(version, str) and re.fullmatch(r"[\w.+]{1,20}", version)
+    return f"lm-latent-eval {version}" if known else "another lm-latent-eval"
 
 
 def parsed(content: bytes, having: str | None) -> Settings:
@@ -97,6 +101,12 @@ def refuse_others(where: Path, theirs: Settings, ours: Settings, kind: str) -> N
         ValueError: If other settings are asked for now.
     """
     ours = json.loads(json.dumps(plain(ours)))  # names are strings there
+    version = theirs.get(VERSION)
+    if VERSION in ours and version != ours[VERSION]:
+        raise FormatError(
+            f"{where} is of {_wrote(version)}, and this is {ours[VERSION]}: finish it "
+            "with that version, or give the output another path to start anew"
+        )
     if different := differences(plain(theirs), ours):
         raise ValueError(
             f"{where} is of another {kind} ({different}): repeat its settings to go "

@@ -1,4 +1,4 @@
-"""What a run is in the midst of, in a file that each step replaces."""
+"""Checkpoint of a running job, in a file that each epoch replaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.durable import replacing
-from lm_latent_eval.resuming.settings import Settings
+from lm_latent_eval.ledger.settings import Settings
 
 
 @dataclass(frozen=True)
