@@ -60,6 +60,3 @@ def regular(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file that has an end")
     return path
-
-
-__all__ = ["beside", "regular", "safe_name"]

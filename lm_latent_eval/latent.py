@@ -27,7 +27,11 @@ import torch
 from torch import Tensor
 
 Latents: TypeAlias = Tensor | tuple[Tensor, ...]
-"""Of B texts, K each: integers with leading axes (B, K), or a (named) tuple of them."""
+"""Of B texts, K each: numbers with leading axes (B, K), or a (named) tuple of them.
+
+Integers are discrete latents. Floating-point numbers are real-valued ones, of which
+log p(x, z) and log q(z | x) are densities: they can be drawn and weighed, but neither
+listed nor counted."""
 
 BatchT = TypeVar("BatchT", contravariant=True)
 EncodedT = TypeVar("EncodedT")
@@ -66,8 +70,8 @@ class Draws(Generic[LatentsT]):
     """Latents of B texts, K each, with their probability under the proposal."""
 
     latents: LatentsT
-    """The model's own: a tensor or named tuple of tensors of integers with leading axes
-    (B, K), on the host if they were decided there. Two latents of a text are equal if
+    """The model's own: a tensor or named tuple of tensors with leading axes (B, K), on
+    the host if they were decided there. Two latents of a text are equal if
     and only if their numbers are, those past its end included: so what was drawn is
     known among what was found."""
     log_q: Tensor
@@ -88,7 +92,7 @@ class Beam(Generic[LatentsT]):
 
 
 class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
-    """A joint distribution p(x, z) over texts x and discrete latents z."""
+    """A joint distribution p(x, z) over texts x and latents z."""
 
     def encode(self, batch: BatchT, /) -> EncodedT:
         """Compute what does not depend on z, once a text."""
@@ -99,8 +103,21 @@ class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
         ...
 
 
+@runtime_checkable
+class Conditional(Protocol):
+    """A model of texts given others, p(y, z | x), whose batches have x as ``given``.
+
+    A context of lm-eval's is then what is given, and of no probability itself.
+    """
+
+    @property
+    def conditional_on(self) -> str:
+        """Say what x is: "the question", "the sentence to be translated"."""
+        ...
+
+
 class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
-    """A distribution q(z | x), positive wherever p(x, z) is, that samples and ranks."""
+    """A distribution q(z | x), positive wherever p(x, z) is, that is drawn from."""
 
     @property
     def name(self) -> str:
@@ -129,8 +146,21 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
         """
         ...
 
+
+@runtime_checkable
+class Searches(Protocol[GivenEncodedT, LatentsT]):
+    """What a proposal offers whose latents can be listed and ranked.
+
+    Beams, ``mixed`` and ``exact`` need it; draws do not.
+    """
+
+    @property
+    def name(self) -> str:
+        """What options call it."""
+        ...
+
     def beam(
-        self, encoded: EncodedT, width: int, score: Tensor | None = None, /
+        self, encoded: GivenEncodedT, width: int, score: Tensor | None = None, /
     ) -> Beam[LatentsT]:
         """Find up to ``width`` distinct latents; every one if they fit.
 
@@ -376,7 +406,9 @@ class SentenceModel(Protocol):
 class NextToken(Protocol[GivenEncodedT]):
     """A left-to-right model that also predicts."""
 
-    def next_token(self, encoded: GivenEncodedT, log_w: Tensor, /) -> Tensor:
+    def next_token(
+        self, encoded: GivenEncodedT, log_w: Tensor, uniforms: Uniforms, /
+    ) -> Tensor:
         r"""Predict the next token from weighted latent histories.
 
         .. math::
@@ -384,10 +416,13 @@ class NextToken(Protocol[GivenEncodedT]):
             \sum_k \bar w_k \sum_{z_{t+1}} p(z_{t+1} \mid z_{k, \le t}, x_{\le t})
             \, p(x_{t+1} \mid z_{t+1}, x_{\le t})
 
+        Where the sum over z_{t+1} has no closed form, it is estimated by draws.
+
         Args:
             encoded: Pieces that begin with that token, which is not looked at; B texts
                 with K histories each.
             log_w: Their log-weights in nats, shape (B, K), normalised here.
+            uniforms: Random numbers, of this prediction alone, for those draws.
 
         Returns:
             Log-probabilities in nats, (B, number of words the model can utter).

@@ -32,6 +32,3 @@ def naming(path: Path) -> Iterator[None]:
         if err.filename is not None:
             raise
         raise ValueError(f"{path} cannot be read ({err.strerror or err})") from err
-
-
-__all__ = ["naming", "one_line"]

@@ -9,14 +9,15 @@ Example:
     54.5982
 """
 
-from lm_latent_eval.metric_functions.contrastive_entropy import contrastive_entropy
-from lm_latent_eval.metric_functions.distortion_error import distortion_error
-from lm_latent_eval.metric_functions.importance_perplexity import importance_perplexity
-from lm_latent_eval.metric_functions.information_rate import information_rate
-
-__all__ = [
-    "contrastive_entropy",
-    "distortion_error",
-    "importance_perplexity",
-    "information_rate",
-]
+from lm_latent_eval.metric_functions.contrastive_entropy import (
+    contrastive_entropy as contrastive_entropy,
+)
+from lm_latent_eval.metric_functions.distortion_error import (
+    distortion_error as distortion_error,
+)
+from lm_latent_eval.metric_functions.importance_perplexity import (
+    importance_perplexity as importance_perplexity,
+)
+from lm_latent_eval.metric_functions.information_rate import (
+    information_rate as information_rate,
+)

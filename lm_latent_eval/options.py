@@ -198,15 +198,3 @@ def _helps(kind: type[Any]) -> dict[str, str]:
         listed = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", text, re.MULTILINE)
         found |= {name: " ".join(said.split()) for name, said in listed}
     return found
-
-
-__all__ = [
-    "Option",
-    "OptionTable",
-    "Reader",
-    "choice",
-    "option",
-    "optional",
-    "read",
-    "table",
-]

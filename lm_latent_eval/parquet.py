@@ -248,6 +248,3 @@ class _ColumnDigest:
         """Return it."""
         parts = ((name, digest.hexdigest()) for name, digest in self._parts.items())
         return _short(json.dumps(sorted(parts)).encode())
-
-
-__all__ = ["RowFile", "RowFileError", "write"]

@@ -160,6 +160,3 @@ class _Reader:
     def _whole(self) -> int:
         value = self._natural()
         return value >> 1 ^ -(value & 1)
-
-
-__all__ = ["Chunk", "Footer", "read"]

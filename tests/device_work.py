@@ -29,7 +29,7 @@ from lm_latent_eval.models.srnn import training as srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
-from lm_latent_eval.testing import SIMULATED, Case, Work, simulated_device
+from lm_latent_eval.testing import Case
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END
 from lm_latent_eval.training.options import Options
@@ -39,6 +39,8 @@ from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 from tests.distortion.learners import tiny_rnng
+from tests.simulated_device import SIMULATED, simulated_device
+from tests.simulated_work import Work
 from tests.test_laws import TINY_MODELS, UNNORMALISED
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
@@ -102,7 +104,8 @@ def _contexts(case: Case, method: Any, proposal: Any, words: int) -> None:
     text = case.some_words(words)
     batch, begin = case.batch([text, text]), Particles.begin(2, SIMULATED)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
-    read.ahead(case.model, batch.targets[:, -1]).next_token(case.model).cpu()
+    ahead = read.ahead(case.model, batch.targets[:, -1])
+    ahead.next_token(case.model, keys(2), [words, words]).cpu()
 
 
 def of_wrappers() -> Iterator[tuple[str, Run]]:

@@ -38,6 +38,7 @@ LADDER = (
     "scoring",
     "wrappers",
     "testing",
+    "extend",
     "metric",
     "task",
     "report",

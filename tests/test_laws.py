@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ from tests.models.lrlm import tiny as tiny_lrlm
 from tests.models.nklm import tiny as tiny_nklm
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.space import every_prefix
+from tests.simulated_device import SIMULATED, simulated_device
 
 LONG, LONG_SENTENCE = 350, 40
 """Words of texts that are not."""
@@ -184,15 +186,16 @@ every_proposal = proposals()
 LAWS = [
     pytest.param(name, str(law), id=f"{name}-{law}")
     for name, tiny in TINY_MODELS.items()
-    for law in testing.laws(tiny.case())
+    for law in testing.laws(tiny.case(), SIMULATED)
 ]
 
 
 @pytest.mark.parametrize(("name", "which"), LAWS)
 def test_it_keeps_the_law(name, which):
     case = TINY_MODELS[name].case()
-    [law] = [law for law in testing.laws(case) if str(law) == which]
-    law()
+    [law] = [law for law in testing.laws(case, SIMULATED) if str(law) == which]
+    with simulated_device() if which.startswith("device_") else nullcontext():
+        law()
 
 
 def opened(name: str, which: str | None = None):
@@ -334,7 +337,9 @@ def test_filters_go_on_from_what_they_draw(name, which):
         log_w = torch.full_like(log_w, -torch.inf)
         log_w[0, keep] = 0.0
         ours, theirs = (
-            replace(particles, log_w=log_w).ahead(model, last).next_token(model)
+            replace(particles, log_w=log_w)
+            .ahead(model, last)
+            .next_token(model, [0], [4])
             for particles in (drawn, becomes)
         )
         torch.testing.assert_close(ours, theirs)
@@ -370,8 +375,8 @@ def test_filters_choose_on_a_device_as_on_the_host(name, which):
         return found
 
     on_cpu = filtered(case)
-    with testing.simulated_device():
-        on_device = filtered(case.on(testing.SIMULATED))
+    with simulated_device():
+        on_device = filtered(case.on(SIMULATED))
     for found, expected in zip(on_device, on_cpu, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 

@@ -20,19 +20,3 @@ from lm_latent_eval.contrastive.levels import (
     mean_entropy,
     mean_ratio,
 )
-
-__all__ = [
-    "ContrastiveLevel",
-    "ContrastiveMean",
-    "Rate",
-    "Verdict",
-    "check_levels",
-    "contrastive_entropy",
-    "contrastive_levels",
-    "contrastive_ratio",
-    "contrastive_ratio_stderr",
-    "contrastive_stderr",
-    "mean_entropy",
-    "mean_ratio",
-    "verdict",
-]

@@ -251,6 +251,3 @@ def _mean(values: Tensor) -> tuple[float, float]:
     number = len(values)
     error = values.std().item() / math.sqrt(number) if number > 1 else math.inf
     return values.mean().item(), error
-
-
-__all__ = ["AccuracyPoint", "Margin", "accuracy_curve", "log_mean_gap", "votes"]

@@ -162,6 +162,3 @@ def _spread(estimates: Sequence[Estimate], units: Sequence[int], rate: float) ->
         e.log_evidence + rate * u for e, u in zip(estimates, units, strict=True)
     )
     return math.hypot(*residuals) * math.sqrt(count / (count - 1))
-
-
-__all__ = ["CorpusRate"]

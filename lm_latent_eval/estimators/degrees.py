@@ -55,6 +55,3 @@ def widened(error: float, degrees: float) -> float:
         return error
     tail = (1 + CONFIDENCE) / 2
     return error * float(stdtrit(degrees, tail) / ndtri(tail))
-
-
-__all__ = ["pooled_degrees", "widened"]

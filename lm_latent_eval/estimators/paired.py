@@ -318,6 +318,3 @@ def wilson(right: int, number: int) -> tuple[float, float]:
     middle: float = share + weight / 2
     reach = z * math.sqrt(share * (1 - share) / number + weight / number / 4)
     return (middle - reach) / (1 + weight), (middle + reach) / (1 + weight)
-
-
-__all__ = ["PairedAccuracy", "PairedDifference", "wilson"]

@@ -46,6 +46,3 @@ def first_of_best(log_p: Tensor) -> Tensor:
     """
     best = log_p.amax(-1, keepdim=True)
     return (log_p >= best - ROUNDING).int().argmax(-1)
-
-
-__all__ = ["ROUNDING", "first_of_best", "tied"]

@@ -123,6 +123,3 @@ def stderr_with_unseen(
         return None
     missed = -math.log1p(-unseen)
     return math.hypot(draws_stderr, missed)
-
-
-__all__ = ["stderr_with_unseen", "unseen_share"]

@@ -170,17 +170,3 @@ class LatentSRNN(Latent):
     """``latent_srnn``: a sentence-level RNN, whose scores are not normalised."""
 
     model_name = "srnn"
-
-
-__all__ = [
-    "Latent",
-    "LatentEntityNLM",
-    "LatentKGLM",
-    "LatentLDA",
-    "LatentLRLM",
-    "LatentLSTM",
-    "LatentNKLM",
-    "LatentRNN",
-    "LatentRNNG",
-    "LatentSRNN",
-]

@@ -155,5 +155,3 @@ METRICS = {name: _of_terms(name, metric) for name, metric in metrics.METRICS.ite
 """Name in a task's ``metric_list`` -> aggregation."""
 
 announce(METRICS)
-
-__all__ = ["METRICS", "of_some", "process_known_words", "process_text"]

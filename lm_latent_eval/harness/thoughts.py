@@ -24,9 +24,9 @@ from lm_latent_eval.harness.running import (
     running_tasks,
     said,
 )
-from lm_latent_eval.ledger.database import remove
+from lm_latent_eval.ledger.database import UNFINISHED, remove
 from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
-from lm_latent_eval.wrappers.cot.journal import UNFINISHED, journal, read_unfinished
+from lm_latent_eval.wrappers.cot.journal import journal, read_unfinished
 from lm_latent_eval.wrappers.cot.questions import Key
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 

@@ -92,6 +92,3 @@ def error_of(found: list[MissedFloat], of: int) -> MissedTextsError:
     """Return the error that names the texts."""
     names = dict(enumerate(dict.fromkeys(score.name for score in found)))
     return MissedTextsError(names, found[0].why, of)
-
-
-__all__ = ["end", "error_of", "missed"]

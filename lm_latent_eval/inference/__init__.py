@@ -47,19 +47,3 @@ def estimator_named(name: str, offered: Sequence[str]) -> Callable[[int], Estima
     if name in ESTIMATORS.ours or name not in ESTIMATORS:
         one_of("estimator", name, offered)
     return cast(Callable[[int], Estimator], estimator_class(name))
-
-
-__all__ = [
-    "AnnealedImportanceSampling",
-    "BeamMarginalization",
-    "ChibStyle",
-    "DiscreteFilter",
-    "Estimator",
-    "Exact",
-    "ImportanceSampling",
-    "LeftToRightEstimator",
-    "Mixed",
-    "ParticleFilter",
-    "estimator_class",
-    "estimator_named",
-]

@@ -11,7 +11,7 @@ from torch import Tensor
 from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.interface import Estimator, Weighted
-from lm_latent_eval.inference.models import LM, P, Q, Sampler
+from lm_latent_eval.inference.models import LM, P, Q, Sampler, searching
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
@@ -74,7 +74,7 @@ class BeamMarginalization(Estimator):
         Returns:
             The latents as particles, and as they are.
         """
-        beam = proposal.beam(q, self.num_samples)
+        beam = searching(proposal).beam(q, self.num_samples)
         log_p = widened(model.log_joint(p, beam.latents))
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
@@ -94,7 +94,7 @@ class BeamMarginalization(Estimator):
         for _, piece in pieces(batch):
             p_state, q_state = particles.model_state, particles.proposal_state
             q = proposal.encode(piece, q_state)
-            beam = proposal.beam(q, self.num_samples, particles.log_q)
+            beam = searching(proposal).beam(q, self.num_samples, particles.log_q)
             if p_state is not None and q_state is not None:
                 (origin,) = fetched(beam.origin)
                 p_state, q_state = p_state.resample(origin), q_state.resample(origin)

@@ -124,19 +124,23 @@ class Survivors:
             self.pilot.select(index),
         )
 
-    def ahead(self, model: Predicts[P], inputs: Tensor) -> Survivors:
+    def ahead(
+        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
+    ) -> Survivors:
         """Read the last token of each text, (B,), as one predicts what follows it."""
         return replace(
             self,
-            found=self.found.ahead(model, inputs),
-            passes=self.passes.ahead(model, inputs),
+            found=self.found.ahead(model, inputs, given),
+            passes=self.passes.ahead(model, inputs, given),
         )
 
-    def next_token(self, model: Predicts[P]) -> Tensor:
+    def next_token(
+        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
+    ) -> Tensor:
         """Predict the next token of each text, (B, words), see ``predicted_by``."""
         outside = self._outside(self.passes) - math.log(PASSES)
         parts = [(self.passes.particles, outside), (self.found, self.found.log_w)]
-        return predicted_by(model, parts)
+        return predicted_by(model, parts, keys, starts)
 
 
 @dataclass(frozen=True)

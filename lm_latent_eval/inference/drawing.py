@@ -1,11 +1,15 @@
-"""Draws from rows of probabilities, by inverting their distribution functions."""
+"""Draws by inverting distribution functions: of rows of probabilities, and normal."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent_uniforms, widened
+from lm_latent_eval.latent import Uniforms
+
+MODEL_LANES = 3
+"""Random numbers of a decision that are the model's: the last is left to inference."""
 
 
 def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
@@ -28,3 +32,28 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
     below = torch.nextafter(mass[..., -1], mass.new_zeros(()))
     target = torch.minimum(u * mass[..., -1], below)
     return torch.searchsorted(mass, target[..., None].contiguous(), right=True)[..., 0]
+
+
+def standard_normals(
+    uniforms: Uniforms, number: int, device: torch.device | str
+) -> Tensor:
+    """Draw independent standard normal numbers.
+
+    Args:
+        uniforms: Random numbers on the host, step -> (B, K, 4): as many steps are asked
+            as it takes, from the first.
+        number: D, how many a latent.
+        device: Where they are wanted.
+
+    Returns:
+        (B, K, D), in the widest type of the device.
+
+    Example:
+        >>> half = lambda step: torch.full((1, 2, 4), 0.5, dtype=torch.float64)
+        >>> standard_normals(half, 4, "cpu").tolist()
+        [[[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]]
+    """
+    steps = range(-(-number // MODEL_LANES))
+    u = torch.cat([uniforms(step)[..., :MODEL_LANES] for step in steps], -1)
+    normal: Tensor = torch.special.ndtri(sent_uniforms(u[..., :number], device))
+    return normal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, Self
 
 from torch import Tensor
@@ -24,12 +25,28 @@ class Weighted(Protocol):
         """Pick texts."""
         ...
 
-    def ahead(self, model: Predicts[P], inputs: Tensor, /) -> Self:
-        """Read the last token of each text, (B,), as one predicts what follows it."""
+    def ahead(
+        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None, /
+    ) -> Self:
+        """Read the last token of each text, (B,), as one predicts what follows it.
+
+        Args:
+            model: A latent LM.
+            inputs: The last tokens.
+            given: What the texts are conditional on, if they are.
+        """
         ...
 
-    def next_token(self, model: Predicts[P], /) -> Tensor:
-        """Predict the next token of texts that have read ``ahead``, (B, words)."""
+    def next_token(
+        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int], /
+    ) -> Tensor:
+        """Predict the next token of texts that have read ``ahead``, (B, words).
+
+        Args:
+            model: A latent LM.
+            keys: The key of each text's random numbers, as ``extend`` takes it.
+            starts: How many tokens each text had so far.
+        """
         ...
 
 

@@ -22,6 +22,7 @@ which is summed in whole.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
@@ -82,17 +83,23 @@ class Population:
         """Pick texts."""
         return Population(self.found.select(index), self.drawn.select(index))
 
-    def ahead(self, model: Predicts[P], inputs: Tensor) -> Population:
+    def ahead(
+        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
+    ) -> Population:
         """Read the last token of each text, (B,), as one predicts what follows it."""
-        found, drawn = (each.ahead(model, inputs) for each in (self.found, self.drawn))
-        return Population(found, drawn)
+        return Population(
+            self.found.ahead(model, inputs, given),
+            self.drawn.ahead(model, inputs, given),
+        )
 
-    def next_token(self, model: Predicts[P]) -> Tensor:
+    def next_token(
+        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
+    ) -> Tensor:
         """Predict the next token of each text, (B, words), see ``predicted_by``."""
         num_draws, num_found = self.drawn.log_w.shape[-1], self.found.log_w.shape[-1]
         outside, log_p, _ = self.log_w.split([num_draws, num_found, num_found], -1)
         parts = [(self.drawn, outside - math.log(num_draws)), (self.found, log_p)]
-        return predicted_by(model, parts)
+        return predicted_by(model, parts, keys, starts)
 
 
 @dataclass(frozen=True)

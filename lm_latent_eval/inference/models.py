@@ -13,9 +13,11 @@ from torch import Tensor
 from lm_latent_eval.latent import (
     EncodedT,
     Latents,
+    Searches,
     State,
     UnfoldingLM,
     UnfoldingProposal,
+    Uniforms,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -33,6 +35,20 @@ class Predicts(Protocol[P]):
         """See ``LeftToRight``."""
         ...
 
-    def next_token(self, encoded: P, log_w: Tensor, /) -> Tensor:
+    def next_token(self, encoded: P, log_w: Tensor, uniforms: Uniforms, /) -> Tensor:
         """See ``NextToken``."""
         ...
+
+
+def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
+    """Return a proposal as what lists and ranks latents.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if isinstance(proposal, Searches):
+        return proposal
+    raise ValueError(
+        f"the proposal {proposal.name!r} has no beam: its latents can be drawn, and "
+        "neither listed nor ranked. Use is, smc or ais"
+    )

@@ -17,6 +17,7 @@ from torch import Tensor
 from lm_latent_eval.devices import sent, wide_zeros
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     EncodedT,
     Latents,
@@ -29,6 +30,8 @@ from lm_latent_eval.text.batch import TokenBatch
 
 PIECE = 256
 """Tokens read at a time by models that can stop and go on."""
+PREDICTS = 2
+"""What tells the random numbers of predictions from those of draws."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ class Particles:
             self.path[there],
         )
 
-    def ahead(self, model: Predicts[P], inputs: Tensor) -> Particles:
+    def ahead(
+        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
+    ) -> Particles:
         """Read the last token of each text, (B,), as one predicts what follows it."""
         tokens = inputs[:, None]
         batch = TokenBatch(
@@ -72,19 +77,27 @@ class Particles:
             torch.zeros_like(tokens),
             torch.ones_like(inputs),
             wide_zeros(tokens.shape, tokens.device),
+            given=given,
         )
         return replace(self, read=model.encode(batch, self.model_state))
 
-    def next_token(self, model: Predicts[P]) -> Tensor:
+    def next_token(
+        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
+    ) -> Tensor:
         """Predict the next token of each text from its weighted latents.
 
         Args:
             model: A left-to-right latent LM that predicts, and has read ``ahead``.
+            keys: The key of each text's random numbers, as ``extend`` of an estimator
+                takes it: what predicts is independent of what is drawn there.
+            starts: How many tokens each text had so far.
 
         Returns:
             Log-probabilities in nats, (B, number of words).
         """
-        return model.next_token(cast(P, self.read), self.log_w)
+        mine = [key ^ PREDICTS for key in keys]
+        uniforms = Streams(mine, self.log_w.shape[1], starts=starts)
+        return model.next_token(cast(P, self.read), self.log_w, uniforms)
 
     def encoded(self, model: LM[P], piece: TokenBatch, after: State | None) -> P:
         """Encode a piece that follows given latents; what was read ahead is not again.
@@ -118,23 +131,32 @@ class Partial:
         """Pick texts."""
         return Partial(self.particles.select(index), self.cut[index])
 
-    def ahead(self, model: Predicts[P], inputs: Tensor) -> Partial:
+    def ahead(
+        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
+    ) -> Partial:
         """Read the last token of each text, (B,), as one predicts what follows it."""
-        return replace(self, particles=self.particles.ahead(model, inputs))
+        return replace(self, particles=self.particles.ahead(model, inputs, given))
 
-    def next_token(self, model: Predicts[P]) -> Tensor:
+    def next_token(
+        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
+    ) -> Tensor:
         """Predict the next token of texts that have read ``ahead``, (B, words)."""
-        return self.particles.next_token(model)
+        return self.particles.next_token(model, keys, starts)
 
 
 def predicted_by(
-    model: Predicts[P], parts: Sequence[tuple[Particles, Tensor]]
+    model: Predicts[P],
+    parts: Sequence[tuple[Particles, Tensor]],
+    keys: Sequence[int],
+    starts: Sequence[int],
 ) -> Tensor:
     """Predict the next token of texts from several populations, by their shares.
 
     Args:
         model: A left-to-right latent LM that predicts, and has read ``ahead``.
         parts: Particles, and their log-weights as they add to p(x), (B, K) nats each.
+        keys: The key of each text's random numbers.
+        starts: How many tokens each text had so far.
 
     Returns:
         Log-probabilities in nats, (B, number of words).
@@ -145,7 +167,7 @@ def predicted_by(
         replace(
             particles,
             log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0),
-        ).next_token(model)
+        ).next_token(model, keys, starts)
         for particles, log_w in parts
     ]
     return (share + torch.stack(predicted)).logsumexp(0)
@@ -194,26 +216,29 @@ def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
 
     Equal latents have equal ones; unequal ones differ, but for an accident of
     probability 2^-63 or so: the sum of a latent's integers, each times an odd random
-    number of its place, modulo 2^64.
+    number of its place, modulo 2^64. The integer of a real number is its bits.
 
     Args:
-        latents: Of a text or its next piece: a tensor or a tuple of tensors of
-            integers, (B, K, ...), on the host or where ``before`` is.
+        latents: Of a text or its next piece: a tensor or a tuple of tensors,
+            (B, K, ...), on the host or where ``before`` is.
         before: The fingerprints of the text so far, 0 at the beginning, (B, K or 1).
 
     Returns:
         Shape (B, K), int64, where ``before`` is, or without it the latents.
     """
     parts = (latents,) if isinstance(latents, Tensor) else latents
-    codes = torch.cat([part.flatten(2) for part in map(_with_places, parts)], -1)
+    codes = torch.cat([part.flatten(2) for part in map(_as_integers, parts)], -1)
     random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
     odd = sent(torch.from_numpy(random.view(np.int64)), codes.device)
     code = (codes * odd[1:]).sum(-1)
     return code if before is None else before * odd[0] + sent(code, before.device)
 
 
-def _with_places(part: Tensor) -> Tensor:
-    """Give what is one number a latent a place."""
+def _as_integers(part: Tensor) -> Tensor:
+    """Give what is one number a latent a place, and take real numbers by their bits."""
+    if part.is_floating_point():
+        bits = torch.int32 if part.dtype is torch.float32 else torch.int64
+        part = (part if bits is torch.int32 else part.double()).view(bits).long()
     return part if part.ndim > 2 else part[..., None]
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.uniforms import LANES, stream_key, uniforms
-
-__all__ = ["LANES", "Streams", "stream_key"]
+from lm_latent_eval.uniforms import LANES as LANES
+from lm_latent_eval.uniforms import stream_key as stream_key
+from lm_latent_eval.uniforms import uniforms
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,18 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.inference.models import LM, P, Q, Sampler
+from lm_latent_eval.inference.models import LM, P, Q, Sampler, searching
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import Beam, Draws, Latents, LeftToRight, Summable, WholeText
+from lm_latent_eval.latent import (
+    Beam,
+    Draws,
+    Latents,
+    LeftToRight,
+    Searches,
+    Summable,
+    WholeText,
+)
 from lm_latent_eval.text.batch import TokenBatch
 
 OURS = "lm_latent_eval."
@@ -87,7 +95,7 @@ def check(
 def decides_nothing(proposal: Sampler[Q], batch: TokenBatch) -> bool:
     """Say if a latent holds no number, so that there is one of a text at most."""
     one = batch.select(torch.arange(min(1, len(batch.length))))
-    found = proposal.beam(proposal.encode(one), 1)
+    found = searching(proposal).beam(proposal.encode(one), 1)
     return all(part[:, :1].numel() == 0 for part in _parts(found.latents))
 
 
@@ -121,13 +129,13 @@ def _sums_exactly(model: LM[P], proposal: Sampler[Q], batch: TokenBatch) -> bool
     lister = proposal.left_to_right if isinstance(proposal, WholeText) else proposal
     few = batch.select(torch.arange(min(TEXTS, len(batch.length))))
     p = model.encode(few)
-    beam = lister.beam(lister.encode(few), MOST)
+    beam = searching(lister).beam(lister.encode(few), MOST)
     used = beam.score > -torch.inf
     if beam.score.shape[1] >= MOST and bool(used.all(-1).any()):
         return False
     every = widened(model.log_joint(p, beam.latents)).masked_fill(~used, -torch.inf)
     summation = model.summation
-    one = summation.beam(summation.encode(few), 1)
+    one = searching(summation).beam(summation.encode(few), 1)
     own = widened(model.log_joint(p, one.latents))[:, 0]
     apart = _apart(own, every.logsumexp(-1))
     if apart > ROUNDING[torch.float32] * max(1, few.targets.shape[1]):
@@ -185,6 +193,13 @@ def _check_beam(
     proposal: Sampler[Q], q: Q, draws: Draws[Latents], within: float
 ) -> None:
     """Check that a beam is of distinct latents of the kind that is drawn."""
+    if not isinstance(proposal, Searches):
+        _refuse(
+            proposal,
+            "beam",
+            "is missing, and estimators that search are offered: leave beam, mixed and "
+            "auto out of estimators",
+        )
     beam = proposal.beam(q, MOST)
     drawn, found = _parts(draws.latents), _parts(beam.latents)
     kinds = [[(part.dtype, part.ndim) for part in parts] for parts in (drawn, found)]
@@ -253,12 +268,12 @@ def _check_causality(
     """
     num_tokens = batch.targets.shape[1]
     parts = _parts(latents)
-    if any(part.ndim != 3 or part.shape[2] != num_tokens for part in parts):
+    if any(part.ndim < 3 or part.shape[2] != num_tokens for part in parts):
         return
     total, state = torch.zeros_like(widened(log_p)), None
     for t in range(num_tokens):
         piece = batch.piece(t, t + 1)
-        here = [part[..., t : t + 1] for part in parts]
+        here = [part[:, :, t : t + 1] for part in parts]
         cut: Latents = (
             here[0] if isinstance(latents, Tensor) else _rebuilt(latents, here)
         )

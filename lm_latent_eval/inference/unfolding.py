@@ -1,4 +1,7 @@
-"""Proposals whose latents unfold step by step: draws and searches from the engine."""
+"""Proposals whose latents unfold step by step: draws and searches from the engine.
+
+``DrawnProposal`` can only be drawn from; ``StepProposal`` lists its choices as well.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,8 @@ class Thinning(Generic[LatentsT]):
     """Whether anything was left out of a text, (B,) bool."""
 
 
-class StepProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
-    """q(z | x) that says what its steps are; see ``inference.steps``."""
+class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
+    """q(z | x) that draws step by step; see ``inference.steps``."""
 
     on_host: ClassVar[bool] = False
     """Whether its latents are wanted on the host, wherever they were decided."""
@@ -50,10 +53,6 @@ class StepProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
     @abstractmethod
     def drawn_steps(self, encoded: EncodedT) -> DrawSteps[StateT]:
         """Return the steps that are drawn."""
-
-    @abstractmethod
-    def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
-        """Return the steps that searches go by."""
 
     @abstractmethod
     def histories(self, encoded: EncodedT) -> int:
@@ -97,6 +96,14 @@ class StepProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
             sampled = sampled._replace(columns=tuple(here))
         log_q = sent(sampled.log_q, encoded.batch.targets.device)
         return Draws(self.latents(encoded, sampled), log_q), origin
+
+
+class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
+    """q(z | x) that says what its steps are, choice by choice."""
+
+    @abstractmethod
+    def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
+        """Return the steps that searches go by."""
 
     def beam(
         self, encoded: EncodedT, width: int, score: Tensor | None = None

@@ -69,6 +69,3 @@ class RowDigests:
 
 def _written(value: Any) -> str:
     return json.dumps(plain(value), sort_keys=True)
-
-
-__all__ = ["DIGEST", "RowDigests", "UnsealedError"]

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from lm_latent_eval import manifest
 from lm_latent_eval.durable import share
-from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rule, Rules, check
+from lm_latent_eval.text.words import SPECIAL_WORDS
+from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rule, Rules, Whole, check
 from lm_latent_eval.weights import FLOATS
 
 _OF_THE_LIBRARY: Rules = {
@@ -104,6 +105,17 @@ class CheckedConfig(PretrainedConfig):
         if unknown := sorted(config_dict.keys() - known):
             raise ValueError(f"{unknown[0]} is no value of such a model")
         return super().from_dict(config_dict, **kwargs)
+
+
+class WordsConfig(CheckedConfig):
+    """Sizes that every model of words has; a model adds its own by ``value``."""
+
+    vocab_size: int = value(len(SPECIAL_WORDS), Whole(len(SPECIAL_WORDS)))
+    """Words that it can utter, the reserved ones among them."""
+    num_words: int = value(None, Whole("vocab_size"))
+    """The same, with those that it can copy; None: it copies none."""
+    num_unknown_types: int = value(0, Whole(0))
+    """Distinct words of the training text that are unknown; 0: nobody counted."""
 
 
 class Pretrained(PreTrainedModel):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.latent import NO_LATENT, Mass
+from lm_latent_eval.latent import NO_LATENT, Mass, Uniforms
 from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
@@ -153,7 +153,7 @@ class RecurrentLM(Pretrained, ABC):
         """Return the recurrent state after the piece."""
         return encoded.carry
 
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
         first = self.log_probs(encoded.hidden[:, 0])
         rest = self.config.num_words - self.config.vocab_size

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, wide_zeros, widened
 from lm_latent_eval.inference import steps
@@ -89,7 +90,43 @@ class SaysSteps(Protocol):
         ...
 
 
-class StepLM(Pretrained):
+class UnfoldingModel(Pretrained):
+    """What models share that say what one step is."""
+
+    proposal_names: ClassVar[Sequence[str]] = (ADAPTED, PRIOR)
+    """What ``proposal`` can return, the default first."""
+    mass: ClassVar[Mass] = Mass.ONE
+    """What its probabilities of all texts total."""
+
+    @abstractmethod
+    def read(self, batch: TokenBatch) -> Any:
+        """Compute what no latent changes, once a piece of B texts.
+
+        Of p(y, z | x) ``batch.given`` has x; a model says what that is, in words, by an
+        attribute ``conditional_on``.
+        """
+
+    @abstractmethod
+    def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return what a history knows before the first token: tensors (B, 1, ...)."""
+
+    def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
+        """Read a piece that follows some histories."""
+        before = Histories(self.begin(batch)) if after is None else after
+        return EncodedSteps(batch, self.read(batch), before)
+
+    def mixed(self, log_words: Tensor, log_share: Tensor) -> Tensor:
+        """Mix predictions of K histories, (B, K, V), by their shares, (B, K).
+
+        Returns:
+            Log-probabilities in nats, (B, num_words): words past V have none.
+        """
+        log_p = (log_share[..., None] + widened(log_words)).logsumexp(1)
+        more = self.config.num_words - log_p.shape[-1]
+        return F.pad(log_p, (0, more), value=-torch.inf)
+
+
+class StepLM(UnfoldingModel):
     """A latent LM that says what one step is.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken``; ``proposal`` gives a q.
@@ -98,20 +135,8 @@ class StepLM(Pretrained):
 
     estimators: ClassVar[Sequence[str]] = ("auto", "mixed", "dpf", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
-    proposal_names: ClassVar[Sequence[str]] = (ADAPTED, PRIOR)
-    """What ``proposal`` can return, the default first."""
-    mass: ClassVar[Mass] = Mass.ONE
-    """What its probabilities of all texts total."""
 
     # -- what a model says ------------------------------------------------------------
-
-    @abstractmethod
-    def read(self, batch: TokenBatch) -> Any:
-        """Compute what no latent changes, once a piece of B texts."""
-
-    @abstractmethod
-    def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return what a history knows before the first token: tensors (B, 1, ...)."""
 
     @abstractmethod
     def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> Step:
@@ -125,7 +150,7 @@ class StepLM(Pretrained):
 
     @abstractmethod
     def log_words(self, read: Any, state: tuple[Tensor, ...]) -> Tensor:
-        """Return log p(next word | the past) of every word, nats, (B, K, V).
+        """Return log p(next word | the past) of every word uttered, nats, (B, K, V).
 
         Choices are summed over; the word itself, the first of the piece, is not looked
         at.
@@ -133,14 +158,9 @@ class StepLM(Pretrained):
 
     # -- what follows -----------------------------------------------------------------
 
-    def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
-        """Read a piece that follows some histories."""
-        before = Histories(self.begin(batch)) if after is None else after
-        return EncodedSteps(batch, self.read(batch), before)
-
     def log_joint(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
-        unfolding = ModelSteps(self, encoded, ADAPTED)
+        unfolding = ModelSteps(encoded, self, ADAPTED)
         total = wide_zeros(latents.shape[:2], latents.device)
         for choices, choice, there, inside, _ in steps.follow(unfolding, (latents,)):
             log_p = choices.at(choices.log_p, choice).masked_fill(~there, -torch.inf)
@@ -149,20 +169,23 @@ class StepLM(Pretrained):
 
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
         """Return where K histories stand after the encoded piece."""
-        unfolding = ModelSteps(self, encoded, ADAPTED)
+        unfolding = ModelSteps(encoded, self, ADAPTED)
         after = [unfolding.begin(latents.shape[1])]
         after += [step.state for step in steps.follow(unfolding, (latents,))]
         return after[-1]
 
-    def next_token(self, encoded: EncodedSteps, log_w: Tensor) -> Tensor:
+    def next_token(
+        self, encoded: EncodedSteps, log_w: Tensor, uniforms: Uniforms
+    ) -> Tensor:
         """Predict the first token of an encoded piece, (B, V) nats, from K histories.
 
         Args:
             encoded: Pieces that begin with that token, which is not looked at.
             log_w: Log-weights of the histories in nats, (B, K).
+            uniforms: Random numbers, which the sum over choices needs none of.
         """
-        log_p = widened(self.log_words(encoded.read, encoded.before.parts))
-        return (log_w.log_softmax(-1)[..., None] + log_p).logsumexp(1)
+        log_p = self.log_words(encoded.read, encoded.before.parts)
+        return self.mixed(log_p, log_w.log_softmax(-1))
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
@@ -181,14 +204,10 @@ class StepLM(Pretrained):
 
 
 @dataclass(frozen=True)
-class ModelSteps:
-    """The steps of a ``StepLM``, as ``adapted`` or ``prior`` goes by them."""
+class EncodedText:
+    """An encoded piece, as steps go along it."""
 
-    model: SaysSteps
     encoded: EncodedSteps
-    name: str
-    temperature: float = 1.0
-    num_columns: ClassVar[int] = 1
 
     @property
     def length(self) -> Tensor:
@@ -211,6 +230,27 @@ class ModelSteps:
     def num_histories(self, state: Histories) -> int:
         """Return K."""
         return state.parts[0].shape[1]
+
+    def gone_on(
+        self, before: Histories, after: tuple[Tensor, ...], t: int
+    ) -> Histories:
+        """Return what histories know after token t; texts that have ended stay."""
+        inside = self.length > t
+        parts = (
+            torch.where(inside.view(-1, *[1] * (new.ndim - 1)), new, old)
+            for new, old in zip(after, before.parts, strict=True)
+        )
+        return Histories(tuple(parts))
+
+
+@dataclass(frozen=True)
+class ModelSteps(EncodedText):
+    """The steps of a ``StepLM``, as ``adapted`` or ``prior`` goes by them."""
+
+    model: SaysSteps
+    name: str
+    temperature: float = 1.0
+    num_columns: ClassVar[int] = 1
 
     def choices(
         self, state: Histories, t: int, score: Tensor, cut: Cut | None
@@ -236,14 +276,9 @@ class ModelSteps:
         uniforms: Callable[[], Tensor],
     ) -> Taken[Histories]:
         """Go on with some choices of some histories."""
-        before = state.resample(origin).parts
-        after = self.model.take(self.encoded.read, before, choice, t)
-        inside = self.length > t
-        parts = (
-            torch.where(inside.view(-1, *[1] * (new.ndim - 1)), new, old)
-            for new, old in zip(after, before, strict=True)
-        )
-        return Taken(Histories(tuple(parts)), (choice,))
+        before = state.resample(origin)
+        after = self.model.take(self.encoded.read, before.parts, choice, t)
+        return Taken(self.gone_on(before, after, t), (choice,))
 
     def draw(
         self, state: Histories, t: int, uniforms: Uniforms, origin: Tensor | None
@@ -276,7 +311,7 @@ class ModelProposal(StepProposal[EncodedSteps, Tensor, Histories]):
 
     def drawn_steps(self, encoded: EncodedSteps) -> ModelSteps:
         """Return the steps, which are drawn and searched alike."""
-        return ModelSteps(self.model, encoded, self.name, self.temperature)
+        return ModelSteps(encoded, self.model, self.name, self.temperature)
 
     searched_steps = drawn_steps
 

@@ -145,6 +145,3 @@ def table(record: Record) -> str:
         *aligned(cells, right=True),
     ]
     return "\n".join(lines)
-
-
-__all__ = ["Number", "numbers", "rows", "table"]

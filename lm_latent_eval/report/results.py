@@ -178,6 +178,3 @@ def _name(config: dict[str, Any]) -> str:
     named = given.get("pretrained") or given.get("model") or config["model"]
     name = Path(str(named)).name if Path(str(named)).is_absolute() else named
     return f"{name} (no digest: lm_eval {config['model']} says none of its weights)"
-
-
-__all__ = ["newest", "read"]

@@ -118,6 +118,3 @@ def _count(sample: Sample, metric: str, otherwise: int) -> int:
     if not isinstance(term, list) or len(term) != 2:
         return otherwise
     return int(_number(metric, term[1]))
-
-
-__all__ = ["read"]

@@ -351,21 +351,3 @@ def _set(table: Table, value: Cell) -> str:
         return rf"${power[1]} \times 10^{{{int(power[2])}}}$"
     plain = plain.replace("∞", r"\infty")
     return f"${plain}$" if plain[:1] in ("-", "\\") else plain
-
-
-__all__ = [
-    "FORMATS",
-    "Cell",
-    "Interval",
-    "Table",
-    "aligned",
-    "alike",
-    "four_decimals",
-    "four_digits",
-    "markdown",
-    "one_line",
-    "rendered",
-    "together",
-    "write",
-    "write_page",
-]

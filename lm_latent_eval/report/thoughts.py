@@ -23,9 +23,10 @@ from lm_latent_eval.file_names import beside
 from lm_latent_eval.ledger.database import refuse_old
 from lm_latent_eval.report.results import newest
 from lm_latent_eval.report.tabular import Cell, Interval, Table, one_line, rendered
+from lm_latent_eval.scoring.records import UNFINISHED
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, read
-from lm_latent_eval.wrappers.cot.journal import UNFINISHED, read_unfinished
+from lm_latent_eval.wrappers.cot.journal import read_unfinished
 from lm_latent_eval.wrappers.cot.marks import Ending
 
 ENDINGS = {

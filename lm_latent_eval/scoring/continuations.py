@@ -26,16 +26,18 @@ logger = logging.getLogger(__name__)
 
 def read_contexts(
     setting: Setting, method: Estimator, texts: Sequence[Text]
-) -> Weighted:
-    """Return the weighted latents of the contexts of a batch of texts."""
-    return method.extend(
+) -> tuple[Weighted, TokenBatch | None]:
+    """Return the weighted latents of contexts, and what texts are conditional on."""
+    batch = setting.collate(texts, contexts=True)
+    read = method.extend(
         setting.model,
         setting.stepwise,
-        setting.collate(texts, contexts=True),
+        batch,
         setting.keys(texts),
         [0] * len(texts),
         Particles.begin(len(texts), setting.model.device),
     )
+    return read, batch.given
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,12 @@ class Continuations:
     ) -> Iterator[tuple[Text, Answer]]:
         """Estimate the continuations of a context."""
         for row in rows:
-            text = row.text
+            text, log_w = row.text, row.whole + row.text.log_spacing
             with missed.aside(text.query):
-                estimate = method.difference(
-                    row.whole + text.log_spacing, row.prefix, len(text.words)
-                )
+                if text.condition is None:
+                    estimate = method.difference(log_w, row.prefix, len(text.words))
+                else:  # what is given has no probability, so this is a bound
+                    estimate = method.estimate(log_w, len(text.words))
                 answer = Answer.of(text, estimate, is_greedy=row.is_greedy, pilot=pilot)
                 yield text, answer
 
@@ -154,10 +157,13 @@ class Continuations:
 
     def _read(self, method: Estimator, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
-        particles = read_contexts(self.setting, method, contexts)
+        particles, given = read_contexts(self.setting, method, contexts)
         last = [self.setting.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
-        return Read(place, particles, self._most_probable(last, particles))
+        keys = self.setting.keys(contexts)
+        starts = [len(context.context) for context in contexts]
+        likely = self._most_probable(last, particles, given, keys, starts)
+        return Read(place, particles, likely)
 
     def _continue(
         self, method: Estimator, read: Read, texts: Sequence[Text]
@@ -206,25 +212,37 @@ class Continuations:
             if not len(on):
                 break
             rows = rows[on]
+            piece = batch.select(rows).piece(t, t + 1)
+            mine = [keys[b] for b in rows.tolist()]
+            here = [starts[b] + t for b in rows.tolist()]
             particles = method.extend(
                 self.setting.model,
                 self.setting.stepwise,
-                batch.select(rows).piece(t, t + 1),
-                [keys[b] for b in rows.tolist()],
-                [starts[b] + t for b in rows.tolist()],
+                piece,
+                mine,
+                here,
                 particles.select(on),
             )
-            likely = self._most_probable(targets[rows, t], particles)
+            after = [start + 1 for start in here]
+            likely = self._most_probable(
+                targets[rows, t], particles, piece.given, mine, after
+            )
         return greedy
 
     def _most_probable(
-        self, last: Tensor | Sequence[int], particles: Weighted
+        self,
+        last: Tensor | Sequence[int],
+        particles: Weighted,
+        given: TokenBatch | None,
+        keys: list[int],
+        starts: list[int],
     ) -> Tensor:
-        """Return the most probable word after each text, whose last word is given.
+        """Return the most probable word after each text, whose last word is ``last``.
 
         Both are on the host.
         """
         inputs = torch.as_tensor(last, device=self.setting.model.device)
         model = self.setting.model
-        predicted = particles.ahead(model, inputs).next_token(model)
+        read = particles.ahead(model, inputs, given)
+        predicted = read.next_token(model, keys, starts)
         return first_of_best(predicted).cpu()

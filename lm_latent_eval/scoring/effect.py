@@ -71,6 +71,3 @@ def _without_effect(
 @cache
 def _warn(message: str) -> None:
     logger.warning("%s", message)
-
-
-__all__ = ["warn_of_batch_sizes", "warn_of_idle"]

@@ -49,7 +49,7 @@ def _written(
     """Continue a batch; what is finished leaves it."""
     found = []
     model, reader = setting.model, setting.reader
-    particles = read_contexts(setting, setting.method, texts)
+    particles, given = read_contexts(setting, setting.method, texts)
     writing = [(t, Utterance(t.context, options[t.query.index], reader)) for t in texts]
     read = 0
     while writing:
@@ -57,8 +57,9 @@ def _written(
         last = torch.tensor(
             [(u.ids or [reader.start])[-1] for _, u in writing], device=model.device
         )
-        particles = particles.ahead(model, last)
-        log_p = particles.next_token(model)
+        keys, starts = setting.keys(now), [len(text.context) + read for text in now]
+        particles = particles.ahead(model, last, given)
+        log_p = particles.next_token(model, keys, starts)
         chance = Streams(setting.keys(now, "utter"), 1)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):
@@ -78,14 +79,16 @@ def _written(
                 [reader.price(ids) for ids in added],
                 first=last.tolist(),
                 spelled=setting.spelled,
+                given=setting.conditions(now),
                 device=model.device,
             ),
-            setting.keys(now),
-            [len(text.context) + read for text in now],
+            keys,
+            starts,
             particles,
         )
         rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
         particles = particles.select(torch.tensor(rows))
+        given = given and given.select(torch.tensor(rows))
         writing = [writing[row] for row in rows]
         read += 1
     return found

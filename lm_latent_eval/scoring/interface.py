@@ -29,17 +29,6 @@ from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 
-__all__ = [
-    "Answer",
-    "GenerationOptions",
-    "OffersOptions",
-    "Query",
-    "TextModel",
-    "TextScorer",
-    "open_model",
-    "scorer_of",
-]
-
 
 class TextScorer(Protocol):
     """Answers queries about strings under one choice of settings."""

@@ -109,12 +109,3 @@ class ExactModel(ABC, Generic[SequenceT]):
     ) -> LogLikelihoods:
         """Score sequences, whose numbers play no part."""
         return LogLikelihoods.exact(self.log_p(sequences))
-
-
-__all__ = [
-    "ExactModel",
-    "LogLikelihoods",
-    "SequenceModel",
-    "SequenceScorer",
-    "TokenIdModel",
-]

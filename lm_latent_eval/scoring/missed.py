@@ -86,6 +86,3 @@ class Missed:
         """
         for err in self._errors.values():
             raise MissedTextsError(self._names, str(err), self._of) from err
-
-
-__all__ = ["Missed", "MissedTextsError"]

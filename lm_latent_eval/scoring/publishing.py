@@ -128,6 +128,3 @@ A `{checkpoint.name}` model with latents, for
 `{checkpoint.digest}`. Estimator: `{estimator}`. {drawn}
 
     lm_eval --model {name} --model_args {arguments} --tasks wikitext"""
-
-
-__all__ = ["card", "push_to_hub", "put_section", "read_card"]

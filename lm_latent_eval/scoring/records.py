@@ -319,21 +319,3 @@ def journal(
 
 def _ledger(path: Path) -> Ledger:
     return Ledger(path, "record of a run", FORMAT)
-
-
-__all__ = [
-    "FORMAT",
-    "UNFINISHED",
-    "WITHOUT_NUMBER",
-    "Record",
-    "Row",
-    "answer_of",
-    "checked_answer",
-    "journal",
-    "read",
-    "read_unfinished",
-    "row_of",
-    "table_of",
-    "task_of",
-    "write",
-]

@@ -19,7 +19,7 @@ import torch
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class, trust
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Mass, SentenceModel, WholeText
+from lm_latent_eval.latent import Conditional, Mass, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.scoring.answer import Answer
@@ -89,6 +89,7 @@ class Scorer:
             if isinstance(self.model, SentenceModel)
             else None,
             ends=self.model.mass in (Mass.ONE, Mass.LESS),
+            conditional_on=self._conditional_on.get("conditional_on"),
         )
         estimators = self.model.estimators
         self.options = replace(
@@ -170,6 +171,7 @@ class Scorer:
                 "default_proposal": proposal_named(self.model, None, 1.0).name,
                 "mass": str(self.mass),
                 "scored_as": self._scored_as,
+                **self._conditional_on,
                 "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "
                 f"{config.num_words - config.vocab_size} more to copy",
                 "units": UNITS.get(
@@ -177,6 +179,13 @@ class Scorer:
                 ),
             },
         }
+
+    @property
+    def _conditional_on(self) -> dict[str, str]:
+        """What a model of texts given others is given, where it is one."""
+        if isinstance(self.model, Conditional):
+            return {"conditional_on": self.model.conditional_on}
+        return {}
 
     # -- queries ----------------------------------------------------------------------
 

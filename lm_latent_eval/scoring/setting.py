@@ -20,6 +20,7 @@ from lm_latent_eval.latent import (
     LeftToRight,
     Mass,
     UnfoldingLM,
+    Uniforms,
     WholeTextsOnly,
 )
 from lm_latent_eval.memory import Room
@@ -83,7 +84,9 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
         """Yield its weights."""
         ...
 
-    def next_token(self, encoded: object, log_w: Tensor, /) -> Tensor:
+    def next_token(
+        self, encoded: object, log_w: Tensor, uniforms: Uniforms, /
+    ) -> Tensor:
         """See ``NextToken``; asked of models that generate."""
         ...
 
@@ -168,8 +171,14 @@ class Setting:
                 self.reader.start if contexts else self.last(text) for text in texts
             ],
             spelled=self.spelled,
+            given=self.conditions(texts),
             device=self.model.device,
         )
+
+    def conditions(self, texts: Sequence[Text]) -> list[tuple[int, ...]] | None:
+        """Return what texts are conditional on; None: the model is not conditional."""
+        found = [text.condition for text in texts if text.condition is not None]
+        return found or None
 
     def last(self, text: Text) -> int:
         """Return the word before a continuation."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lm_latent_eval.text.encoder import Encoder
@@ -53,6 +53,8 @@ class Text:
     """Gaps of unusual white space before them that are not charged."""
     left_out: int = 0
     """Unknown words among them that nothing is charged for: they are not scored."""
+    condition: tuple[int, ...] | None = None
+    """Words that a conditional model is given; None: the model is not conditional."""
 
     @property
     def num_words(self) -> int:
@@ -72,7 +74,7 @@ class Text:
         Nothing is drawn for an empty context: all texts share it.
         """
         name = self.name if self.context else ""
-        return name, tuple(self.context), tuple(self.context_costs)
+        return name, tuple(self.context), tuple(self.context_costs), self.condition
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,22 @@ class Cutter:
     """Where the sentences of a string begin; None if documents are not cut."""
     ends: bool = True
     """Whether the model says where a text ends."""
+    conditional_on: str | None = None
+    """What contexts are to a model of texts given others; None: it is no such model."""
 
     def whole(self, query: Query) -> list[Text]:
         """Return a document's texts, each with its end.
 
         Raises:
             ValueError: If spellings are charged and one of them is lost, or a word is
-                a mark of the model's.
+                a mark of the model's, or the model is of texts given others.
         """
+        if self.conditional_on is not None:
+            with naming(query):
+                raise ValueError(
+                    "the model gives a text a probability given another one: put "
+                    f"{self.conditional_on} before it, as its context"
+                )
         with naming(query):
             reading = self.reader(query.text)
         # Without words a document still ends, but has no sentence that could.
@@ -113,6 +123,8 @@ class Cutter:
         Raises:
             ValueError: If spellings are charged and one of the continuation's is lost.
         """
+        if self.conditional_on is not None:
+            return self._given(query)
         text = query.context + query.text
         with naming(query):
             reading = self.reader(text)
@@ -131,6 +143,18 @@ class Cutter:
             for n, (start, end) in enumerate(spans)
             if end >= border
         ]
+
+    def _given(self, query: Query) -> list[Text]:
+        """Return a text given its context, each of which is read by itself.
+
+        What a task puts between the two is no part of the text.
+        """
+        with naming(query):
+            condition = self.reader(query.context)
+            reading = self.reader(query.text.lstrip())
+        span = (0, 0, len(reading.ids))
+        text = self._text(query, 0, reading, span, False, False)
+        return [replace(text, condition=tuple(condition.ids))]
 
     def _sentences(self, text: str, reading: Reading) -> list[tuple[int, int]]:
         """Return where each sentence begins and ends, in words."""

@@ -2,11 +2,11 @@
 
 ::
 
-    from lm_latent_eval import testing
+    from lm_latent_eval.extend import Case, laws
 
-    case = testing.Case(model, every_latent, words=(4, 5), proposals=("prior",))
+    case = Case(model, every_latent, words=(4, 5), proposals=("prior",))
 
-    @pytest.mark.parametrize("law", testing.laws(case), ids=str)
+    @pytest.mark.parametrize("law", laws(case), ids=str)
     def test_laws(law):
         law()
 
@@ -15,7 +15,3 @@ Nothing here needs pytest: a law that is broken raises ``LawError``.
 
 from lm_latent_eval.testing.case import Case, LawError
 from lm_latent_eval.testing.model_laws import Law, laws
-from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
-from lm_latent_eval.testing.simulated_work import Work
-
-__all__ = ["SIMULATED", "Case", "Law", "LawError", "Work", "laws", "simulated_device"]

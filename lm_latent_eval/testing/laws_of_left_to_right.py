@@ -144,7 +144,7 @@ def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
     read = Particles.begin(2, case.device)
     for t in range(len(text)):
         piece = whole.piece(t, t + 1)
-        read = read.ahead(model, piece.inputs[:, 0])
+        read = read.ahead(model, piece.inputs[:, 0], piece.given)
         read = method.extend(model, proposal, piece, ids, [t, t], read)
         found.append(torch.stack([read.log_w, read.log_q]))
     return found

@@ -18,9 +18,8 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import LeftToRight, Mass, WholeText
+from lm_latent_eval.latent import LeftToRight, Mass, Searches, WholeText
 from lm_latent_eval.testing.case import Case, close, equal, hold, keys
-from lm_latent_eval.testing.simulated_device import SIMULATED, simulated_device
 
 PRECISE = 0.05
 """Relative standard error below which a bias of five of them is noticed."""
@@ -30,12 +29,13 @@ DRAWS = 1 << 18
 
 def total_is_one_and_covers_the_model(case: Case, name: str) -> None:
     """Sum of q = 1, and q > 0 wherever p > 0, at every temperature."""
-    for temperature in (0.001, 0.5, 1.0, 2.0, 1000.0):
+    extreme = () if case.log_cell else (0.001, 1000.0)  # cells have one size
+    for temperature in (0.5, 1.0, 2.0, *extreme):
         proposal = case.proposal(name, temperature)
         for text in case.readable(proposal)[::7]:
             latents, log_p = case.every_latent(text), case.log_joint(text)
             encoded = proposal.encode(case.batch([text]))
-            log_q = proposal.log_prob(encoded, latents)[0]
+            log_q = proposal.log_prob(encoded, latents)[0] + case.cell(text)
             what = f"{name} at temperature {temperature:g}, of {text}"
             within, total = case.exact(temperature), log_q.logsumexp(-1).item()
             equal(total, 0.0, within, f"log of the total of {what}")
@@ -129,12 +129,24 @@ def company_moves_no_weight(case: Case, name: str) -> None:
     """A text is scored in a batch as it is alone."""
     proposal, method = case.proposal(name), ImportanceSampling(7)
     texts = _of_several_lengths(case, name)
-    together = case.log_weights(method, proposal, texts)
+    given, ids = _given(case, len(texts)), keys(len(texts))
+
+    def weigh(n: slice) -> Tensor:
+        batch = case.batch(texts[n], given and given[n])
+        log_w: Tensor = method.log_weights(case.model, proposal, batch, ids[n])
+        return log_w
+
+    together = weigh(slice(None))
     for n, text in enumerate(texts):
-        alone = method.log_weights(
-            case.model, proposal, case.batch([text]), [keys(len(texts))[n]]
-        )
+        alone = weigh(slice(n, n + 1))
         close(together[n], alone[0], f"{name}: {text} in company and alone")
+
+
+def _given(case: Case, number: int) -> list[tuple[int, ...]] | None:
+    """Return what texts are given, some of them more, if the model is conditional."""
+    if case.given is None:
+        return None
+    return [case.given if n % 3 else case.given[:-1] for n in range(number)]
 
 
 def _of_several_lengths(case: Case, name: str) -> list[list[int]]:
@@ -157,17 +169,15 @@ def first_samples_are_those_of_fewer(case: Case, name: str) -> None:
     close(rounds, many, f"{name}: samples drawn in rounds and at once")
 
 
-def device_moves_no_number(case: Case, name: str) -> None:
-    """Whole texts, contexts and predictions on ``sim:0`` are the CPU's."""
+def device_moves_no_number(case: Case, name: str, device: str) -> None:
+    """Whole texts, contexts and predictions on a device are the CPU's."""
     on_cpu = numbers_of(case, name)
-    with simulated_device():
-        on_device = numbers_of(case.on(SIMULATED), name)
-    kinds = ("weights", "beams", "prefixes", "prefixes read on", "predictions")
-    for ours, theirs, what in zip(on_device, on_cpu, kinds, strict=False):
-        close(ours, theirs, f"{name}: {what} on {SIMULATED} and on the CPU")
+    on_device = numbers_of(case.on(device), name)
+    for what, ours in on_device.items():
+        close(ours, on_cpu[what], f"{name}: {what} on {device} and on the CPU")
 
 
-def numbers_of(case: Case, name: str) -> list[Tensor]:
+def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
     """Return weights, beams, prefixes and predictions of some texts, on the host.
 
     Of proposals that stop there are weights of prefixes, of what is read on after the
@@ -175,20 +185,22 @@ def numbers_of(case: Case, name: str) -> list[Tensor]:
     """
     model, proposal = case.model, case.proposal(name)
     texts, stops = case.readable(proposal)[1:4], isinstance(proposal, LeftToRight)
+    listed = isinstance(proposal, Searches)
     batch, ids = case.batch(texts), keys(len(texts))
     draw = ImportanceSampling(4)
-    found = [
-        draw.log_weights(model, proposal, batch, ids),
-        BeamMarginalization(3).log_weights(model, proposal, batch, ids),
-    ]
+    found = {"weights": draw.log_weights(model, proposal, batch, ids)}
+    if listed:
+        beam = BeamMarginalization(3)
+        found["beams"] = beam.log_weights(model, proposal, batch, ids)
     if stops:
         begin = Particles.begin(len(texts), case.device)
         end = case.length - 1
         piece, last = batch.piece(0, end), batch.piece(end, case.length)
         read = draw.extend(model, proposal, piece, ids, [0] * len(texts), begin)
-        ahead = read.ahead(model, piece.targets[:, -1])
+        ahead = read.ahead(model, piece.targets[:, -1], piece.given)
         on = draw.extend(model, proposal, last, ids, [end] * len(texts), ahead)
-        found += [read.log_w, on.log_w]
+        found |= {"prefixes": read.log_w, "prefixes read on": on.log_w}
         if model.mass is not Mass.UNNORMALISED:
-            found.append(ahead.next_token(model))
-    return [tensor.cpu() for tensor in found]
+            starts = [end] * len(texts)
+            found["predictions"] = ahead.next_token(model, ids, starts)
+    return {what: tensor.cpu() for what, tensor in found.items()}

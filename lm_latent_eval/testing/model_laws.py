@@ -7,6 +7,7 @@ text. Sums over that list are the truth, and share nothing with what is tested b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.latent import LeftToRight, Mass
-from lm_latent_eval.testing.case import PREDICTED, Case, equal, hold
+from lm_latent_eval.latent import LeftToRight, Mass, Searches
+from lm_latent_eval.testing.case import PREDICTED, Case, equal, hold, keys
 from lm_latent_eval.testing.laws_of_left_to_right import (
     beams_go_on_where_they_were_cut,
     drawing_from_is_resampling_first,
@@ -57,16 +58,25 @@ class Law:
         return self.of
 
 
-def laws(case: Case) -> list[Law]:
-    """List the laws that a model and each of its proposals owe."""
-    found = [Law(partial(law, case), law.__name__) for law in OF_MODELS]
-    on_cpu = case.device.type == "cpu"
+def laws(case: Case, device: str | None = None) -> list[Law]:
+    """List the laws that a model and each of its proposals owe.
+
+    Args:
+        case: The model.
+        device: An accelerator, such as ``cuda``, whose numbers are then held against
+            those of the case, which is on the CPU. None: there is none.
+    """
+    goes_on = isinstance(case.model, LeftToRight)
+    of_model = [*OF_MODELS, *(law for law in OF_PREDICTIONS if goes_on)]
+    found = [Law(partial(law, case), law.__name__) for law in of_model]
     for name in case.proposals:
         stepwise = isinstance(case.proposal(name), LeftToRight)
-        owed = [*OF_PROPOSALS]
-        owed += [law for law in OF_DEVICES if on_cpu]
+        listed = isinstance(case.proposal(name), Searches)
+        owed = [*OF_PROPOSALS, *(law for law in OF_SEARCHES if listed)]
         owed += [law for law in OF_LEFT_TO_RIGHT if stepwise]
-        owed += [law for law in OF_PIECES if stepwise and name not in case.reads_on]
+        read = stepwise and name not in case.reads_on
+        owed += [law for law in OF_PIECES if read]
+        owed += [law for law in OF_CUT_SEARCHES if read and listed]
         once = stepwise and reads_once(case, name)
         owed += [law for law in OF_READING_ONCE if once]
         late = stepwise and draws_from(case, name)
@@ -76,7 +86,14 @@ def laws(case: Case) -> list[Law]:
         found += [
             Law(partial(law, case, name), f"{law.__name__}-{name}") for law in owed
         ]
+        if device is not None:
+            law = partial(device_moves_no_number, case, name, device)
+            found.append(Law(law, f"{device_moves_no_number.__name__}-{name}"))
     return found
+
+
+PREDICTIONS = 50
+"""Predictions from real-valued latents that are averaged."""
 
 
 def total_is_that_of_its_mass(case: Case) -> None:
@@ -89,21 +106,35 @@ def total_is_that_of_its_mass(case: Case) -> None:
 
 
 def predictions_are_ratios_of_prefixes(case: Case) -> None:
-    """``next_token`` after latents that are all there, against sums over lists."""
+    """``next_token`` after latents that are all there, against sums over lists.
+
+    Of real-valued latents the next one is drawn, so the mean of some predictions is
+    held against the integral, by five standard errors of its own.
+    """
     if case.model.mass is Mass.UNNORMALISED:
         return
+    repeats = 1 if case.log_cell is None else PREDICTIONS
     for length in range(case.length):
         text = case.some_words(length)
-        found = _predicted(case, text)
-        hold(abs(found.logsumexp(-1).item()) < PREDICTED, f"after {text}: no total")
+        found = torch.stack([_predicted(case, text, key) for key in keys(repeats)])
+        off = found.logsumexp(-1).abs().max().item()
+        hold(off < PREDICTED or repeats > 1, f"after {text}: no total")
         prefix = case.log_p(text).item() if text else 0.0
         ends = () if not case.goes_on and not text else (END,)
         for word in (*case.words, *ends):
             exact = case.log_p([*text, word]).item() - prefix
-            equal(found[word].item(), exact, PREDICTED, f"log p({word} | {text})")
+            of_word, what = found[:, word], f"log p({word} | {text})"
+            if repeats == 1:
+                equal(of_word.item(), exact, PREDICTED, what)
+                continue
+            ratio = (of_word - exact).exp()
+            error = ratio.std().item() / math.sqrt(repeats)
+            equal(
+                ratio.mean().item(), 1.0, 5 * error + case.exact(), f"ratio to {what}"
+            )
 
 
-def _predicted(case: Case, text: list[int]) -> Tensor:
+def _predicted(case: Case, text: list[int], key: int) -> Tensor:
     state, log_w = None, wide_zeros((1, 1), case.device)
     if text:
         latents, encoded = (
@@ -111,23 +142,25 @@ def _predicted(case: Case, text: list[int]) -> Tensor:
             case.model.encode(case.batch([text])),
         )
         log_w = case.model.log_joint(encoded, latents)
+        # Cells have one size, so that weights need not know of it.
         state = case.model.advance(encoded, latents)
     here = Particles(state, state, log_w, log_w, log_w.long())
     last = torch.tensor([[START, *text][-1]], device=case.device)
-    return here.ahead(case.model, last).next_token(case.model)[0]
+    ahead = here.ahead(case.model, last, case.batch([text]).given)
+    return ahead.next_token(case.model, [key], [len(text)])[0]
 
 
-OF_MODELS = (total_is_that_of_its_mass, predictions_are_ratios_of_prefixes)
+OF_MODELS = (total_is_that_of_its_mass,)
+OF_PREDICTIONS = (predictions_are_ratios_of_prefixes,)
 OF_PROPOSALS = (
     total_is_one_and_covers_the_model,
     importance_sampling_is_unbiased,
-    beams_are_bounds_and_become_exact,
-    latents_are_told_apart,
     company_moves_no_weight,
     first_samples_are_those_of_fewer,
 )
-OF_DEVICES = (device_moves_no_number,)
+OF_SEARCHES = (beams_are_bounds_and_become_exact, latents_are_told_apart)
 OF_LEFT_TO_RIGHT = (filters_are_unbiased,)
-OF_PIECES = (pieces_are_scored_as_the_whole, beams_go_on_where_they_were_cut)
+OF_PIECES = (pieces_are_scored_as_the_whole,)
+OF_CUT_SEARCHES = (beams_go_on_where_they_were_cut,)
 OF_READING_ONCE = (reading_once_is_reading_again,)
 OF_DRAWING_FROM = (drawing_from_is_resampling_first,)

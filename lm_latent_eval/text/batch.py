@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.text.words import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class TokenBatch:
     collated: tuple[Tensor, Tensor] | None = None
     """Targets and lengths on the host, where the batch was made there; None where other
     targets take their place."""
+    given: TokenBatch | None = None
+    """What each text is conditional on, whole: x of p(y, z | x). None: nothing."""
 
     @classmethod
     def collate(
@@ -44,6 +47,7 @@ class TokenBatch:
         *,
         first: int | Sequence[int],
         spelled: bool = False,
+        given: Sequence[Sequence[int]] | None = None,
         device: torch.device | str = "cpu",
     ) -> TokenBatch:
         """Pad texts of different lengths.
@@ -53,6 +57,7 @@ class TokenBatch:
             unknown_log_probs: One number a token; default 0.
             first: The id of the token that stands before every text, or before each.
             spelled: Whether those numbers are spellings of the words themselves.
+            given: Token ids that each text is conditional on, if any are.
             device: Where the batch goes.
         """
         num_tokens = max((len(text) for text in texts), default=0) or 1
@@ -74,6 +79,7 @@ class TokenBatch:
             sent(cost, device),
             spelled,
             (targets, length),
+            None if given is None else cls.collate(given, first=first, device=device),
         )
 
     def piece(self, start: int, end: int) -> TokenBatch:
@@ -89,6 +95,7 @@ class TokenBatch:
             self.unknown_log_prob[:, start:end],
             self.spelled,
             self.collated and cut(*self.collated),
+            self.given,
         )
 
     def select(self, index: Tensor) -> TokenBatch:
@@ -101,7 +108,21 @@ class TokenBatch:
             self.unknown_log_prob[there],
             self.spelled,
             self.collated and (self.collated[0][index], self.collated[1][index]),
+            self.given and self.given.select(index),
         )
+
+    def uttered(self, vocab_size: int) -> tuple[Tensor, Tensor]:
+        """Return the targets of a model that copies nothing, and their costs.
+
+        Args:
+            vocab_size: How many ids it can utter; to it the others are unknown words.
+
+        Returns:
+            Ids, and what they cost on top of their probability, 0 but of unknown words,
+            nats, (B, T) each.
+        """
+        words = self.targets.masked_fill(self.targets >= vocab_size, UNKNOWN)
+        return words, self.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
 
     @cached_property
     def on_host(self) -> tuple[Tensor, Tensor]:

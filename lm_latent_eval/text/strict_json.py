@@ -49,6 +49,3 @@ def strings(value: Any, what: str) -> list[str]:
         TypeError: If it is not one.
     """
     return [checked(each, str, what) for each in checked(value, list, what)]
-
-
-__all__ = ["checked", "parse", "read", "strings"]

@@ -155,18 +155,21 @@ def test_mixed_predicts_as_all_latents_do(name):
         return Mixed(number).extend(model, stepwise, batch, keys(1), [0], begin)
 
     every = read(EVERYTHING)
-    exact = every.found.ahead(model, last).next_token(model)
-    found = every.ahead(model, last).next_token(model)
+    exact = every.found.ahead(model, last).next_token(model, [0], [0])
+    found = every.ahead(model, last).next_token(model, [0], [0])
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-6)
 
     some = read(6)
-    predicted = some.ahead(model, last).next_token(model)
+    predicted = some.ahead(model, last).next_token(model, [0], [0])
     assert predicted.logsumexp(-1).item() <= 1e-6
     log_w = some.log_w
     found = 3 + some.found.log_w.shape[1]
     outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:found]
     parts = [
-        replace(particles, log_w=weights).ahead(model, last).next_token(model).exp()
+        replace(particles, log_w=weights)
+        .ahead(model, last)
+        .next_token(model, [0], [0])
+        .exp()
         * weights.logsumexp(-1).exp()
         for particles, weights in ((some.drawn, outside), (some.found, log_p))
         if (weights > -torch.inf).any()
@@ -265,5 +268,5 @@ def test_the_empty_text():
     batch = opened("entitynlm")[0].batch([[]])
     begin = Particles.begin(1, "cpu")
     read = Mixed(4).extend(model, proposal, batch, keys(1), [0], begin)
-    log_p = read.ahead(model, torch.tensor([START])).next_token(model)
+    log_p = read.ahead(model, torch.tensor([START])).next_token(model, [0], [0])
     assert abs(log_p.logsumexp(-1).item()) < 1e-5

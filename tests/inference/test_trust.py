@@ -229,3 +229,16 @@ def test_a_model_of_others_is_checked_on_its_first_texts(tmp_path):
             continue
         with pytest.raises(trust.BrokenModelError, match=message):
             list(scorer.score_texts(queries))
+
+
+def test_a_search_without_a_beam_is_refused():
+    class OnlyDraws:
+        """All of a proposal but its beam."""
+
+        name, right = "draws", tiny().proposal()
+        encode, sample = right.encode, right.sample
+        log_prob, advance = right.log_prob, right.advance
+
+    with pytest.raises(trust.BrokenModelError, match=r"OnlyDraws\.beam is missing"):
+        check(tiny(), OnlyDraws())
+    check(tiny(), OnlyDraws(), searches=False)

@@ -123,3 +123,15 @@ def test_contexts_are_shared_by_name_and_words(documents):
     assert given("q", "the fox ") != given("r", "the fox ")
     assert given("q", "the fox ") != given("q", "the ")
     assert given("q", "") == given("r", ""), "nothing is drawn for it"
+
+
+def test_what_is_given_is_no_part_of_the_text():
+    words = reader(tiny_checkpoint.tokenizer(), "closed")
+    cutter = Cutter(words, conditional_on="the question")
+    [text] = cutter.continuation(Query(0, "q", " the fox saw", "Bo saw the fox."))
+    assert (text.context, text.words) == ([], ids("the", "fox", "saw"))
+    assert text.condition == tuple(SECOND)
+    [other] = cutter.continuation(Query(1, "q", " the fox", "Ada"))
+    assert other.given != text.given, "contexts are not shared"
+    with pytest.raises(ValueError, match=r"q .*: .* put the question before"):
+        cutter.whole(Query(0, "q", "the fox"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lm_latent_eval.testing import SIMULATED, simulated_device
+from tests.simulated_device import SIMULATED, simulated_device
 
 
 def test_devices_do_not_mix():

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.testing import SIMULATED, simulated_device
 from lm_latent_eval.text.batch import TokenBatch
+from tests.simulated_device import SIMULATED, simulated_device
 
 TEXTS = st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=4)
 
@@ -85,3 +85,14 @@ def test_the_pieces_are_the_text(texts, size):
     parts = [rows(batch.piece(t, t + size)) for t in range(0, num_tokens, size)]
     joined = [[token for part in parts for token in part[b]] for b in range(len(texts))]
     assert joined == rows(batch)
+
+
+def test_what_is_given_goes_along():
+    batch = TokenBatch.collate([[5, 6, 7], [8]], first=2, given=[[4], [5, 6]])
+    for part, expected in (
+        (batch.piece(1, 3), [[4, 0], [5, 6]]),
+        (batch.select(torch.tensor([1, 0, 1])), [[5, 6], [4, 0], [5, 6]]),
+    ):
+        assert part.given.targets.tolist() == expected
+    assert batch.given.length.tolist() == [1, 2]
+    assert TokenBatch.collate([[5]], first=2).given is None

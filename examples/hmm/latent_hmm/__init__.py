@@ -12,24 +12,25 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lm_latent_eval.devices import widened
-from lm_latent_eval.models.pretrained import CheckedConfig, value
-from lm_latent_eval.models.stepwise import Step, StepLM
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
-from lm_latent_eval.values import Whole
+from lm_latent_eval.extend import (
+    PADDING,
+    START,
+    Step,
+    StepLM,
+    TokenBatch,
+    Whole,
+    WordsConfig,
+    value,
+    widened,
+)
 
 
-class HMMConfig(CheckedConfig):
-    """Sizes: words to utter, words known, states; distinct unknown training words."""
+class HMMConfig(WordsConfig):
+    """Words, and states of a word."""
 
     model_type = "hmm"
-    vocab_size: int = value(4, Whole(4))
-    num_words: int = value(None, Whole("vocab_size"))
     num_states: int = value(2, Whole(1))
-    num_unknown_types: int = value(0, Whole(0))
 
 
 class Read(NamedTuple):
@@ -68,9 +69,7 @@ class HMM(StepLM):
     def read(self, batch: TokenBatch) -> Read:
         """Look up the words, and sum over the states ahead."""
         log_z = widened(self.transitions).log_softmax(-1)
-        copied = batch.targets >= self.config.vocab_size
-        words = batch.targets.masked_fill(copied, UNKNOWN)
-        cost = batch.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
+        words, cost = batch.uttered(self.config.vocab_size)
         log_x = self.log_emissions().T[words] + cost[..., None]
         log_x = log_x.masked_fill(~batch.inside[..., None], 0.0)
         log_rest = torch.zeros_like(log_x)
@@ -97,7 +96,4 @@ class HMM(StepLM):
     def log_words(self, read: Read, state: tuple[Tensor, ...]) -> Tensor:
         """Return log p of every next word, (B, K, number of words)."""
         (last,) = state
-        log_p = (read.log_z[last][..., None] + self.log_emissions()).logsumexp(-2)
-        return F.pad(
-            log_p, (0, self.config.num_words - self.config.vocab_size), value=-torch.inf
-        )
+        return (read.log_z[last][..., None] + self.log_emissions()).logsumexp(-2)

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from latent_hmm import HMM, HMMConfig
-from lm_latent_eval.models import checkpoint
-from lm_latent_eval.text.words import WordTokenizer
+from lm_latent_eval.extend import WordTokenizer, save_checkpoint
 
 TEXTS = ("the cat saw the dog", "a dog saw the cat", "the cat ran", "a cat ran")
 
@@ -22,7 +21,7 @@ def write(directory: Path, *, num_states: int = 3, seed: int = 0) -> HMM:
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.normal_(0, 1, generator=generator)
-    checkpoint.save(model, words, directory, model.state_dict())
+    save_checkpoint(model, words, directory, model.state_dict())
     return model
 
 

@@ -11,11 +11,10 @@ from latent_hmm import HMM, HMMConfig
 from latent_hmm.__main__ import write
 
 import lm_latent_eval
-from lm_latent_eval import testing
-from lm_latent_eval.text.words import END
+from lm_latent_eval.extend import END, Case, laws
 
 
-def tiny() -> testing.Case:
+def tiny() -> Case:
     """Three states and five words, in float64."""
     model = HMM(HMMConfig(vocab_size=6, num_states=3)).double().requires_grad_(False)
     generator = torch.Generator().manual_seed(1)
@@ -25,7 +24,7 @@ def tiny() -> testing.Case:
     def every_walk(text: list[int]) -> torch.Tensor:
         return torch.tensor([[*itertools.product(range(3), repeat=len(text))]])
 
-    return testing.Case(
+    return Case(
         model.eval(),
         every_walk,
         words=(1, 4, 5),
@@ -34,15 +33,9 @@ def tiny() -> testing.Case:
     )
 
 
-@pytest.mark.parametrize("law", testing.laws(tiny()), ids=str)
+@pytest.mark.parametrize("law", laws(tiny()), ids=str)
 def test_it_keeps_the_law(law):
     law()
-
-
-def test_it_keeps_the_laws_on_a_device_without_float64():
-    with testing.simulated_device(float64=False):
-        for law in testing.laws(tiny().on(testing.SIMULATED)):
-            law()
 
 
 def forward(model: HMM, ids: list[int]) -> float:

@@ -26,10 +26,15 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lm_latent_eval import manifest
-from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.latent import Mass
-from lm_latent_eval.scoring.interface import Answer, GenerationOptions, Query
+from lm_latent_eval.extend import (
+    Answer,
+    Estimate,
+    GenerationOptions,
+    Mass,
+    Query,
+    verify_manifest,
+    write_manifest,
+)
 
 CONFIG, TOKENIZER = "config.json", "tokenizer"
 
@@ -68,7 +73,7 @@ class Mixture:
             AutoTokenizer.from_pretrained(
                 directory / TOKENIZER, trust_remote_code=False
             ),
-            "-".join(manifest.verify(folder)[:8] for folder in every),
+            "-".join(verify_manifest(folder)[:8] for folder in every),
         )
 
     def scorer(self, options: Mapping[str, Any], /, **_: Any) -> Mixture:
@@ -174,7 +179,7 @@ def write(
     parts = {f"model_{z}": model for z, model in enumerate(models)}
     for name, part in {TOKENIZER: tokenizer, **parts}.items():
         part.save_pretrained(directory / name)
-        manifest.write(directory / name)
+        write_manifest(directory / name)
     config = {"model_type": "mixture", "prior": list(prior)}
     (directory / CONFIG).write_text(json.dumps(config))
-    manifest.write(directory)
+    write_manifest(directory)

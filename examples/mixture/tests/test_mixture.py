@@ -8,7 +8,7 @@ from latent_mixture import write
 from latent_mixture.__main__ import PRIOR, byte_tokenizer, random_gpt2
 
 import lm_latent_eval
-from lm_latent_eval.scoring.interface import Query
+from lm_latent_eval.extend import Query
 
 FLOAT32 = 1e-6
 """transformers rounds its losses."""

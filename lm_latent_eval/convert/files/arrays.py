@@ -82,6 +82,3 @@ def read_npy(path: Path) -> NDArray[Any]:
     if not _NUMBERS.fullmatch(found.dtype.str[1:]):
         raise PickleError(f"{path} is an array of something else than numbers")
     return np.asarray(found)
-
-
-__all__ = ["array", "read_npy"]

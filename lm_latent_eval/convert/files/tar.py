@@ -121,6 +121,3 @@ def _pax(content: bytes) -> dict[bytes, bytes]:
             raise TarError("a member is too large, or sparse")
         found[key], start = value[:-1], end
     return found
-
-
-__all__ = ["AT_ONCE", "TarError", "read_tar"]

@@ -197,7 +197,8 @@ class LatentLanguage(ExactModel[Sequence[int]]):
             starts = [t] * len(here)
             chance = Streams(here, 1, starts=starts)(0)
             particles = particles.ahead(self._model, sent(last, device))
-            ids = self._next_ids(particles, chance[:, 0, _WORD_LANE])
+            log_p = particles.next_token(self._model, here, starts)
+            ids = self._next_ids(log_p, chance[:, 0, _WORD_LANE])
             for place, token in zip(going.tolist(), ids.tolist(), strict=True):
                 drawn[place].append(token)
             (on,) = (ids != END_ID).nonzero(as_tuple=True)
@@ -213,12 +214,11 @@ class LatentLanguage(ExactModel[Sequence[int]]):
             going, last = going[on], words[on]
         return drawn
 
-    def _next_ids(self, particles: Particles, chance: Tensor) -> Tensor:
+    def _next_ids(self, log_p: Tensor, chance: Tensor) -> Tensor:
         """Draw the next token of each sequence by its number below one, (n,).
 
         They are returned on the host.
         """
-        log_p = particles.next_token(self._model)
         log_p = log_p[:, sent(self._ids, log_p.device)]
         mass = widened(log_p).exp().cumsum(-1)
         # The first whose distribution function exceeds the number: none of p = 0.

@@ -13,16 +13,3 @@ from lm_latent_eval.distortion.report.histograms import (
     draw_language_check,
 )
 from lm_latent_eval.distortion.report.training import draw_amount, draw_training
-
-__all__ = [
-    "draw_amount",
-    "draw_estimates",
-    "draw_language_check",
-    "draw_latent",
-    "draw_lengths",
-    "draw_map",
-    "draw_productivity",
-    "draw_random",
-    "draw_temperatures",
-    "draw_training",
-]

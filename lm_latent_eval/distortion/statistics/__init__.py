@@ -22,22 +22,3 @@ from lm_latent_eval.distortion.statistics.productivity import (
 from lm_latent_eval.distortion.statistics.sentence_perplexity import (
     mean_sentence_perplexity,
 )
-
-__all__ = [
-    "Bins",
-    "ErrorBin",
-    "ErrorCell",
-    "ErrorCurve",
-    "ErrorMap",
-    "ErrorRow",
-    "ErrorTrajectory",
-    "JointHistogram",
-    "LengthError",
-    "LengthErrors",
-    "ProductivityCurve",
-    "estimation_error",
-    "good_turing",
-    "mean_sentence_perplexity",
-    "potential_productivity",
-    "productivity_stderr",
-]

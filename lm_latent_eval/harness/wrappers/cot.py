@@ -107,6 +107,3 @@ class LatentCoT(Wrapper):
     def _report(self) -> None:
         super()._report()
         self._thoughts.collect(self.fingerprint)
-
-
-__all__ = ["LatentCoT"]

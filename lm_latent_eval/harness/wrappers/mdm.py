@@ -55,6 +55,3 @@ class LatentMDM(Wrapper):
         "elbo": ("float16", "bfloat16"),
         "is": ("float16", "bfloat16"),
     }
-
-
-__all__ = ["LatentMDM", "MaskedLM"]

@@ -52,6 +52,3 @@ class LatentTokens(Wrapper):
                 "text, is not read as that: give a context"
             )
         return replace(instance, arguments=(begin, *instance.args[1:]))
-
-
-__all__ = ["LatentTokens"]

@@ -153,7 +153,7 @@ class EntityNLM(Pretrained):
         """Return the state after the encoded piece."""
         return encoded.after(chains)
 
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece from K weighted histories.
 
         Every choice of the chain at this token is summed over, but for the least
@@ -162,6 +162,7 @@ class EntityNLM(Pretrained):
         Args:
             encoded: B pieces of one token, whose targets are not looked at.
             log_w: Log-weights of the K histories in nats, (B, K).
+            uniforms: Random numbers, which a sum needs none of.
 
         Returns:
             Log-probabilities in nats, (B, num_words).

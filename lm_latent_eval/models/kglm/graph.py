@@ -43,9 +43,8 @@ from lm_latent_eval.models.kglm.graph_file import (
     whole,
     write,
 )
-from lm_latent_eval.models.kglm.triples import REFLEXIVE, columns_of
-
-__all__ = ["FILE_NAME", "NO_ENTITY", "REFLEXIVE", "GraphError", "KnowledgeGraph"]
+from lm_latent_eval.models.kglm.triples import REFLEXIVE as REFLEXIVE
+from lm_latent_eval.models.kglm.triples import columns_of
 
 NO_ENTITY = 0
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Mass, Uniforms
 from lm_latent_eval.models.kglm.alias_memo import AliasMemo
 from lm_latent_eval.models.kglm.choices import node_probs
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
@@ -258,7 +258,7 @@ class KGLMJoint(Pretrained):
         """Return the state after the encoded piece."""
         return encoded.after(walks)
 
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece from K weighted histories.
 
         Every choice of the walk at this token is summed over, but for nodes that
@@ -267,6 +267,7 @@ class KGLMJoint(Pretrained):
         Args:
             encoded: B pieces of one token, whose targets are not looked at.
             log_w: Log-weights of the K histories in nats, (B, K).
+            uniforms: Random numbers, which a sum needs none of.
 
         Returns:
             Log-probabilities in nats, (B, num_words).

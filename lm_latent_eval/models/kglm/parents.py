@@ -189,6 +189,3 @@ def _states(
     place = torch.searchsorted(key, wanted).clamp_max(len(key) - 1)
     (listed,) = (key[place] == wanted).nonzero(as_tuple=True)
     return state[place[listed]], listed
-
-
-__all__ = ["ExpectedParents", "parents_of"]

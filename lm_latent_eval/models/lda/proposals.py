@@ -115,7 +115,7 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
 
     def drawn_steps(self, encoded: EncodedSteps) -> ModelSteps:
         """Return the steps, which are drawn and searched alike."""
-        return ModelSteps(Independent(), encoded, PRIOR)
+        return ModelSteps(encoded, Independent(), PRIOR)
 
     searched_steps = drawn_steps
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.ragged import expand_ranges
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Mass, Uniforms
 from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
 from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
 from lm_latent_eval.models.lrlm.choices import log_choice
@@ -145,7 +145,7 @@ class LRLMJoint(RelationModel):
             return state.resample(torch.zeros(size, dtype=torch.long))
         return after_readings(encoded, latents)
 
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
         state, value = encoded.state, encoded.value[:, 0]
         coming = self.knowledge.word(state.naming.clamp_min(0), state.offset)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.ragged import expand_ranges
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Mass, Uniforms
 from lm_latent_eval.models.nklm.layers import TABLE, NKLMLayers
 from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
 from lm_latent_eval.models.nklm.tables import Tables
@@ -144,7 +144,7 @@ class NKLMJoint(NKLMLayers):
         )
         return replace(state, carry=carry, topic=topic)
 
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats."""
         state, log_w = encoded.state, log_w.log_softmax(-1)
         topics, tables = encoded.tables.topics, encoded.tables

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.chart import num_trees
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
@@ -43,7 +44,7 @@ class RNNG(RNNGJoint):
         """Return where each sentence of a document begins, in characters."""
         return sentence_starts(text, self.config.language)
 
-    def next_token(self, encoded: Encoded, log_w: Tensor) -> Tensor:
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats.
 
         Every number of REDUCEs before it is summed over.

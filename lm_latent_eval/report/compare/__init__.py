@@ -8,14 +8,3 @@ from lm_latent_eval.report.compare.comparison import (
 )
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.text import as_text, described, rows
-
-__all__ = [
-    "ChoiceComparison",
-    "Comparison",
-    "Side",
-    "TextComparison",
-    "as_text",
-    "compare",
-    "described",
-    "rows",
-]

@@ -281,6 +281,3 @@ def _score(name: str, answers: Sequence[Answer]) -> dict[str, Any]:
     nats = -answer.estimate.log_evidence / units if units else 0.0
     score = unit.value(nats) if nats < math.log(1e300) else 1e300
     return {"score": score, "is_correct": False}
-
-
-__all__ = ["AVAILABILITIES", "RELATIONSHIPS", "Evaluator", "export"]

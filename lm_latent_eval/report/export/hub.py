@@ -169,6 +169,3 @@ def _section(statements: Sequence[Statement]) -> str:
 
 def _cell(value: float | str | None) -> str:
     return four_decimals(value) if isinstance(value, float) else "N/A"
-
-
-__all__ = ["export_card", "export_results"]

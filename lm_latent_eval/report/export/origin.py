@@ -114,6 +114,3 @@ def section(record: Record) -> str:
     known = versions(record.settings)
     by = ", ".join(f"{name} {markdown(version)}" for name, version in known.items())
     return f"  By {by}:\n\n{shown}" if by else shown
-
-
-__all__ = ["command", "section", "versions"]

@@ -121,6 +121,3 @@ def slack(answers: Sequence[Answer], bound: Bound) -> float:
         return 0.0
     streams = Counter(a.stream for a in answers if a.estimate.bound is bound)
     return certificate_cost(1 - DELTA, multiplicity=max(streams.values()))
-
-
-__all__ = ["DELTA", "OF_LOG_P", "Statement", "slack"]

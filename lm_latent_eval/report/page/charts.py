@@ -205,6 +205,3 @@ def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:
     axes.set_ylabel(y)
     # Above the axes and flush with them: nothing drawn is behind it.
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), borderaxespad=0, ncols=3)
-
-
-__all__ = ["Chart", "intervals", "lines", "points", "shares"]

@@ -356,6 +356,3 @@ def _worst(first: dict[str, Record]) -> list[dict[str, Any]]:
         }
         for value, name, answer in rows[:WORST]
     ]
-
-
-__all__ = ["write"]

@@ -110,6 +110,3 @@ def kernel_density(values: Any, grid: Any) -> Any:
 
     width = 0.9 * values.std() * len(values) ** -0.2
     return gaussian_kde(values, width / values.std(ddof=1))(grid)
-
-
-__all__ = ["RIDGE", "TICK", "Looks", "kernel_density", "ridges"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.ledger.database import UNFINISHED, Found, Ledger, read_run
+from lm_latent_eval.ledger.database import Found, Ledger, read_run
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 
 FORMAT = 3
@@ -58,6 +58,3 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
 
 def _ledger(path: Path) -> Ledger:
     return Ledger(path, "record of thoughts", FORMAT)
-
-
-__all__ = ["UNFINISHED", "journal", "read_unfinished"]

@@ -213,6 +213,3 @@ def _set_aside(
     with missed.aside(query):
         found = yield from asking
     return found
-
-
-__all__ = ["MDMScorer"]

@@ -226,6 +226,3 @@ class ContinuationCutter:
                 f"reads {self._window}: shorten it, or take a network that reads more"
             )
         return Piece(tuple(given or [self._prefix])[-room:], tuple(after), None)
-
-
-__all__ = ["ContinuationCutter"]

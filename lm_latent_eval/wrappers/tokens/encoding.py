@@ -134,6 +134,3 @@ class Encoding:
             f"the tokenizer does not restore {here!r} but writes {now!r}: its "
             "normalizer changes this string, so its tokens do not stand for it"
         )
-
-
-__all__ = ["Encoding"]

@@ -87,6 +87,3 @@ def continuation(
         return estimator.estimate(whole, size)
     context = walks[query.name, read.context]
     return estimator.difference(whole, context, size)
-
-
-__all__ = ["continuation", "windows"]

@@ -177,6 +177,3 @@ def shifted(estimate: Estimate, log_factor: float) -> Estimate:
         log_evidence=estimate.log_evidence + log_factor,
         log_weights=tuple(log_w + log_factor for log_w in estimate.log_weights),
     )
-
-
-__all__ = ["WalkEstimator", "canonical", "shifted"]

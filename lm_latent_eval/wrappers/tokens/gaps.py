@@ -143,6 +143,3 @@ def _walked(path: Path) -> Iterator[tuple[int, int]]:
 
 def _between(tokens: dict[int, int], first: int, last: int) -> tuple[int, ...]:
     return tuple(tokens[node] for node in sorted(tokens) if first < node <= last)
-
-
-__all__ = ["Gap", "Place", "find"]

@@ -53,6 +53,3 @@ class Continuation:
     def pieces(self) -> list[Piece]:
         """All that there is."""
         return [p for p in (self.plain, self.whole, self.context) if p is not None]
-
-
-__all__ = ["Continuation", "Piece"]

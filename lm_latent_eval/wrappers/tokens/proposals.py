@@ -125,6 +125,3 @@ def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Floats:
         for token, (_, score) in enumerate(model["vocab"][:size]):
             found[token] = score
     return found
-
-
-__all__ = ["LookAhead", "PathProposal", "TemperedNextToken", "Unigram", "frequencies"]

@@ -257,6 +257,3 @@ class TokensScorer(NetworkScorer):
 def _some(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
     for first in range(0, len(queries), QUERIES):
         yield queries[first : first + QUERIES]
-
-
-__all__ = ["TokensScorer"]

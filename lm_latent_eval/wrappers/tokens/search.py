@@ -66,6 +66,3 @@ def _go_on(
     before, tokens = sent(torch.tensor(rows).T.contiguous(), device)
     in_order = [row for row, _ in rows] == [*range(len(reading.log_p))]
     reading.read(tokens[:, None], None if in_order else before)
-
-
-__all__ = ["search"]

@@ -276,6 +276,3 @@ class SegmentationWalk:
             self.draws[first : first + size] = [draws[k] for k in chosen]
             even = total - math.log(size)
             log_w[first : first + size] = even - psi[chosen]
-
-
-__all__ = ["OVERRUN", "Path", "SegmentationWalk", "Spot", "Stretch", "WalkPlan"]

@@ -152,6 +152,3 @@ class Walker:
     def _frequencies(self) -> NDArray[np.float64]:
         size = self._network.model.config.get_text_config().vocab_size
         return frequencies(self._network.tokenizer, size)
-
-
-__all__ = ["Walker"]

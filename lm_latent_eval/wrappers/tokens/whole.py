@@ -62,6 +62,3 @@ class WholeTextCutter:
         _, inner, _ = self._encoding.framed(text := encodable(text))
         written = self._vocabulary.write(inner, begins=True)
         return b"".join(written) == text.encode()
-
-
-__all__ = ["WholeTextCutter"]

@@ -414,7 +414,7 @@ def test_next_token_is_the_ratio_of_prefixes(model):
     state = model.advance(encoded, chains)
     after = Particles(state, None, log_w, log_w, log_w.long())
     last = torch.tensor([p[-1] for p in prefixes])
-    predicted = after.ahead(model, last).next_token(model)
+    predicted = after.ahead(model, last).next_token(model, [0, 1], [3, 3])
     assert predicted.shape == (2, model.config.num_words)
     longer = every_chain(4, MAX_LENGTH)
     for b, prefix in enumerate(prefixes):

@@ -269,13 +269,13 @@ def test_next_token_is_the_enumerated_marginal(kglm, monkeypatch, prefix):
     p = kglm.encode(batch.piece(0, length))
     log_w = kglm.log_joint(p, walks)
     ahead = kglm.encode(batch.piece(length, length + 1), kglm.advance(p, walks))
-    approximate = kglm.next_token(ahead, log_w)
+    approximate = kglm.next_token(ahead, log_w, Streams([0], 1))
     assert 1 - joint.NEGLIGIBLE <= approximate.exp().sum().item() <= 1 + 1e-12
     monkeypatch.setattr(joint, "NEGLIGIBLE", 0.0)
-    predicted = kglm.next_token(ahead, log_w)
+    predicted = kglm.next_token(ahead, log_w, Streams([0], 1))
     assert predicted.shape == (1, kglm.config.num_words)
     torch.testing.assert_close(predicted[0].exp(), wanted.exp(), **EXACTLY)
-    scaled = kglm.next_token(ahead, log_w - 300.0)
+    scaled = kglm.next_token(ahead, log_w - 300.0, Streams([0], 1))
     torch.testing.assert_close(scaled, predicted, rtol=0, atol=1e-8)
 
 

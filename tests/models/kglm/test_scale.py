@@ -160,7 +160,9 @@ def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
         "score of the beam": beam.score,
         "log p": kglm.log_joint(p, draws.latents),
         "log q of the draws": proposal.log_prob(q, draws.latents),
-        "next token": read.ahead(kglm, batch.inputs[:, 2]).next_token(kglm),
+        "next token": read.ahead(kglm, batch.inputs[:, 2]).next_token(
+            kglm, keys, [2, 2]
+        ),
     }
 
 

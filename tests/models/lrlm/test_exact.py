@@ -74,7 +74,7 @@ def test_the_next_word_after_a_sum():
     state = model.advance(model.encode(batch([context])), Everything())
     nothing = torch.zeros(1, 1, dtype=torch.float64)
     here = Particles(state, state, nothing, nothing, nothing.long())
-    found = here.ahead(model, torch.tensor([COPIED])).next_token(model)
+    found = here.ahead(model, torch.tensor([COPIED])).next_token(model, [0], [2])
     assert abs(found[0].logsumexp(-1)) < 1e-10
     for word in SYMBOLS:
         exact = listed(model, [*context, word]) - listed(model, context)

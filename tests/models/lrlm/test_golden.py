@@ -149,7 +149,7 @@ def test_every_next_word(name):
     for t, row in enumerate(table):
         last = torch.tensor([(START, *words)[t]])
         particles = Particles(state, state, log_w, log_w, log_w.long())
-        found = particles.ahead(model, last).next_token(model)[0]
+        found = particles.ahead(model, last).next_token(model, [0], [t])[0]
         for word, golden in row["logp"].items():
             ours = found[int(word)]
             if int(word) >= model.config.vocab_size:

@@ -84,7 +84,7 @@ def test_next_token_is_the_ratio_of_prefix_probabilities(kind, context):
         log_w, state = torch.zeros(1, 1, dtype=torch.float64), None
     particles = Particles(state, state, log_w, log_w, log_w.long())
     last = torch.tensor([[START, *TEXT][context]])
-    ours = particles.ahead(rnng, last).next_token(rnng)
+    ours = particles.ahead(rnng, last).next_token(rnng, [0], [0])
     for word in range(6):
         # Empty sentences are no sentences, except where an end is a word like any.
         if word == END and not context and kind != "endless":
@@ -365,7 +365,7 @@ def test_a_word_that_is_written_is_made_once(name, method, monkeypatch):
 
     monkeypatch.setattr(StackCell, "forward", counting)
     read = before.ahead(rnng, torch.tensor(TEXT[3:4]))
-    read.next_token(rnng)
+    read.next_token(rnng, [0], [0])
     after = method.extend(rnng, proposal, piece(TEXT[4:], TEXT[3]), [5], [4], read)
     stacks, row = before.model_state.stacks, np.unique(before.model_state.row)
     assert len(row) > 1, "premise"
@@ -406,7 +406,8 @@ def test_what_was_read_of_some_stacks_is_not_taken_for_others():
     assert not np.isin(histories.row, some.row).all(), "premise"
     read = model.encode(after, some)
     zeros = torch.zeros(1, number, dtype=torch.float64)
-    model.next_token(read, zeros)
+    uniforms = Streams([0], number)
+    model.next_token(read, zeros, uniforms)
     found = proposal.beam(proposal.encode(after, histories), 8)
     histories = histories.resample(found.origin)
     zeros = torch.zeros_like(found.score)
@@ -415,7 +416,8 @@ def test_what_was_read_of_some_stacks_is_not_taken_for_others():
         model.encode(after, histories),
     )
     torch.testing.assert_close(
-        model.next_token(again, zeros), model.next_token(anew, zeros)
+        model.next_token(again, zeros, uniforms),
+        model.next_token(anew, zeros, uniforms),
     )
     again = model.encode_again(read, after, histories)
     torch.testing.assert_close(

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng import reference
@@ -66,7 +67,8 @@ def test_what_an_original_loses_before_its_first_word():
     for name, lost in (("A", 0.0030783), ("B", 0.0868455)):
         rnng = reference.model(name, "eos")
         encoded = rnng.encode(TokenBatch.collate([[4]], first=START))
-        log_p = rnng.next_token(encoded, torch.zeros(1, 1, dtype=torch.float64))
+        zeros = torch.zeros(1, 1, dtype=torch.float64)
+        log_p = rnng.next_token(encoded, zeros, Streams([0], 1))
         assert abs(1 - log_p.exp().sum().item() - lost) < 1e-6
         at_start = rnng.generative.begin()
         scores = rnng.generative.embeddings.weight @ at_start.state[0, -1, 0]

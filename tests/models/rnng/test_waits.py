@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import estimator_named
-from lm_latent_eval.testing import SIMULATED, simulated_device
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END
 from tests.device_work import counted
+from tests.simulated_device import SIMULATED, simulated_device
 from tests.test_laws import TINY_MODELS
 
 A_WORD = {

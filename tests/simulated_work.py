@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parents[1]
+import lm_latent_eval
+
+_PACKAGE = Path(lm_latent_eval.__file__).parent
 
 
 @dataclass
@@ -49,6 +51,6 @@ def _line() -> str:
 @cache
 def _in_package(file: str) -> str | None:
     path = Path(file)
-    if _PACKAGE in path.parents and path.parent != Path(__file__).parent:
+    if _PACKAGE in path.parents:
         return str(path.relative_to(_PACKAGE))
     return None

@@ -29,8 +29,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm_latent_eval.devices import WITHOUT_FLOAT64
-from lm_latent_eval.testing.simulated_cells import CELLS
-from lm_latent_eval.testing.simulated_work import Work
+from tests.simulated_cells import CELLS
+from tests.simulated_work import Work
 
 SIMULATED = "sim:0"
 
