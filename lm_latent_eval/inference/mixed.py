@@ -224,7 +224,8 @@ class Mixed(Estimator):
         Exact where B has room left, since it then holds every latent there is.
 
         The error is never taken to be below 1/N nats otherwise: had one more draw been
-        outside, with a weight of p(x), it would have moved the estimate by as much.
+        outside, with a weight of p(x), it would have moved the estimate by as much. It
+        has one degree of freedom less than draws are worth: uneven weights tell less.
 
         Raises:
             MissedSupportError: If p is zero for all that was found and drawn.
@@ -243,6 +244,7 @@ class Mixed(Estimator):
         estimate = replace(
             drawn,
             draws_stderr=max(drawn.draws_stderr, 1 / len(outside)),
+            draws_degrees=max((drawn.effective_sample_size or 0.0) - 1, 1.0),
             num_samples=self.num_samples,
         )
         if weights.isnan().any():

@@ -42,6 +42,7 @@ class Table:
     q: Tensor
     ranks_by_q: bool = False
     """What its search does, if it does not know p."""
+    name: str = "table"
 
     def encode(self, batch):
         return batch
