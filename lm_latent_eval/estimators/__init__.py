@@ -45,6 +45,7 @@ from lm_latent_eval.estimators.corpus_rate import CorpusRate
 from lm_latent_eval.estimators.curve import log_grid, sample_size_curve
 from lm_latent_eval.estimators.estimate import Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
+    degrees_of_freedom,
     effective_sample_size,
     influences,
     log_evidence,

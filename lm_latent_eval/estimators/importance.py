@@ -169,6 +169,37 @@ def effective_sample_size(log_w: Tensor) -> Tensor:
     return size.clamp(1, num_samples).masked_fill(total == 0, 0)
 
 
+def degrees_of_freedom(log_w: Tensor) -> float:
+    r"""Return how well K weights tell their own variance, as degrees of freedom.
+
+    .. math:: \nu = \min\Bigl(\frac{2 K}{\kappa - 1},\; K - 1\Bigr)
+
+    with :math:`\kappa` their kurtosis, which is 3 of normal ones: the variance of the
+    variance of K independent weights is :math:`(\kappa - 1) / K` times its square.
+
+    Args:
+        log_w: Log-weights in nats, shape ``(K,)``, one of them above ``-inf``.
+
+    Returns:
+        At least 1, and K - 1 where no weight stands out.
+
+    Example:
+        >>> degrees_of_freedom(torch.tensor([1.0, 2.0, 3.0, 4.0]).log())
+        3.0
+        >>> round(degrees_of_freedom(torch.tensor([0.1] * 19 + [3.0]).log()), 2)
+        2.34
+
+    Reference:
+        Satterthwaite (1946).
+    """
+    deviation = torch.expm1(in_float64(log_w) - log_evidence(log_w))
+    square, fourth = deviation.square().mean().item(), deviation.pow(4).mean().item()
+    most, beyond = max(len(log_w) - 1.0, 1.0), fourth - square**2
+    if beyond <= 0:
+        return most
+    return min(max(2 * len(log_w) * square**2 / beyond, 1.0), most)
+
+
 def log_ratio_stderr(log_w: Tensor, log_w_prefix: Tensor) -> Tensor:
     r"""Monte Carlo standard error of a ratio of two estimates from the same draws.
 

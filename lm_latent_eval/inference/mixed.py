@@ -32,6 +32,7 @@ from torch import Tensor
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
+    degrees_of_freedom,
     log_evidence,
     log_ratio_stderr,
     unseen_share,
@@ -225,7 +226,7 @@ class Mixed(Estimator):
 
         The error is never taken to be below 1/N nats otherwise: had one more draw been
         outside, with a weight of p(x), it would have moved the estimate by as much. It
-        has one degree of freedom less than draws are worth: uneven weights tell less.
+        is Student's t of as many degrees of freedom as the draws tell it by.
 
         Raises:
             MissedSupportError: If p is zero for all that was found and drawn.
@@ -244,7 +245,7 @@ class Mixed(Estimator):
         estimate = replace(
             drawn,
             draws_stderr=max(drawn.draws_stderr, 1 / len(outside)),
-            draws_degrees=max((drawn.effective_sample_size or 0.0) - 1, 1.0),
+            draws_degrees=degrees_of_freedom(self.unbiased(log_w)),
             num_samples=self.num_samples,
         )
         if weights.isnan().any():
