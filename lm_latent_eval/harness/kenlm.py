@@ -8,7 +8,8 @@ line without words is no sentence. A word that the model does not know is its ``
 and so are the marks ``<s>``, ``</s>`` and ``<unk>`` where a text has them as words.
 
 A model without ``</s>``, such as that of an input method, has no distribution over
-sentences: ends are left out, with a warning.
+sentences: ends are left out, with a warning. One without ``<unk>`` gives unknown words
+no probability, and KenLM gives them 10^-100: a warning says so.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 MARKS = (START, END, UNKNOWN)
 NATS = math.log(10)
 """KenLM counts in powers of ten."""
+MISSING = -100.0
+"""What KenLM takes for log10 p of unknown words where a file has no ``<unk>``."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class KenLM(LM):
         except (OSError, RuntimeError) as err:
             raise ValueError(
                 f"{self.path} is no model that KenLM reads ({one_line(err)}): expected "
-                "an ARPA file, or what build_binary made of one"
+                "an ARPA file, with nothing above its \\data\\, or what build_binary "
+                "made of one"
             ) from err
         self._state = kenlm.State
         self._has_start, self._has_end = START in self.model, END in self.model
@@ -109,6 +113,15 @@ class KenLM(LM):
                 "%s has no sentence ends: log p is that of the words, given where "
                 "sentences end, and no distribution over texts",
                 self.path,
+            )
+        # By its probability: to KenLM no word of this name is known, given or not.
+        if self._unigram(UNKNOWN) == NATS * MISSING:
+            logger.warning(
+                "%s has no %s: log p of a word that it does not know is KenLM's, %g "
+                "nats and a back-off weight, and not the model's",
+                self.path,
+                UNKNOWN,
+                NATS * MISSING,
             )
         self.words = self.unknown = 0
 

@@ -172,6 +172,29 @@ class WithoutMarks:
         return getattr(self.model, name)
 
 
+def test_a_model_without_unknown_words_is_said_to_have_none(tmp_path, caplog):
+    (tmp_path / "known.arpa").write_text(arpa())
+    KenLM(pretrained=str(tmp_path / "known.arpa"))
+    assert not caplog.text
+    lines = arpa().replace("ngram 1=6", "ngram 1=5").splitlines(keepends=True)
+    without = "".join(line for line in lines if "<unk>" not in line)
+    (tmp_path / "closed.arpa").write_text(without)
+    model = KenLM(pretrained=str(tmp_path / "closed.arpa"))
+    assert "has no <unk>" in caplog.text and "-230.259 nats" in caplog.text
+    (found,) = model.loglikelihood_rolling(rolling("the wolf"))
+    first = log_p("the", "<s>")
+    unknown = (UNIGRAMS["the"][1] - 100) * math.log(10)
+    # Nothing is known after an unknown word: the end has no back-off weight before it.
+    end = UNIGRAMS["</s>"][0] * math.log(10)
+    assert found == pytest.approx(first + unknown + end, abs=1e-4)
+
+
+def test_what_stands_above_an_arpa_file_is_named(tmp_path):
+    (tmp_path / "sphinx.arpa").write_text("This is an ARPA-format file\n" + arpa())
+    with pytest.raises(ValueError, match=r"with nothing above its \\data\\"):
+        KenLM(pretrained=str(tmp_path / "sphinx.arpa"))
+
+
 def test_a_model_without_sentence_ends_scores_words_alone(path, monkeypatch, caplog):
     import kenlm
 

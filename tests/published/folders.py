@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 import sys
 from pathlib import Path
 
@@ -37,9 +38,19 @@ SENTENCES = (
     "这 条 河 的 水 很 干净",
 )
 """Chinese, by words."""
+ENGLISH = (
+    "the cat sat on the mat",
+    "she will fly to london tomorrow morning",
+    "the library has many books about history",
+    "he ate all the apples that he bought yesterday",
+    "the teacher told the students not to come",
+    "aaron's aardvark was last seen in zurich",
+)
+"""In lower case, as the model knows words."""
 ANTIBERTY = "python/antiberty/trained_models"
 IGLM = "python/iglm/trained_models"
 KENLM = "debian/usr/lib/x86_64-linux-gnu/libime/zh_CN.lm"
+SPHINX = "python/pocketsphinx/model/en-us/en-us.lm.bin"
 TOKENIZERS = {
     "Llama 3": "npm/llama3/models",
     "Qwen 3": "npm/qwen3/models",
@@ -88,6 +99,43 @@ def tokenizer(found: Path, directory: Path) -> Path:
     return directory
 
 
+def sphinx_arpa(found: Path, directory: Path) -> Path:
+    """Write pocketsphinx's trigrams as KenLM reads them.
+
+    pocketsphinx 5.1.1 crashes when it writes this file, whose header counts six bigrams
+    more than there are. So a copy is written that has the right count and none of the
+    zeros in their place, and the package writes that one, under a line of its own that
+    KenLM refuses.
+    """
+    from pocketsphinx import Config, LogMath, NGramModel
+
+    content = found.read_bytes()
+    header = len(b"Trie Language Model") + 1
+    words, counted, trigrams = struct.unpack_from("<3I", content, header)
+    # Unigrams follow the header's four numbers and three tables of 2^16 quantized
+    # values; behind the last one is a record that says where the bigrams end.
+    begin = header + 4 * 4 + 3 * 4 * 2**16 + 12 * (words + 1)
+    (bigrams,) = struct.unpack_from("<I", content, begin - 4)
+    # A bigram's bits: a word, two quantized values, where its trigrams begin.
+    bits = words.bit_length() + 2 * 16 + trigrams.bit_length()
+    end, padded = (
+        begin + ((many + 1) * bits + 7) // 8 + 8 for many in (bigrams, counted)
+    )
+    if any(content[end:padded]):
+        raise ValueError(f"{found}: bigrams where zeros were expected")
+    mended, written = directory / "en-us.lm.bin", directory / "pocketsphinx.arpa"
+    count = struct.pack("<I", bigrams)
+    mended.write_bytes(
+        content[: header + 4] + count + content[header + 8 : end] + content[padded:]
+    )
+    unit = LogMath()  # the model does not keep it: without a name here it is freed
+    NGramModel(Config(), unit, str(mended)).write(str(written))
+    mended.unlink()
+    _, data, ngrams = written.read_bytes().partition(b"\\data\\")
+    written.write_bytes(data + ngrams)
+    return written
+
+
 def sha256(path: Path) -> str:
     """Return the digest of a file."""
     with path.open("rb") as file:
@@ -96,6 +144,7 @@ def sha256(path: Path) -> str:
 
 def main(directory: Path) -> None:
     """Write every model that is there and its texts, and say what its weights are."""
+    directory.mkdir(parents=True, exist_ok=True)
     for name, models, kind in (
         ("antiberty", ANTIBERTY, "AntiBERTy_md_smooth"),
         ("iglm", IGLM, "IgLM"),
@@ -106,14 +155,19 @@ def main(directory: Path) -> None:
             print(written, sha256(written / "pytorch_model.bin"))
     if (FOLDER / KENLM).exists():
         print(FOLDER / KENLM, sha256(FOLDER / KENLM))
+    if (FOLDER / SPHINX).exists():
+        print(FOLDER / SPHINX, sha256(FOLDER / SPHINX))
+        written = sphinx_arpa(FOLDER / SPHINX, directory)
+        print(written, sha256(written))
     by_character = [spaced(text.replace(" ", "")) for text in SENTENCES]
     for name, texts in (
         ("antibodies", [spaced(HEAVY), spaced(LIGHT)]),
         ("characters", by_character),
         ("words", SENTENCES),
+        ("english", ENGLISH),
     ):
-        written = "".join(f"{text}\n" for text in texts)
-        (directory / f"{name}.txt").write_text(written, encoding="utf-8")
+        lines = "".join(f"{text}\n" for text in texts)
+        (directory / f"{name}.txt").write_text(lines, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An input method's n-grams of Chinese (Debian, libime), through KenLM."""
+"""N-grams of an input method (Chinese) and of a speech recogniser, through KenLM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from tests.conftest import PROJECT
-from tests.published.folders import KENLM, SENTENCES, sha256
+from tests.published.folders import (
+    ENGLISH,
+    KENLM,
+    SENTENCES,
+    SPHINX,
+    sha256,
+    sphinx_arpa,
+)
 from tests.tiny_checkpoint import rolling
 
 
@@ -79,3 +86,31 @@ def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch
         wanted = lost[level] / values["words,none"]
         found_here = values[f"contrastive_entropy@{level},none"]
         assert found_here == pytest.approx(wanted, abs=1e-4) and wanted > 0
+
+
+def test_english_words_have_the_probabilities_of_their_own_package(
+    published, tmp_path, caplog
+):
+    """pocketsphinx reads the file as it is published, KenLM what it was written as."""
+    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
+    path = published(SPHINX)
+    from pocketsphinx import Config, LogMath, NGramModel
+
+    from lm_latent_eval.harness.kenlm import KenLM
+
+    if not sha256(path).startswith("db21d064228667769"):
+        pytest.skip(f"{path} is of another version than the numbers here")
+    unit = LogMath()
+    its_own = NGramModel(Config(), unit, str(path))
+    english = KenLM(pretrained=str(sphinx_arpa(path, tmp_path)))
+    assert "has no <unk>" in caplog.text
+    for text in ENGLISH:
+        before = ["<s>"]
+        steps = english._steps(text, ended=True)
+        for word, step in zip([*text.split(), "</s>"], steps, strict=True):
+            # It takes the word first, then those before it, the nearest first, and
+            # answers in steps of 10^-4 nats; the ARPA file has four decimal places.
+            asked = its_own.prob([word, *before[::-1][:2]])
+            wanted = unit.log_to_log10(asked) * math.log(10)
+            assert step.known and step.log_p == pytest.approx(wanted, abs=1e-3)
+            before.append(word)
