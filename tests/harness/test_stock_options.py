@@ -99,9 +99,9 @@ def test_a_context_is_read_once_for_all_options(evaluate_stock, questions, monke
         read.append(len(texts))
         return read_contexts(setting, method, texts)
 
-    def counting_predictions(self, last, particles):
+    def counting_predictions(self, last, *after):
         predicted.append(len(last))
-        return most_probable(self, last, particles)
+        return most_probable(self, last, *after)
 
     # Where none asks for more than the others.
     monkeypatch.setattr(DiscreteFilter, "pays", lambda *_: False)

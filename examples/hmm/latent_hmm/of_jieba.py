@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from latent_hmm import HMM, HMMConfig
-from lm_latent_eval.models import checkpoint
-from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
+from lm_latent_eval.extend import END, UNKNOWN, WordTokenizer, save_checkpoint
 
 STATES = "BMES"
 ENDED, LOST, FIRST = 4, 5, 6
@@ -49,7 +48,7 @@ def write(
             spoken[z, words.tokenizer.token_to_id(character)] = log_p
     for z, word in ((ENDED, END), (LOST, UNKNOWN)):
         rows[z, z] = spoken[z, word] = 0.0
-    checkpoint.save(model, words, directory, model.state_dict())
+    save_checkpoint(model, words, directory, model.state_dict())
     return model
 
 

@@ -113,8 +113,8 @@ def test_the_command_line_refuses_too(pretrained, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("the fox saw .\n")
     main(["estimate", pretrained, "--data", str(tmp_path / "texts.txt")])
     shown = capsys.readouterr().out
-    refused = f"{'certified_token_perplexity':36}refused: unnormalised scores"
-    assert refused in shown
+    refused = "certified_token_perplexity refused: unnormalised scores"
+    assert refused in " ".join(shown.split())
     assert shown.count("refused") == sum(not n.endswith("_stderr") for n in METRICS)
 
 

@@ -50,7 +50,8 @@ def test_the_command_leaves_rows_tables_and_figures(folder):
     assert {p.name for p in out.iterdir()} == {
         *FIGURES,
         ".lock",
-        "draws",
+        ".draws.sqlite.lock",
+        "draws.sqlite",
         "rows.jsonl",
         "settings.json",
         *TABLES,
