@@ -36,7 +36,7 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-GROWN = 0.005
+GROWN = 0.02
 """Nats that a wider beam may find more where it is not worth while to widen again."""
 LEVELS = ((4, 1), (16, 16), (64, 16))
 """Widths of beams and of passes, in units of the samples asked for."""
