@@ -187,7 +187,7 @@ def degrees_of_freedom(log_w: Tensor) -> float:
         >>> degrees_of_freedom(torch.tensor([1.0, 2.0, 3.0, 4.0]).log())
         3.0
         >>> round(degrees_of_freedom(torch.tensor([0.1] * 19 + [3.0]).log()), 2)
-        2.34
+        2.35
 
     Reference:
         Satterthwaite (1946).
