@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.base import NetworkModel
+from lm_latent_eval.wrappers.cot.drawing import FIRST
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
@@ -55,6 +56,7 @@ class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
         sequences that the network reads at once.
         """
         rows = most or ROWS
-        questions = batch_size or max(rows // options.num_samples, 1)
+        first = FIRST if options.until == "decided" else options.num_samples
+        questions = batch_size or max(rows // first, 1)
         marks = Marks.of(self.network, options)
         return ThoughtScorer(self.network, options, marks, questions, rows, quiet)

@@ -10,15 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from lm_latent_eval.estimators import Estimate, MissedSupportError
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    probability_interval,
+)
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.memory import Room
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
-from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkScorer
+from lm_latent_eval.wrappers.cot.answering import Greedy
+from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
@@ -99,9 +106,7 @@ class ThoughtScorer(NetworkScorer):
                 yield from self._answers(question, completed, missed)
                 progress.update()
             for block in self._blocks(fresh):
-                drawn = self._thinker.draw(block)
-                for question, thoughts in zip(block, drawn, strict=True):
-                    found = self._thinker.answer(question, thoughts)
+                for question, found in self._thought(block):
                     self.keep(found)
                     yield from self._answers(question, found, missed)
                     progress.update()
@@ -168,6 +173,39 @@ class ThoughtScorer(NetworkScorer):
         for start in range(0, len(order), self.most_questions):
             yield order[start : start + self.most_questions]
 
+    def _thought(
+        self, questions: Sequence[Question]
+    ) -> Iterator[tuple[Question, Thoughts]]:
+        """Yield questions with their thoughts: K, or as many as decide it."""
+        going: list[tuple[Question, Greedy, Thoughts | None]] = [
+            (question, Greedy([*question.answers.values()]), None)
+            for question in questions
+        ]
+        start, number = 0, self.options.num_samples
+        decides = self.options.until == "decided"
+        for stop in looks(number) if decides else (number,):
+            drawn = self._thinker.draw(
+                [question for question, *_ in going], start, stop
+            )
+            looked, going, start = going, [], stop
+            for (question, greedy, before), thoughts in zip(looked, drawn, strict=True):
+                found = self._thinker.answer(question, thoughts, greedy=greedy)
+                found = before.continued(found) if before else found
+                if stop == number or self._is_decided(found):
+                    yield question, found
+                else:
+                    going.append((question, greedy, found))
+
+    @property
+    def _most(self) -> float:
+        """What no weight is above."""
+        return WEIGHTS_AT_MOST[self.options.proposal]
+
+    def _is_decided(self, thoughts: Thoughts) -> bool:
+        """Whether no more thoughts are needed; one answer by itself needs K."""
+        several = len(thoughts.answers) > 1
+        return several and bool(thoughts.choice(self._most).decided)
+
     def _known(self, question: Question) -> Thoughts | None:
         """Return what was thought before, if it was after the same hints."""
         known = self.known.get(question.key)
@@ -188,12 +226,16 @@ class ThoughtScorer(NetworkScorer):
         self, question: Question, thoughts: Thoughts, missed: Missed
     ) -> Iterator[Answer]:
         index = {answer: n for n, answer in enumerate(thoughts.answers)}
+        with naming(question.queries[0]):
+            ends = probability_interval(thoughts.log_weights, self._most)
+        at_least, at_most = (end.tolist() for end in ends)
         for query in question.queries:
             row = index[query.text]
             with missed.aside(query):
+                estimate = self._estimate(query, thoughts, row)
                 yield Answer(
                     query.index,
-                    self._estimate(query, thoughts, row),
+                    replace(estimate, at_least=at_least[row], at_most=at_most[row]),
                     stream=question.name,
                     is_greedy=thoughts.greedy[row],
                     evaluations=len(thoughts.drawn),
@@ -201,9 +243,12 @@ class ThoughtScorer(NetworkScorer):
 
     def _estimate(self, query: Query, thoughts: Thoughts, row: int) -> Estimate:
         number = len(self.marks.answer(query.text))
+        stopped = self.options.until == "decided" and len(thoughts.answers) > 1
         try:
             return Estimate.from_log_weights(
-                thoughts.log_weights[row], num_tokens=number
+                thoughts.log_weights[row],
+                num_tokens=number,
+                bound=Bound.NONE if stopped else Bound.STOCHASTIC_LOWER,
             )
         except MissedSupportError as err:
             raise MissedSupportError(

@@ -52,8 +52,10 @@ class Thinker:
     """What memory was found to hold."""
 
     @torch.inference_mode()
-    def draw(self, questions: Sequence[Question]) -> list[tuple[Thought, ...]]:
-        """Draw K thoughts about each question.
+    def draw(
+        self, questions: Sequence[Question], start: int, stop: int
+    ) -> list[tuple[Thought, ...]]:
+        """Draw the thoughts about each question from one number to another.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
@@ -61,10 +63,10 @@ class Thinker:
         draws = []
         for place, question in enumerate(questions):
             key = key_of(self.options.seed, question.name)
-            chosen = components(key, self.options.num_samples, len(question.hints))
+            chosen = components(key, stop, len(question.hints))
             draws += [
-                Draw(place, key, sample, question.prompts[component])
-                for sample, component in enumerate(chosen)
+                Draw(place, key, sample, question.prompts[chosen[sample]])
+                for sample in range(start, stop)
             ]
         found: list[dict[int, Thought]] = [{} for _ in questions]
         for place, sample, thought in draw(
@@ -85,6 +87,7 @@ class Thinker:
         question: Question,
         drawn: Sequence[Thought],
         known: Thoughts | None = None,
+        greedy: Greedy | None = None,
     ) -> Thoughts:
         """Read the thoughts about a question, each distinct one once, and its answers.
 
@@ -92,6 +95,7 @@ class Thinker:
             question: With A distinct answers.
             drawn: K thoughts.
             known: The same thoughts with what an earlier reading said of them.
+            greedy: What thoughts before these said of the next tokens.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
@@ -109,7 +113,7 @@ class Thinker:
             hinted = self._hinted(question, distinct)
         answers = list(question.answers.values())
         log_p_answers = log_p.new_full((len(answers), len(distinct)), -torch.inf)
-        greedy = Greedy(answers)
+        greedy = greedy or Greedy(answers)
         own = self._read(question, question.prompts[0])
 
         def work(places: Sequence[int]) -> Marginals:
