@@ -239,8 +239,8 @@ class Choice:
     decided: int | None
     """Draws after which it was certain; None while it is not."""
     log_e: float
-    """Log of an e-value against any other option's being at least as probable, nats:
-    its mean over draws is at most 1 where the choice is wrong."""
+    """Log of an e-value against any other option's being at least as probable, nats,
+    by all draws: its mean over draws is at most 1 where the choice is wrong."""
 
     @classmethod
     def of(cls, log_w: Tensor, b: float = 1.0, confidence: float = 0.95) -> Choice:
@@ -279,13 +279,11 @@ class Choice:
         for place in range(number):
             others = torch.cat([y[:place], y[place + 1 :]])
             capital = running_log_capital(y[place] - others)  # (A - 1, K)
+            fewest.append(capital[:, -1].min().item() - math.log(number - 1))
             crossed = capital >= threshold
-            last = torch.full((number - 1,), y.shape[1] - 1)
-            when = torch.where(crossed.any(-1), crossed.int().argmax(-1), last)
-            stopped = capital.gather(-1, when[:, None])[:, 0]
-            fewest.append(stopped.min().item() - math.log(number - 1))
             if crossed.any(-1).all():
-                sure.append((int(when.max()) + 1, -fewest[place], place))
+                first = int(crossed.int().argmax(-1).max()) + 1
+                sure.append((first, -fewest[place], place))
         if sure:
             decided, log_e, place = min(sure)
             return cls(place, decided, -log_e)
