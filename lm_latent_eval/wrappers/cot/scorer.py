@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from lm_latent_eval.estimators import (
     Bound,
@@ -19,16 +20,17 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.memory import Room
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkScorer
-from lm_latent_eval.wrappers.cot.answering import Greedy
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
+from lm_latent_eval.wrappers.cot.served import ServedThinker
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
@@ -41,7 +43,7 @@ def _forget(thoughts: Thoughts) -> None:
 class ThoughtScorer(NetworkScorer):
     """A ``TextScorer`` of continuations: latents are the thoughts before them."""
 
-    network: Network
+    network: Network | ServedNetwork
     options: ThoughtOptions
     marks: Marks
     most_questions: int
@@ -55,6 +57,7 @@ class ThoughtScorer(NetworkScorer):
     """Told what was thought about a question, before its answers are."""
     known: Mapping[Key, Thoughts] = field(default_factory=dict)
     """What was thought about questions before, which is not thought again."""
+    _said: dict[Any, float] = field(default_factory=dict)
     shown: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """All answers to a question, which hints show; where nothing is said, those that
     are asked together."""
@@ -153,7 +156,9 @@ class ThoughtScorer(NetworkScorer):
     # -- thoughts ---------------------------------------------------------------------
 
     @property
-    def _thinker(self) -> Thinker:
+    def _thinker(self) -> Thinker | ServedThinker:
+        if isinstance(self.network, ServedNetwork):
+            return ServedThinker(self.network, self.options, self.marks, self._said)
         return Thinker(
             self.network, self.options, self.marks, self.most_rows, self.room
         )
@@ -177,9 +182,8 @@ class ThoughtScorer(NetworkScorer):
         self, questions: Sequence[Question]
     ) -> Iterator[tuple[Question, Thoughts]]:
         """Yield questions with their thoughts: K, or as many as decide it."""
-        going: list[tuple[Question, Greedy, Thoughts | None]] = [
-            (question, Greedy([*question.answers.values()]), None)
-            for question in questions
+        going: list[tuple[Question, Any, Thoughts | None]] = [
+            (question, self._thinker.greedy(question), None) for question in questions
         ]
         start, number = 0, self.options.num_samples
         decides = self.options.until == "decided"
