@@ -189,14 +189,14 @@ def test_other_runs_leave_the_thoughts_of_a_killed_one(evaluate, tmp_path, monke
 
     drawn, draw = [], Thinker.draw
 
-    def killing(thinker, questions):
+    def killing(thinker, questions, *numbers):
         if len(drawn) == 2:
             raise KilledError
-        return counting(thinker, questions)
+        return counting(thinker, questions, *numbers)
 
-    def counting(thinker, questions):
+    def counting(thinker, questions, *numbers):
         drawn.extend(question.key for question in questions)
-        return draw(thinker, questions)
+        return draw(thinker, questions, *numbers)
 
     monkeypatch.setattr(Thinker, "draw", killing)
     with pytest.raises(KilledError):

@@ -175,9 +175,9 @@ def test_a_killed_run_leaves_its_thoughts(
     # With its cache or without, the same command thinks about the others alone.
     drawn, draw = [], Thinker.draw
 
-    def counting(thinker, questions):
+    def counting(thinker, questions, *numbers):
         drawn.extend(question.key for question in questions)
-        return draw(thinker, questions)
+        return draw(thinker, questions, *numbers)
 
     monkeypatch.setattr(Thinker, "draw", counting)
     for folder, kept in ((out, cache), (tmp_path / "alone", None)):
