@@ -26,7 +26,7 @@ from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.bound import mask_counts, masks
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.mdm.orders import confidence, log_weights
+from lm_latent_eval.wrappers.mdm.orders import PLAIN, log_weights
 from lm_latent_eval.wrappers.mdm.predictions import Asking, TargetTokens
 
 TEXTS, TOKENS, PASSES, ESTIMATES = 8, 32, 16, 40
@@ -71,7 +71,7 @@ def variances(
         for target in targets
         for _ in range(ESTIMATES)
     ]
-    found = dict(answer_all(denoiser, confidence, jobs))
+    found = dict(answer_all(denoiser, PLAIN, jobs))
     values = torch.tensor([found[n].value for n in range(len(jobs))])
     return values.reshape(len(targets), ESTIMATES).var(1)
 
@@ -87,7 +87,7 @@ def evidences(
         )
         for n, target in enumerate(targets)
     ]
-    for _, found in answer_all(denoiser, confidence, jobs):
+    for _, found in answer_all(denoiser, PLAIN, jobs):
         yield float(log_evidence(found.value))
 
 

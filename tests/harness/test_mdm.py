@@ -95,7 +95,7 @@ def everything(lm):
     [
         {"num_samples": 20},
         {"estimator": "is", "num_samples": 9, "proposal": "adapted"},
-        {"estimator": "path", "order": "margin"},
+        {"unmasking": "margin"},
     ],
     ids=str,
 )
@@ -153,9 +153,9 @@ def test_python_and_the_record_agree(directory, backend):
     assert estimate.num_samples == 100
     assert str(estimate.bound) == "estimate of a lower bound"
     assert 0 < estimate.stderr == estimate.draws_stderr
-    [path] = model.log_likelihood([TEXTS[1]], estimator="path", order="left_to_right")
+    [path] = model.log_likelihood([TEXTS[1]], unmasking="left_to_right")
     assert str(path.bound) == "exact" and path.stderr == 0
-    lm = backend(estimator="path", order="left_to_right")
+    lm = backend(unmasking="left_to_right")
     assert lm.loglikelihood_rolling(rolling(TEXTS[1])) == [
         pytest.approx(path.log_evidence, rel=1e-9)
     ]

@@ -43,7 +43,7 @@ class Wrapper(Backend):
     reads: ClassVar[str] = "AutoModelForCausalLM"
     such_as: ClassVar[str] = "GPT-2"
     """What networks it takes, for errors."""
-    mixes_precision: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    mixes_precision: ClassVar[Mapping[str | None, tuple[str, ...]]] = {}
     """What ``mixed_precision_dtype`` of ``--model hf`` may be by estimator: types whose
     rounding is below the Monte Carlo error (docs/errors.md)."""
 
