@@ -121,6 +121,33 @@ def test_a_strict_bound_without_error_is_no_number():
         assert not verdict(sure(loose), exact).decided
 
 
+def test_an_upper_bound_decides_against_a_side():
+    """Undecided by lower bounds alone: the worse side may be better than was found."""
+    best = record(3.0)
+    loose = record(0.0, "stochastic lower", seed=1)
+    assert not verdict(best, loose).decided
+
+    def at_most(gain, error=0.1):
+        answers = [
+            _estimated(
+                a, {"upper": a.estimate.log_evidence + gain, "upper_stderr": error}
+            )
+            for a in loose.answers
+        ]
+        return replace(loose, answers=answers)
+
+    found = verdict(best, at_most(1.0))
+    assert found.decided and "B at its upper bounds of log p" in found.verdict
+    assert "A takes 0.02" in found.verdict, "the distance that is sure: 2 nats of 100"
+    again = verdict(at_most(1.0), best)
+    assert again.decided and "B predicts these texts better" in again.verdict
+    assert not verdict(best, at_most(2.9)).decided, "within the errors over texts"
+    assert not verdict(best, at_most(5.0)).decided, "it may be the better one"
+    assert not verdict(best, at_most(1.0, error=30.0)).decided, "nothing is known"
+    some = replace(loose, answers=[*at_most(1.0).answers[:-1], loose.answers[-1]])
+    assert not verdict(best, some).decided, "one text has no bound"
+
+
 def test_few_texts_have_no_verdict():
     found = verdict(record(9.0, texts=9), record(0.0, seed=1, texts=9))
     assert not found.decided

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
@@ -132,7 +132,7 @@ def _shared_tasks(
 def _pair(task: str, a: Side, b: Side) -> Comparison | None:
     check_alike(a.name, a.runs[0], b.name, b.runs[0], a.finished and b.finished)
     if all(answer.is_greedy is None for answer in a.runs[0].values()):
-        return _texts(task, a, b)
+        return _by_upper_bounds(_texts(task, a, b))
     return _choices(task, a, b) if len(a.runs) == len(b.runs) == 1 else None
 
 
@@ -172,6 +172,26 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
     return TextComparison(
         task, (a, b), found, totals, tuple(_notes(a, b)), verdict, decided
     )
+
+
+def _by_upper_bounds(found: TextComparison) -> TextComparison:
+    """Decide for a side where the other one is worse even at its upper bounds."""
+    a, b = found.sides
+    first, second, _ = next(iter(found.units.values()))
+    a_is_worse = first.mean > second.mean
+    worse = (a if a_is_worse else b).at_its_best
+    if found.decided or worse is None:
+        return found
+    sides = (worse, b) if a_is_worse else (a, worse)
+    again = _texts(found.task, *sides)
+    first, second, _ = next(iter(again.units.values()))
+    if not again.decided or (first.mean > second.mean) is not a_is_worse:
+        return found
+    verdict = (
+        f"{again.verdict} That is {worse.name} at its upper bounds of log p, which "
+        "hold on average over draws: it is not better."
+    )
+    return replace(found, verdict=verdict, decided=True)
 
 
 def _rates(nats: Tensor, total: int) -> Rates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -84,6 +84,21 @@ class Side:
         )
 
     @property
+    def at_its_best(self) -> Side | None:
+        """The same model as good as its upper bounds say; None if a text has none.
+
+        They hold on average over draws, and their errors are those of the draws.
+        """
+        runs = [
+            {key: _at_its_best(answer) for key, answer in run.items()}
+            for run in self.runs
+        ]
+        known = [{k: a for k, a in run.items() if a is not None} for run in runs]
+        if any(len(a) < len(b) for a, b in zip(known, self.runs, strict=True)):
+            return None
+        return replace(self, runs=known)
+
+    @property
     def slack(self) -> float:
         """Nats by which its bound can be wrong at 95 % confidence (Markov)."""
         if self.is_known or self.bound is not Bound.STOCHASTIC_LOWER:
@@ -124,6 +139,21 @@ class Side:
         """Return the part of each text and run in those errors, degrees beside it."""
         estimates = (run[key].estimate for run in self.runs for key in keys)
         return [(e.draws_stderr / len(self.runs), e.draws_degrees) for e in estimates]
+
+
+def _at_its_best(answer: Answer) -> Answer | None:
+    found = answer.estimate
+    if found.upper is None or found.upper_stderr is None:
+        return None
+    error = found.upper_stderr
+    known = replace(
+        found,
+        log_evidence=found.upper,
+        stderr=error,
+        draws_stderr=error,
+        bound=Bound.EXACT,
+    )
+    return replace(answer, estimate=known)
 
 
 def _by_text(answers: Sequence[Answer]) -> dict[Key, Answer]:

@@ -58,10 +58,10 @@ KINDS = {
     "unheard_of": ("OwnModel", "AutoModel", "", "logits"),
 }
 """Model type -> its class, that of transformers, what it is called with and returns."""
-MASKED = """, attention_mask=torch.zeros(
-            1, 1, len(block := torch.arange(input_ids.shape[1]) // self.config.block_size),
-            len(block), dtype=torch.float64,
-        ).masked_fill(block[None] > block[:, None], -1e300)"""
+MASKED = """, attention_mask=-1e300 * (
+            (block := torch.arange(input_ids.shape[1]) // self.config.block_size)[None]
+            > block[:, None]
+        )[None, None].double()"""
 """Attention over blocks, as BD3LM has it."""
 LENGTHS = {
     "llada": "max_sequence_length",

@@ -1,4 +1,4 @@
-"""Networks whose attention is causal over blocks, read with and without what is kept."""
+"""Networks whose attention is causal over blocks, with and without what is kept."""
 
 from __future__ import annotations
 
@@ -92,7 +92,6 @@ def test_a_decoder_is_read_block_by_block(decoder):
 
 def test_blocks_are_counted_from_the_beginning_of_the_text(decoder):
     """Of a context's last block what is left is predicted, given the rest of it."""
-    query = Query(0, "q", " Ada . a Bo", "the fox saw Ada .")
     query = Query(0, "q", " . a Bo", "the fox saw Ada")
     [answer] = opened(decoder).score_continuations([query])
     wanted = log_p(decoder, TOKENS, given=4)
