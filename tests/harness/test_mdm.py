@@ -40,9 +40,17 @@ def backend(directory):
 
 
 @pytest.mark.usefixtures("stock_data")
-@pytest.mark.parametrize("estimator", ["elbo", "is"])
-def test_stock_tasks_run_unmodified(backend, estimator):
-    lm = backend(estimator=estimator, num_samples=16)
+@pytest.mark.parametrize(
+    ("how", "bound"),
+    [
+        ({"estimator": "elbo"}, "strict lower"),
+        ({"estimator": "is"}, "stochastic lower"),
+        ({"block_length": 4}, "exact"),
+    ],
+    ids=str,
+)
+def test_stock_tasks_run_unmodified(backend, how, bound):
+    lm = backend(num_samples=16, **how)
     results = lm_eval.simple_evaluate(
         model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0
     )
@@ -61,11 +69,12 @@ def test_stock_tasks_run_unmodified(backend, estimator):
         assert expected == [a for a, _ in found["blimp_adjunct_island", i]]
     assert results["results"]["wikitext"]["word_perplexity,none"] > 1
     ours = results["config"]["latent_eval"]
+    estimator = how.get("estimator", "auto")
     assert ours["estimator"] == estimator and ours["ends"] == "conditioned"
+    assert ours["process"] == lm.fingerprint["process"]
     assert ours["questions"] == len(PAIRS)
     assert 0 <= ours["questions_within_monte_carlo_error"] <= ours["questions"]
     # At most four tokens, whose sets of masks are all read.
-    bound = "strict lower" if estimator == "elbo" else "stochastic lower"
     assert ours["bound_of_log_likelihood"][bound] > 0
 
 

@@ -148,6 +148,17 @@ def test_an_upper_bound_decides_against_a_side():
     assert not verdict(best, some).decided, "one text has no bound"
 
 
+def test_one_network_under_two_processes_is_two_models():
+    sides = [
+        record(gain, settings={**SPELLED, "checkpoint": "c", "process": process})
+        for gain, process in ((0.0, "blocks of 2"), (1.0, "blocks of 4"))
+    ]
+    found = verdict(*sides)
+    assert any("a bound of one is none of the other" in note for note in found.notes)
+    same = verdict(sides[0], replace(sides[1], settings=sides[0].settings))
+    assert not any("two processes" in note for note in same.notes)
+
+
 def test_few_texts_have_no_verdict():
     found = verdict(record(9.0, texts=9), record(0.0, seed=1, texts=9))
     assert not found.decided

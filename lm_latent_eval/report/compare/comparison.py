@@ -279,6 +279,15 @@ def _notes(a: Side, b: Side) -> list[str]:
             f"Tokens of {a.name} are {' or '.join(tokens[0])}; of {b.name}, "
             f"{' or '.join(tokens[1])}: perplexities per token do not compare."
         )
+    processes = [{str(s.get("process")) for s in x.settings} for x in (a, b)]
+    networks = [{s.get("checkpoint") for s in x.settings} for x in (a, b)]
+    if processes[0] != processes[1] and networks[0] == networks[1]:
+        notes.append(
+            f"{a.name} and {b.name} are one network under two processes "
+            f"({' or '.join(sorted(processes[0]))}, and "
+            f"{' or '.join(sorted(processes[1]))}): two models, and a bound of one is "
+            "none of the other."
+        )
     for side in (a, b):
         if not side.is_known and side.bound not in _ONLY_BOUNDS:
             notes.append(

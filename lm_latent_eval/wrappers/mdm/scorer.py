@@ -203,9 +203,9 @@ class MDMScorer(NetworkScorer):
         )
 
     def _exact(self, log_p: float, num_tokens: int) -> Estimate:
-        known = Estimate.exact(
-            log_p, num_tokens=num_tokens, estimator=self.options.name
-        )
+        name = self.options.name
+        by = "exact" if name == "auto" else name
+        known = Estimate.exact(log_p, num_tokens=num_tokens, estimator=by)
         return replace(known, upper=log_p, upper_stderr=0.0)
 
     # -- generation -------------------------------------------------------------------
