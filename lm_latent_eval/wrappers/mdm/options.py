@@ -187,7 +187,6 @@ class MDMOptions(OptionTable):
             self,
             attention=attention,
             block_length=length,
-            unmasking=self.process.rule,
             estimator=None if self.convention else estimator,
         )
 
@@ -232,4 +231,4 @@ class MDMOptions(OptionTable):
     def chosen(self) -> dict[str, Any]:
         """All that a number depends on, as JSON."""
         kept = {n: value for n, value in asdict(self).items() if n not in self.idle}
-        return {**kept, "estimator": self.name}
+        return {**kept, "unmasking": self.process.rule, "estimator": self.name}
