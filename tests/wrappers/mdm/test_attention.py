@@ -154,6 +154,24 @@ def test_a_cache_that_forgets_gives_the_same(decoder, monkeypatch):
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
 
 
+def test_a_network_that_asks_for_truth_and_stores_when_told(decoder):
+    """As SDAR's code does: a mask of what is seen, and ``store_kv``."""
+
+    def own_code(input_ids, attention_mask, store_kv, **more):
+        assert attention_mask.dtype == torch.bool and store_kv
+        added = torch.zeros(attention_mask.shape, dtype=torch.float64)
+        added = added.masked_fill(~attention_mask, -1e300)
+        return decoder(input_ids=input_ids, attention_mask=added, **more)
+
+    own_code.device, own_code.dtype = decoder.device, decoder.dtype
+    reader = BlockCausal(own_code, BLOCK, None, True, {"store_kv": True})
+    tokens = torch.tensor([TOKENS, [*TOKENS[:6], 5]])
+    found = reader.read_on(tokens, 6)
+    for row, text in zip(found, tokens.tolist(), strict=True):
+        wanted = scores(decoder, text)[5:]
+        torch.testing.assert_close(row, wanted, rtol=0, atol=1e-10)
+
+
 def test_lm_eval_opens_a_decoder_that_is_said_to_be_one(decoder, tmp_path):
     decoder.save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)

@@ -72,6 +72,18 @@ def test_a_block_takes_a_pass_for_every_set_of_its_masks():
         assert network.read == sum(2 ** len(block) - 1 for block, _ in jobs)
 
 
+def test_what_options_share_is_read_once():
+    """Nine texts of two tokens: all masked once, and each of six tokens shown."""
+    network = Listed(2)
+    texts = list(product(WORDS, repeat=2))
+    jobs = [(TargetTokens((), text), orders.log_p_exact(2)) for text in texts]
+    found = dict(answer_all(network.reader(), PLAIN, jobs))
+    assert network.read == 1 + 2 * len(WORDS)
+    assert all(each.passes == 3 for each in found.values())
+    total = math.fsum(math.exp(each.value) for each in found.values())
+    assert total == pytest.approx(1, abs=1e-12)
+
+
 def test_steps_of_several_tokens_take_fewer_passes():
     """Only sets of 0, 2 and 4 of six places are read: 1 + 15 + 15."""
     network, pairs = Listed(6), Unmasking("any_order", 2)
