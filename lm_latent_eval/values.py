@@ -1,4 +1,4 @@
-"""What the values of a file may be: a table of rules, held against all of them.
+"""Rules for configuration values, and their checks.
 
 Example:
     >>> rules = {"size": Whole(1), "skipped": Each(Whole(0, below="size"))}

@@ -1,4 +1,4 @@
-"""What the noise channel takes for the words of a string."""
+"""Units of the noise channel: words at white space, or tokens of a tokenizer."""
 
 from __future__ import annotations
 

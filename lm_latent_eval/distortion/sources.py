@@ -1,4 +1,4 @@
-"""Which sequences a model is measured on, with their true log-probabilities.
+"""Sources of sequences to measure, with their true log-probabilities.
 
 A corpus as it is, or its short sequences; each after 0, 1, .. S perturbations; random
 sequences of its alphabet; and texts that someone wrote.

@@ -1,4 +1,4 @@
-"""Answers that are numbers to the harness and carry their estimate to our metrics."""
+"""Floats for lm-eval that carry their ``Estimate`` to our metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend of ours shares: requests in, ``ScoredFloat`` answers out.
+"""Base class of our lm-eval backends: requests in, ``ScoredFloat`` answers out.
 
 The arithmetic is in ``inference`` and ``estimators``. All that is known of a model here
 is that it answers queries (``scoring.interface.TextScorer``).

@@ -1,4 +1,4 @@
-"""What tasks of ours have in common, on lm-eval 0.4 and 0.5.
+"""Base class of our tasks, for lm-eval 0.4 and 0.5.
 
 A task file names a class (``class: !function functions.WholeTextTask``). What the two
 lines do differently is asked of the one that is installed, never read off its version.

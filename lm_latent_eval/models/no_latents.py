@@ -1,4 +1,4 @@
-"""The proposal of a model without latents: there is one choice, of nothing."""
+"""The trivial proposal of models without latents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model and configuration shares: transformers' ways, checked.
+"""Base classes of models and configurations: transformers' own, with checks.
 
 What ``save_pretrained`` writes has a manifest, and what ``from_pretrained`` reads is
 held against it, wherever it is. Every value of a configuration has a rule.

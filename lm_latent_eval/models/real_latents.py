@@ -1,4 +1,4 @@
-r"""Real-valued latents: some numbers a token (``RealStepLM``), or a text.
+r"""Real-valued latents: numbers a token (``RealStepLM``), or a text.
 
 .. math:: p(x, z) = \prod_t p(z_t \mid z_{<t}, x_{<t}) \, p(x_t \mid z_{\le t}, x_{<t})
 

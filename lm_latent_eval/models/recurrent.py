@@ -1,4 +1,4 @@
-"""Recurrent layers that stop after a piece of text and go on, and how they begin."""
+"""Recurrent layers with resumable state."""
 
 from __future__ import annotations
 

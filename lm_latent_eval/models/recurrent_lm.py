@@ -1,4 +1,4 @@
-"""What recurrent language models share: no latents, one log p(x), exact.
+"""Base class of recurrent language models without latents.
 
     p(x) = prod_t p(x_t | x_<t)
 

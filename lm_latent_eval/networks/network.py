@@ -1,4 +1,4 @@
-"""A pretrained network of transformers with its tokenizer, whoever loaded it."""
+"""A pretrained network of transformers with its tokenizer."""
 
 from __future__ import annotations
 

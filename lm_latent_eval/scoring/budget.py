@@ -1,4 +1,4 @@
-"""Which estimator spends the budget of a text, and how large the budget is.
+"""Budget of a text: the estimator that spends it, and how many samples it is.
 
 What decides is a pilot with random numbers of its own, or what beams find, in which
 nothing is random: so given the decision an estimate is unbiased, and its bound and

@@ -1,4 +1,4 @@
-"""How a continuation is written: greedily or by chance, until a stop string."""
+"""Decoding of continuations: greedy or sampled, until a stop string."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores a corpus into a file of estimates; a crash loses none of them.
+"""Resumable scoring of a corpus into a file of estimates.
 
 The output is JSON lines: first what the numbers depend on, then the row of each text's
 record. Until the last text is scored they are in a ledger beside it. The same command

@@ -1,4 +1,4 @@
-"""What a run says of all its estimates together."""
+"""Summary of all estimates of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""log p-hat of whole texts: weights of each, spent as its budget says."""
+"""log p-hat of whole texts, by their budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings a study compares."""
+"""Settings that a study compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""What the log-weights of a corpus say, a few texts at a time.
+r"""Corpus totals from log-weights, a few texts at a time.
 
 K samples of a text are K / k disjoint replicates of k samples. With
 :math:`\ell_n^{(r)} = \log \frac{1}{k} \sum_{j \in r} w_{nj}`,

@@ -1,4 +1,4 @@
-"""The noise channel of contrastive entropy: words are substituted or transposed.
+"""The noise channel of contrastive entropy: substitution and transposition of words.
 
     for i = 1 .. n, in place, from left to right, exactly one of
         x_i <- v          probability x_S;  v uniform over the vocabulary

@@ -1,4 +1,4 @@
-"""How texts are written: what turns a model of words into one of strings."""
+"""Orthography: spelling and spacing models that make word models models of strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads strings for a word-level model, and prices what its words do not say.
+"""Tokenization into words, with the cost of spelling and spacing.
 
 A model of words gives one probability to all unknown words together, and none to the
 white space between words. What is charged for them is a matter of policy

@@ -1,4 +1,4 @@
-r"""What stands between words: the white space that a word tokenizer drops.
+r"""Spacing model: white space between words.
 
 .. math:: p(\text{text}) = p(\text{words}) \prod_t p(g_t \mid l_t, r_t)
 

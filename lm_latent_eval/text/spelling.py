@@ -1,4 +1,4 @@
-r"""How unknown words are spelled: a recurrent model of the bytes of a word.
+r"""Spelling model: a recurrent model of the bytes of unknown words.
 
 .. math::
     s(w) = \prod_i p(b_i \mid b_{<i}), \qquad

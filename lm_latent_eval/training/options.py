@@ -1,4 +1,4 @@
-"""What a training run can be told; imports nothing heavy, so ``--help`` is quick."""
+"""Training options; imports nothing heavy, so ``--help`` is quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the archives that AllenNLP wrote: configuration, vocabularies and weights.
+"""AllenNLP archives: configuration, vocabularies and weights.
 
 An archive is a ``tar.gz`` or the directory that it unpacks to::
 

@@ -1,4 +1,4 @@
-"""A sample of a language on disk: Arrow shards that an interruption does not spoil.
+"""Samples of a language on disk, in Arrow shards that can be resumed.
 
 A folder holds ``settings.json`` (all that the sequences depend on), what the language
 saves (tokenizer, grammar) and ``shards/00000.arrow``, ..., with a row a sequence:

@@ -1,4 +1,4 @@
-"""Derivations of a grammar: drawn from the left, and written in brackets.
+"""Leftmost derivations of a grammar: sampling, and bracket notation.
 
 A leftmost derivation is a list of steps: a symbol (and with it the rule that rewrites
 it), a word, or the end of what a symbol was rewritten as.

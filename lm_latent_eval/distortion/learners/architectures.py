@@ -1,4 +1,4 @@
-"""What a learner is before it is trained: a configuration, or a pretrained model."""
+"""Untrained learners: configurations of architectures, or pretrained models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner is trained on: a corpus, natural text, or fresh sequences an epoch."""
+"""Training data of learners: a corpus, natural text, or fresh samples an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences of token ids where they lie, and the batches made of them."""
+"""Token sequences in memory-mapped storage, and batches of them."""
 
 from __future__ import annotations
 

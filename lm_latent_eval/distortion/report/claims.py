@@ -1,4 +1,4 @@
-"""The claims of LeBrun et al. (2022), one by one, on the numbers of a study.
+"""The claims of LeBrun et al. (2022), checked on the numbers of a study.
 
 Every verdict follows from numbers and their intervals: ``holds``, ``fails``, or
 ``undecided`` where an interval includes both.

@@ -1,4 +1,4 @@
-"""Where a study keeps what, and which models it compares."""
+"""Folder layout of a study, and the models it compares."""
 
 from __future__ import annotations
 

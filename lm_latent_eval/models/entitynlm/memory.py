@@ -1,4 +1,4 @@
-"""Entity slots of many chains, and where the chains stand after a piece of text.
+"""Entity slots of many chains, and their state after a piece of text.
 
 Memory is what it costs: B texts with K chains hold B * K * S * D numbers, where S - 1
 is the largest number of entities that one of the chains has mentioned so far. The

@@ -1,4 +1,4 @@
-"""Reads a text and scores every step of a chain; p and each q have their own."""
+"""The network of p and of each q: LSTM states and scores of every chain step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains from their first token to their last, as the engine of steps takes them."""
+"""EntityNLM's chains as steps for the engine."""
 
 from __future__ import annotations
 

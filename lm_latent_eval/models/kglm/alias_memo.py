@@ -1,4 +1,4 @@
-"""What the words of nodes' names are encoded as, computed once."""
+"""Cache of encoded names of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of a file, read a block at a time as they are looked at.
+"""Columns of a file, read lazily in blocks.
 
 A file that is mapped into memory ends the process (SIGBUS) where it is truncated while
 in use, and changes what was computed where it is written to. Here blocks are read into

@@ -1,4 +1,4 @@
-r"""Which edge of its parent leads to a DERIVED mention.
+r"""Distribution over the edges from a parent to a DERIVED mention.
 
 .. math::
     p(\mathrm{edge} \mid c) \propto e^{s_t(\mathrm{relation}) + b_t(\mathrm{tail})}

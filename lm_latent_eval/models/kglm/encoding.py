@@ -1,4 +1,4 @@
-"""A batch of pieces that was read, and where its walks stand."""
+"""Encoded batches of pieces, and the state of their walks."""
 
 from __future__ import annotations
 

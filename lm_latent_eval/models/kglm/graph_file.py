@@ -1,4 +1,4 @@
-"""A knowledge graph on disk: columns in one file, read where they are looked at.
+"""Knowledge graphs on disk: columns in one file, read lazily.
 
 What can only be told by reading everything (that no id dangles, that sorted columns
 are sorted) is told once, when a file is written; the file says so by its format.

@@ -1,4 +1,4 @@
-r"""Which nodes the text at hand seems to name.
+r"""String matching of node names against the text.
 
 .. math:: b_t(n) = \max_{a \in \mathrm{aliases}(n),\ a_1 = x_t}
     \bigl( w_1 + [a \text{ stands at } t] \, (w_2 + w_3 (|a| - 1)) \bigr)

@@ -1,4 +1,4 @@
-"""Unnormalised log-probabilities of every decision of a walk, computed when asked for.
+"""Lazily computed logits of every decision of a walk.
 
 A graph may have a million entities and a text thousands of positions, so scores of
 (position, entity) pairs are kept as the vectors whose products they are. Positions and

@@ -1,4 +1,4 @@
-r"""How the text walks through the graph: the distribution of z_t given z_<t.
+r"""Distribution of one step of a walk, p(z_t | z_<t, x).
 
 z_t = (mention type, node) of token t:
 

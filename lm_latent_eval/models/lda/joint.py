@@ -1,4 +1,4 @@
-r"""LDA: a topic model, whose latents are the topics of a text's words.
+r"""LDA's joint distribution p(x, z): words and their topics.
 
 .. math::
     p(x, z) = p(z) \prod_t \phi_{z_t, x_t}, \qquad

@@ -1,4 +1,4 @@
-"""The words of a text that a topic model knows; the others are left out, and named."""
+"""Words of a text within a topic model's vocabulary; the others are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models of relations share: topics that travel with the checkpoint."""
+"""Base class of relation models: topics stored with the checkpoint."""
 
 from __future__ import annotations
 

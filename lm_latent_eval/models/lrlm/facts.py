@@ -1,4 +1,4 @@
-r"""Vectors of facts and of names.
+r"""Embeddings of facts and names.
 
 A fact's vector is its relation's and its object's, side by side. Originals look objects
 and aliases up in tables of constants. New models encode names by their letters, so that

@@ -1,4 +1,4 @@
-"""Where readings come from: p(z | x) itself, from left to right, or all at once."""
+"""Proposals of segmentations: the posterior, left to right, or all at once."""
 
 from __future__ import annotations
 

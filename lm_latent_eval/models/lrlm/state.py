@@ -1,4 +1,4 @@
-"""How texts are read as words and names, and where such readings stand."""
+"""Segmentations of texts into words and names, and their state between pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What texts may be about: topics, their facts, and the names of the facts' objects.
+"""Topics, their facts, and the names of the facts' objects.
 
 Topics are numbered 1 .. N; topic 0 is one that is not known yet. A topic's facts are
 contiguous, and so are a fact's *namings*: a naming is one alias of one fact of one

@@ -1,4 +1,4 @@
-r"""A Transformer-XL that stops anywhere and goes on.
+r"""A Transformer-XL that can be stopped and resumed at any position.
 
 Texts are read in chunks. A word sees the words of its chunk up to itself, and in every
 layer what that layer was given at the last ``memory_size`` words before the chunk.

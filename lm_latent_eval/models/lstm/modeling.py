@@ -1,4 +1,4 @@
-"""A plain LSTM language model, for comparison: no latents, p(x) in closed form."""
+"""An LSTM language model without latents: exact p(x)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Proposals of an NKLM: a topic, and then word by word where each comes from.
+r"""Proposals of NKLM: a topic, then the source of each word.
 
 .. math:: q(z_t \mid z_{<t}, x_{\le t}) = p(z_t \mid z_{<t}, x_{\le t})
 

@@ -1,4 +1,4 @@
-"""Which words are copied, and where a text with such latents stands."""
+"""Copy latents of words, and the state of a text between pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an RNNG checkpoint is made of."""
+"""Configuration of RNNG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""The generative model: a stack, an LSTM over it, and what is built and said next.
+r"""The generative network: stack LSTM, composition, actions and words.
 
 Notation: u is the top hidden state of the LSTM over the stack, E the embeddings.
 

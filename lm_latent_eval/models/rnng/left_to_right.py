@@ -1,4 +1,4 @@
-r"""The same model word by word: z_t is the number of REDUCEs before word t.
+r"""RNNG word by word: z_t is the number of REDUCEs before word t.
 
 .. math::
     p(x_t, z_t \mid \text{stack}) = \prod_{r < z_t} P(\mathrm{REDUCE} \mid s_r)

@@ -1,4 +1,4 @@
-r"""Scores of the spans of a sentence, which the CRF over its trees is made of.
+r"""Span scores of a sentence, the potentials of the tree CRF.
 
 A bidirectional LSTM reads the words with learned positions; F and B are its two halves.
 

@@ -1,4 +1,4 @@
-"""Sentence-level RNN (sRNN): scores whole sentences, without a normaliser.
+"""Sentence-level RNN (sRNN): unnormalised scores of whole sentences.
 
     h_i = sigma(W [h_{i-1}; x_i] + b),    s(x) = sum_i u . h_i,    p(x) ~ exp s(x)
 

@@ -1,4 +1,4 @@
-"""Texts after their contexts.
+"""Scoring of continuations after their contexts.
 
 The tokens of a context are given as the canonical ones, but its last ones, which are
 summed over again: a text may begin inside a token. What is given follows from the

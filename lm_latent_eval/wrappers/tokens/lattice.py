@@ -1,4 +1,4 @@
-"""The segmentations of a string, as paths from its beginning to its end.
+"""The lattice of segmentations of a string.
 
 A node is a number of bytes that are written; an edge is a token that writes the next
 ones. A path ends where all is written; of a prefix also with a token that writes the

@@ -1,4 +1,4 @@
-"""How a segmentation is drawn, one token at a time.
+"""Proposals of segmentations, one token at a time.
 
 ``lm``: the network's own next token among those that go on with the string, at a
 temperature. It takes a short token as readily as a long one of the same probability,

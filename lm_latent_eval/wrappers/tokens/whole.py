@@ -1,4 +1,4 @@
-"""Whole texts, cut into windows.
+"""Scoring of whole texts, cut into windows.
 
 A text longer than the network's window is cut where its canonical tokens fill a window,
 as lm-eval cuts it; no segmentation crosses these borders, and what lies before one is
