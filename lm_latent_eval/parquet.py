@@ -245,6 +245,5 @@ class _ColumnDigest:
         return self._parts.setdefault(name, hashlib.sha256())
 
     def __str__(self) -> str:
-        """Return it."""
         parts = ((name, digest.hexdigest()) for name, digest in self._parts.items())
         return _short(json.dumps(sorted(parts)).encode())

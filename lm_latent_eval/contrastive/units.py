@@ -68,12 +68,10 @@ class Tokens:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Wrap a tokenizer."""
         self.tokenizer = tokenizer
 
     @property
     def name(self) -> str:
-        """Which tokens they are."""
         return f"tokens of {self.tokenizer.name_or_path}"
 
     @property

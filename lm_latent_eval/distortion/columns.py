@@ -66,7 +66,6 @@ class Columns:
             raise ValueError(f"the columns differ in length: {lengths}")
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self.index)
 
     def __getitem__(self, which: Tensor) -> Columns:

@@ -67,7 +67,6 @@ class Unchanged:
         return _first(self.corpus, self.num_sequences)
 
     def settings(self) -> Settings:
-        """Return their kind."""
         return {"sequences": "corpus"}
 
     def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
@@ -99,7 +98,6 @@ class Short:
 
     @property
     def indices(self) -> range:
-        """From 0 on."""
         return range(self.num_sequences)
 
     def settings(self) -> Settings:
@@ -223,7 +221,6 @@ class Random:
 
     @property
     def indices(self) -> range:
-        """From 0 on."""
         return range(self.num_sequences)
 
     def settings(self) -> Settings:
@@ -271,7 +268,6 @@ class Texts:
 
     @property
     def indices(self) -> range:
-        """From 0 on."""
         return range(len(self.texts))
 
     def settings(self) -> Settings:

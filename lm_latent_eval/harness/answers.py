@@ -84,7 +84,6 @@ class ScoredFloat(float):
     answer: Answer
 
     def __new__(cls, answer: Answer) -> ScoredFloat:
-        """Wrap an answer."""
         value = super().__new__(cls, answer.estimate.log_evidence)
         value.answer = answer
         return value
@@ -95,7 +94,6 @@ class ScoredFloat(float):
         return self.answer.estimate
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the answer."""
         return ScoredFloat, (self.answer,)
 
 

@@ -126,7 +126,6 @@ class Backend(LM):
 
     @property
     def _alias(self) -> str:
-        """What ``--model`` calls it."""
         return f"latent_{self.model_name}" if self.model_name else "latent"
 
     # -- lm-eval's interface ----------------------------------------------------------

@@ -25,7 +25,6 @@ class WholeTextTask(RollingTask):
     """A task of a YAML file about whole texts, with errors among its metrics."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Read the file's content."""
         super().__init__(config={k: v for k, v in config.items() if k != "class"})
 
     def aggregate(self, bootstrap_iters: int | None = None) -> Any:

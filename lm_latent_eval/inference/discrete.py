@@ -116,7 +116,6 @@ class Survivors:
         return thinned.log_w.masked_fill(inside, -torch.inf)
 
     def select(self, index: Tensor) -> Survivors:
-        """Pick texts."""
         return Survivors(
             self.found.select(index),
             self.fewer.select(index),

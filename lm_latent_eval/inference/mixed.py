@@ -81,7 +81,6 @@ class Population:
         return torch.cat([outside, log_p, weights], -1)
 
     def select(self, index: Tensor) -> Population:
-        """Pick texts."""
         return Population(self.found.select(index), self.drawn.select(index))
 
     def ahead(

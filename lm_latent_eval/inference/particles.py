@@ -128,7 +128,6 @@ class Partial:
         return torch.cat([self.particles.log_w, mark], -1)
 
     def select(self, index: Tensor) -> Partial:
-        """Pick texts."""
         return Partial(self.particles.select(index), self.cut[index])
 
     def ahead(

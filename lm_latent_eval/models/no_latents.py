@@ -16,11 +16,9 @@ class Unmoved:
     """The state of what reads nothing."""
 
     def select(self, index: Tensor) -> Unmoved:
-        """Pick texts."""
         return self
 
     def resample(self, index: Tensor) -> Unmoved:
-        """Pick latents of each text."""
         return self
 
 

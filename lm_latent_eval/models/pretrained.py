@@ -126,7 +126,6 @@ class Pretrained(PreTrainedModel):
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Tell transformers of a model."""
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         config = vars(cls).get("config_class")
         # An abstract class has the name that it annotates.

@@ -214,7 +214,6 @@ class RealStepProposal(DrawnProposal[EncodedSteps, Tensor, Histories]):
         return total.expand(latents.shape[:2])
 
     def drawn_steps(self, encoded: EncodedSteps) -> RealSteps:
-        """Return the steps."""
         return RealSteps(encoded, self.model, self.name, self.temperature)
 
     def histories(self, encoded: EncodedSteps) -> int:

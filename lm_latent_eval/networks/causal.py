@@ -69,7 +69,6 @@ class CausalReader:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.model.device
 
     def begin(self, tokens: Tensor) -> Reading:

@@ -154,7 +154,6 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where its input goes."""
         return self.model.device
 
     @property

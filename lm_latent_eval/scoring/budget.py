@@ -73,7 +73,6 @@ class Fixed(Budget):
     """It also reads contexts and continuations."""
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Give every text the same."""
         _announce([(self.method, texts)])
         yield self.method, texts
 
@@ -149,7 +148,6 @@ class Auto(Budget):
         return cls(levels[0], tuple(levels))
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Give every text the least."""
         _announce([(self.method, texts)])
         yield self.method, texts
 

@@ -217,7 +217,6 @@ class SeenTexts:
         self._texts, self._hash = texts, hashlib.sha256(b"[")
 
     def __iter__(self) -> Iterator[str]:
-        """Read them."""
         for text in self._texts:
             comma = ", " if self.number else ""
             self._hash.update(f"{comma}{json.dumps(text)}".encode())

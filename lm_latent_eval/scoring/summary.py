@@ -20,7 +20,6 @@ class Summary:
     """Collects the diagnostics of every answer of a run."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.answers: list[Answer] = []
 
     def add(self, answers: list[Answer]) -> None:

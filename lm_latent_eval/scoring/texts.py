@@ -58,7 +58,6 @@ class Text:
 
     @property
     def num_words(self) -> int:
-        """Given and to be predicted."""
         return len(self.context) + len(self.words)
 
     @property

@@ -85,7 +85,6 @@ class Totals:
     """Texts whose Pareto k is too large."""
 
     def __post_init__(self) -> None:
-        """Start with nothing read."""
         self.corpus = torch.zeros(self.num_samples, dtype=torch.float64)
         self.instance = {}
         for size in self.sizes:

@@ -54,7 +54,6 @@ class Law:
         self.holds()
 
     def __str__(self) -> str:
-        """Name it."""
         return self.of
 
 

@@ -53,7 +53,6 @@ class NoiseChannel(Generic[T]):
     vocabulary: Sequence[T]
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         for name in ("substitution", "transposition"):
             value = getattr(self, name)
             if not _is_share(value, most=1):

@@ -20,7 +20,6 @@ class Orthography:
     spacing: Spacing
 
     def save(self, directory: Path) -> None:
-        """Write ``spelling.safetensors`` and ``spacing.json``."""
         self.spelling.save(directory)
         self.spacing.save(directory)
 

@@ -97,7 +97,6 @@ class Spacing:
         )
 
     def save(self, directory: Path) -> None:
-        """Write ``spacing.json``."""
         rows = [[*gap, count] for gap, count in sorted(self.counts.items())]
         write_text(directory / FILE_NAME, json.dumps(rows, ensure_ascii=True))
 

@@ -151,7 +151,6 @@ class Spelling(nn.Module):
     # -- files ------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:
-        """Write ``spelling.safetensors``."""
         shape = {"alphabet": self.alphabet.hex(), **self.sizes}
         # One entry: several are written in an order of chance, and files have digests.
         metadata = {"shape": json.dumps(shape)}

@@ -141,7 +141,6 @@ class _AtMost:
         self.size = 0
 
     def read(self, size: int) -> bytes:
-        """Read the next bytes."""
         content = self.file.read(size)
         self.size += len(content)
         if self.size > self.limit:

@@ -73,7 +73,6 @@ class _Class:
     name: str
 
     def __call__(self, *arguments: Any) -> StandIn:
-        """Hold the arguments."""
         return StandIn(self.name, arguments)
 
 

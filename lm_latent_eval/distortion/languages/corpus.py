@@ -137,12 +137,10 @@ class Corpus:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences there are."""
         return int(self.settings["num_sequences"])
 
     @property
     def end_id(self) -> int:
-        """What a sequence ends with."""
         return int(self.settings["end_id"])
 
     @property
@@ -152,7 +150,6 @@ class Corpus:
 
     @property
     def indices(self) -> range:
-        """The numbers of the sequences."""
         first = int(self.settings["first"])
         return range(first, first + self.num_sequences)
 

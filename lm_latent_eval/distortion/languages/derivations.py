@@ -22,7 +22,6 @@ class Rewriter:
     """Rewrites the start of a grammar, one random number a rule."""
 
     def __init__(self, grammar: Grammar) -> None:
-        """Prepare the rules."""
         self._start = grammar.start
         # The last part first, as a stack takes them; under them what closes the symbol.
         self._rules: dict[Step, tuple[list[float], list[tuple[Step, ...]]]] = {

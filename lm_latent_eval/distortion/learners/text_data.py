@@ -57,7 +57,6 @@ class TextData:
 
     @property
     def num_sequences(self) -> int:
-        """How many texts there are."""
         return len(self._sequences)
 
     @property

@@ -264,7 +264,6 @@ def _history(checkpoint: Path) -> History:
 
 
 def _is_complete(output: Path) -> bool:
-    """Whether the model is there."""
     return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
 
 

@@ -61,7 +61,6 @@ class ClaimCase:
     numbers: str
 
     def __str__(self) -> str:
-        """Write it in a line."""
         return f"{self.name}: {self.verdict} ({self.numbers})"
 
 

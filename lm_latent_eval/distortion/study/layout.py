@@ -40,7 +40,6 @@ class LearnerSpec:
 
     @property
     def name(self) -> str:
-        """What its folders are called."""
         parts = [self.size]
         parts += ["online"] * self.online + ["pretrained"] * self.pretrained
         return "-".join([*parts, self.language, f"T{self.temperature:g}"])

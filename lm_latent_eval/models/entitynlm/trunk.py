@@ -18,7 +18,6 @@ class Trunk(nn.Module):
     """Embeddings, recurrent layers and the heads of ``chain``."""
 
     def __init__(self, config: EntityNLMConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.config = config
         dim = config.embedding_dim

@@ -44,7 +44,6 @@ class Unfolding:
         return cls(state.memory.flat(num_chains), count, entity, remaining, context)
 
     def __getitem__(self, index: Tensor) -> Unfolding:
-        """Pick rows."""
         return Unfolding(
             self.memory[index],
             self.count[index],

@@ -18,7 +18,6 @@ class AliasMemo:
     LIMIT = 1 << 30  # bytes
 
     def __init__(self, graph: KnowledgeGraph, words: Words) -> None:
-        """Remember nothing yet."""
         self.graph, self.words = graph, words
         self.version = self._version()
         n, num_aliases, length = graph.aliases.shape

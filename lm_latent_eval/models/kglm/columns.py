@@ -115,7 +115,6 @@ class Column:
     def __init__(
         self, file: TensorFile, place: int, dtype: torch.dtype, shape: tuple[int, ...]
     ) -> None:
-        """Reserve memory, and read nothing."""
         self.file, self.place, self.dtype, self.shape = file, place, dtype, shape
         self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self.per_block = max(1, BLOCK // (max(1, self.row_bytes) if shape[1:] else 1))

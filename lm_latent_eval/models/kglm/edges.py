@@ -37,7 +37,6 @@ class ParentEdges:
     tilt: Tilt | None
 
     def select(self, position: Tensor) -> ParentEdges:
-        """Pick positions."""
         return replace(
             self,
             relation=self.relation[sent(position, self.relation.device)],

@@ -76,7 +76,6 @@ class PackedNames(Sequence[str]):
         return cls(text, lengths.cumsum(0))
 
     def __len__(self) -> int:
-        """Number of strings."""
         return len(self.ends)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
@@ -90,7 +89,6 @@ class PackedNames(Sequence[str]):
         return self.text[start:end].numpy().tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
-        """Decode every string."""
         text, ends = everything(self.text).numpy().tobytes(), everything(self.ends)
         return (text[a:b].decode() for a, b in pairwise([0, *ends.tolist()]))
 

@@ -61,7 +61,6 @@ class Tilt:
         return cls(key, value, others, num_nodes, continues=False)
 
     def select(self, position: Tensor) -> Tilt:
-        """Pick positions."""
         row, node, value = self.entries(position)
         end = row.new_tensor([len(position) * self.num_nodes])
         return replace(
@@ -73,7 +72,6 @@ class Tilt:
         )
 
     def scaled(self, factor: Tensor | float) -> Tilt:
-        """Multiply by a number."""
         return replace(
             self,
             value=self.value * factor,

@@ -101,7 +101,6 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
     def latents(
         self, encoded: Encoded, found: Sampled[Tensor] | Found[Tensor]
     ) -> Walks:
-        """Return walks."""
         return Walks(*found.columns)
 
     def sample_from(

@@ -23,7 +23,6 @@ class Numbers(dict[str, int]):
     """Numbers strings in the order in which they are first asked for."""
 
     def __missing__(self, name: str) -> int:
-        """Number a new string."""
         self[name] = number = len(self)
         return number
 

@@ -108,7 +108,6 @@ class NextStep:
         return sent(index, self.scores.mention.device)
 
     def select(self, position: Tensor) -> NextStep:
-        """Pick positions."""
         return replace(
             self,
             scores=self.scores.select(position),

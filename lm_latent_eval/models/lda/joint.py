@@ -51,7 +51,6 @@ class LDAJoint(StepLM):
     config: LDAConfig
 
     def __init__(self, config: LDAConfig) -> None:
-        """Make room for topics."""
         super().__init__(config)
         size = config.num_topics, config.vocab_size
         self.log_topics = nn.Parameter(torch.zeros(size))

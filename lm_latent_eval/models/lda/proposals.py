@@ -152,7 +152,6 @@ class Independent:
     def take(
         self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Remember nothing."""
         return state
 
 

@@ -25,7 +25,6 @@ class RelationModel(Pretrained):
     # -- files ----------------------------------------------------------------------
 
     def save_extras(self, directory: Path) -> None:
-        """Write the topics."""
         self.knowledge.save(directory)
 
     def load_extras(self, directory: Path) -> None:

@@ -75,7 +75,6 @@ class Annotator:
     """Turns annotated texts into word ids and the number of their topic."""
 
     def __init__(self, topics: Topics, tokenizer: WordTokenizer) -> None:
-        """Index the topics by name."""
         self.tokenizer = tokenizer
         self.number = {name: n for n, name in enumerate(topics.names, start=1)}
 

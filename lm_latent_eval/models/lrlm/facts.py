@@ -55,7 +55,6 @@ class Facts(nn.Module):
     """Vectors of facts and aliases, whose numbers are on the host."""
 
     def __init__(self, config: RelationConfig) -> None:
-        """Build the tables."""
         super().__init__()
         self.config = config
         self.relation = nn.Embedding(config.num_relations, config.fact_dim)

@@ -75,7 +75,6 @@ class Planned:
 
     @property
     def batch(self) -> TokenBatch:
-        """Its tokens."""
         return self.encoded.batch
 
     @cached_property
@@ -103,7 +102,6 @@ class RouteProposal(StepProposal[Planned, Readings, Standing]):
     def latents(
         self, encoded: Planned, found: Sampled[Standing] | Found[Standing]
     ) -> Readings:
-        """Return readings."""
         return Readings(*found.columns)
 
     def log_prob(self, encoded: Planned, readings: Readings) -> Tensor:

@@ -214,7 +214,6 @@ class Topics:
         return cls(columns, list(topics))
 
     def save(self, directory: Path) -> None:
-        """Write ``topics.safetensors``."""
         columns = {
             name: getattr(self, name).to(kind).contiguous()
             for name, kind in COLUMNS.items()

@@ -45,7 +45,6 @@ class TextMemories:
     texts: tuple[TextMemory, ...]
 
     def select(self, index: Tensor) -> TextMemories:
-        """Pick texts."""
         return TextMemories(tuple(self.texts[i] for i in index.tolist()))
 
     def resample(self, index: Tensor) -> TextMemories:
@@ -57,7 +56,6 @@ class Layer(nn.Module):
     """Attention and a feed-forward part, each with a residual and a norm."""
 
     def __init__(self, config: LRLMConfig) -> None:
-        """Build the parts."""
         super().__init__()
         self.heads, self.pre_norm = config.num_heads, config.pre_norm
         size, inner = config.hidden_size, config.num_heads * config.head_dim
@@ -113,7 +111,6 @@ class TransformerXL(nn.Module):
     """Of the sinusoids that encode distances, (H / 2,)."""
 
     def __init__(self, config: LRLMConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.config, size = config, config.hidden_size
         if config.embedding_dim != size:

@@ -20,7 +20,6 @@ class LSTMConfig(RecurrentConfig):
 
     # transformers gives a class without one of its own that of a dataclass.
     def __init__(self, **fields: Any) -> None:
-        """Store the fields."""
         super().__init__(**fields)
 
 

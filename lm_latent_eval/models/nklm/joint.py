@@ -45,7 +45,6 @@ class Encoded:
 
     @property
     def device(self) -> torch.device:
-        """Where the texts are."""
         return self.batch.targets.device
 
 

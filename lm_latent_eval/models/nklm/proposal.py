@@ -211,7 +211,6 @@ class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
     def latents(
         self, encoded: Encoded, found: Sampled[Reading] | Found[Reading]
     ) -> Copies:
-        """Return topics and copies."""
         source, offset = found.columns
         if CopySteps(self, encoded).topics:
             return Copies(source[..., 0], source[..., 1:], offset[..., 1:])

@@ -44,7 +44,6 @@ class NKLMState:
         return self.carry.layers[-1][0]
 
     def select(self, index: Tensor) -> NKLMState:
-        """Pick texts."""
         return self._picked((index,))
 
     def resample(self, index: Tensor) -> NKLMState:

@@ -78,7 +78,6 @@ class RNNGJoint(Pretrained):
     config: RNNGConfig
 
     def __init__(self, config: RNNGConfig) -> None:
-        """Build p and q."""
         super().__init__(config)
         self.generative = GenerativeModel(config)
         self.spans = SpanScores(config)

@@ -32,7 +32,6 @@ class SpanScores(nn.Module):
     """s_ij of every span of a sentence."""
 
     def __init__(self, config: RNNGConfig) -> None:
-        """Build the layers."""
         super().__init__()
         size = 2 * config.proposal_size
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)

@@ -17,7 +17,6 @@ class WholeTextCutter:
     """Cuts whole texts into pieces."""
 
     def __init__(self, encoding: Encoding) -> None:
-        """Take a tokenizer."""
         self._encoding, self._options = encoding, encoding.options
         self._window, self._prefix = encoding.window, encoding.prefix
         self._end, self._vocabulary = encoding.end, encoding.vocabulary
