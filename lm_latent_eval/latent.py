@@ -1,4 +1,4 @@
-"""The latent interface: what a latent language model and a proposal must offer.
+"""The latent interface: protocols of latent language models and proposals.
 
 A latent LM defines p(x, z); a proposal defines q(z | x). Both work on batches of B
 texts and K latents a text, in two steps:

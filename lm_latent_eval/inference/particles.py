@@ -1,4 +1,4 @@
-"""Weighted latents of a text that is read piece by piece.
+"""Weighted particles of a text that is read piece by piece.
 
 A left-to-right model stops after any piece and goes on, so a context is read once for
 all of its continuations, and a text of any length fits into the memory of one piece.
@@ -129,7 +129,6 @@ class Partial:
         return torch.cat([self.particles.log_w, mark], -1)
 
     def select(self, index: Tensor) -> Partial:
-        """Pick texts."""
         return Partial(self.particles.select(index), self.cut[index])
 
     def ahead(

@@ -1,4 +1,4 @@
-"""What a run can check of a model: on a few prefixes, before its numbers are believed.
+"""Consistency checks of a model on a few prefixes.
 
 A model and its proposal promise shapes, types and probabilities. What breaks a promise
 mostly still gives a number, with a small error. So the first texts of a run are cut to
