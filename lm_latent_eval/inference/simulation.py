@@ -67,7 +67,7 @@ def simulate(
     start: int,
     end: int,
     most: int,
-    price: Callable[[list[int]], list[float]],
+    costs: Callable[[list[int]], list[float]],
     device: torch.device | str,
 ) -> Iterator[tuple[int, Simulated]]:
     """Draw texts with their latents, word by word.
@@ -80,7 +80,7 @@ def simulate(
         end: The id that ends a text.
         most: Words of a text, its end included. Longer texts are given up: p(z | x) of
             the others is the same.
-        price: What ids cost beside their probability, nats; ``-inf`` of words that the
+        costs: What ids cost beside their probability, nats; ``-inf`` of words that the
             model can only copy.
         device: Of the model.
 
@@ -102,7 +102,7 @@ def simulate(
         chosen = _drawn(log_p, _uniform(mine, WORDS, t))
         batch = TokenBatch.collate(
             [[int(word)] for word in chosen],
-            [price([int(word)]) for word in chosen],
+            [costs([int(word)]) for word in chosen],
             first=last,
             device=at.log_w.device,
         )

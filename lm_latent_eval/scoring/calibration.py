@@ -107,17 +107,14 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
         raise TypeError(type(model).__name__)
     searching(setting.stepwise)
 
-    def price(ids: list[int]) -> list[float]:
-        """Take an unknown word as one class, which has no spelling to charge."""
-        costs = reader.price(ids)
-        return [
-            0.0 if word == reader.unknown else cost
-            for word, cost in zip(ids, costs, strict=True)
-        ]
+    def costs(words: list[int]) -> list[float]:
+        """Let an unknown word be one class, and copied words have no spelling."""
+        uttered = model.config.vocab_size
+        return [0.0 if word < uttered else -math.inf for word in words]
 
     def text_of(n: int, words: list[int]) -> Text:
         query = Query(n, f"simulated/{n}", "")
-        return Text(query, 0, [], [], words, price(words), 0.0, 0, 0)
+        return Text(query, 0, [], [], words, costs(words), 0.0, 0, 0)
 
     drawn: dict[int, Simulated] = dict(
         simulate(
@@ -127,7 +124,7 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
             start=reader.start,
             end=reader.end,
             most=most,
-            price=price,
+            costs=costs,
             device=model.device,
         )
     )

@@ -33,7 +33,7 @@ def drawn(name, number, most):
         start=START,
         end=END,
         most=most,
-        price=lambda ids: [-math.inf if i == case.copied else 0.0 for i in ids],
+        costs=lambda ids: [-math.inf if i == case.copied else 0.0 for i in ids],
         device="cpu",
     )
     return case, model, [text for _, text in texts]
