@@ -107,7 +107,7 @@ class Network:
             model,
             tokenizer,
             str(getattr(model, "name_or_path", "") or type(model).__name__),
-            _digest(model, tokenizer),
+            digest_of(model, tokenizer),
             max_length,
             max(max_length, configured),
             prefix_token,
@@ -291,7 +291,7 @@ def configured_length(
     )
 
 
-def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+def digest_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash what was loaded; about a second a gigabyte."""
     config = model.config.to_dict()
     said = {key: value for key, value in config.items() if key not in OF_FILES}
