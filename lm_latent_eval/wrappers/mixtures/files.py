@@ -281,8 +281,10 @@ class _Reading:
             found.append(
                 Model(_text(name, f"{where}.name"), _weight(said, where), base, given)
             )
-        if not found:
-            raise _Wrong("models: there is none; give one at least")
+        try:
+            weighed([(m.name, m.weight, unchanged) for m in found], "models")
+        except ValueError as err:
+            raise _Wrong(str(err)) from err
         self.said["model"] = sorted([m.name, m.weight] for m in found)
         return found
 
