@@ -43,7 +43,7 @@ def components(found: Mapping[str, Any]) -> Iterator[str]:
             for factor, (name, share) in one["carried_by"].items()
         )
         yield one_line(
-            f"document {one['document']}: {one['answer']!r}, p = {one['p']:.4g}, is "
+            f"question {one['document']}: {one['answer']!r}, p = {one['p']:.4g}, is "
             f"carried by {by}"
         )
     if found["questions"] > len(found["carriers"]) and "file" in found:

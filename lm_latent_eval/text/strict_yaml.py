@@ -58,7 +58,11 @@ def read(path: Path) -> Any:
     try:
         if path.suffix == ".json":
             return strict_json.read(path)
-        return yaml.load(read_text(path), _Loader)
+        loader = _Loader(read_text(path))
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as err:
         if str(path) in str(err):
             raise
