@@ -30,8 +30,7 @@ from lm_latent_eval.harness.running import (
 )
 from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.latent import Mass
-from lm_latent_eval.networks.network import digest_of
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.networks.network import digest_of, tokenizer_digest
 from lm_latent_eval.wrappers.mixtures import files, record
 from lm_latent_eval.wrappers.mixtures.files import Model
 from lm_latent_eval.wrappers.mixtures.scorer import (
@@ -296,9 +295,7 @@ def _event(lm: LM) -> str | None:
     tokenizer = getattr(loaded, "tokenizer", None)
     if tokenizer is None or not hasattr(tokenizer, "get_vocab"):
         return None
-    fast = getattr(tokenizer, "backend_tokenizer", None)
-    whole = fast.to_str() if fast else json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    return f"tokens {digest(whole)}"
+    return f"tokens {tokenizer_digest(tokenizer)}"
 
 
 def _same_event(loaded: Mapping[str, _Component]) -> str | None:
@@ -358,7 +355,10 @@ def _question(task: Any, number: int, instances: Sequence[Any]) -> Question | No
         answer = _answered(instances[n])
         if answer is None or answer.parts is None:
             return None
-        options.append(Option(instances[n].args[-1], answer.parts))
+        known = answer.estimate
+        options.append(
+            Option(instances[n].args[-1], answer.parts, known.at_least, known.at_most)
+        )
     return Question(number, options, _right(task, instances, places))
 
 

@@ -48,7 +48,6 @@ def write(path: Path, settings: dict[str, Any], questions: Sequence[Question]) -
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for question in questions:
         for number, option in enumerate(question.options):
-            bounds = option.interval() or (None, None)
             variance = option.variance()
             row = {
                 "document": question.document,
@@ -56,8 +55,8 @@ def write(path: Path, settings: dict[str, Any], questions: Sequence[Question]) -
                 "text": option.text,
                 "right": None if question.right is None else question.right[number],
                 "log_likelihood": option.log_p,
-                "at_least": bounds[0],
-                "at_most": bounds[1],
+                "at_least": option.at_least,
+                "at_most": option.at_most,
                 "factors": option.parts.factors,
                 "components": option.parts.names,
                 "log_weights": option.parts.log_weights,

@@ -21,7 +21,12 @@ from typing import Any
 
 import torch
 
-from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    probability_interval,
+)
 from lm_latent_eval.estimators.mixtures import log_mixture, mixture_stderr, shares
 from lm_latent_eval.estimators.rounding import ROUNDING
 from lm_latent_eval.latent import Mass
@@ -319,7 +324,9 @@ class MixtureScorer:
 
     def _answer(self, plan: _Plan, found: Sequence[Found]) -> MixtureAnswer:
         for component, each in zip(plan.chosen, found, strict=True):
-            if math.isnan(each.log_p) or each.log_p > ROUNDING * max(each.tokens, 1):
+            above = each.log_p > ROUNDING * max(each.tokens, 1)
+            # An estimate may be above 1 by chance.
+            if math.isnan(each.log_p) or (above and each.estimate is None):
                 names = ", ".join(variant.name for variant in component)
                 raise ValueError(
                     f"component {names} has a log p of {each.log_p}: a probability "
@@ -331,7 +338,7 @@ class MixtureScorer:
             tuple(tuple(v.name for v in variants) for variants in listed),
             tuple(tuple(v.log_weight for v in variants) for variants in listed),
             tuple(tuple(v.name for v in c) for c in plan.chosen) if plan.drawn else (),
-            array("d", [min(each.log_p, 0.0) for each in found]),
+            array("d", [e.log_p if e.estimate else min(e.log_p, 0.0) for e in found]),
             all(each.estimate is None for each in found),
         )
         greedy = {each.is_greedy for each in found}
@@ -399,7 +406,11 @@ def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
             bound=Bound.weakest([bound, Bound.STOCHASTIC_LOWER]),
         )
         spread = math.hypot(estimate.draws_stderr, within)
-        return replace(estimate, draws_stderr=spread)
+        if not parts.exact:
+            return replace(estimate, draws_stderr=spread)
+        # Weights are probabilities: none is above 1.
+        at_least, at_most = (end.item() for end in probability_interval(log_w))
+        return replace(estimate, at_least=at_least, at_most=at_most)
     if bound is Bound.EXACT:
         return Estimate.exact(total, num_tokens=tokens)
     known = all(each.stderr is not None for each in inner)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lm_latent_eval.estimators import Choice, probability_interval
+from lm_latent_eval.estimators import Choice
 from lm_latent_eval.estimators.mixtures import log_mixture, shares, split_variance
 from lm_latent_eval.wrappers.mixtures.scorer import Parts
 
@@ -30,6 +30,9 @@ class Option:
 
     text: str
     parts: Parts
+    at_least: float | None = None
+    """What log p is at least, by draws, nats; see ``Estimate``."""
+    at_most: float | None = None
 
     @property
     def log_p(self) -> float:
@@ -53,14 +56,6 @@ class Option:
         if self.parts.drawn:
             return {TOGETHER: float(p.var(ddof=1)) if len(p) > 1 else 0.0}
         return _split(self.parts, p)
-
-    def interval(self) -> tuple[float, float] | None:
-        """Bound log p at 95 % where draws alone are between it and the truth, nats."""
-        if not self.parts.have_bounds:
-            return None
-        log_w = torch.tensor([*self.parts.log_p], dtype=torch.float64)
-        at_least, at_most = probability_interval(log_w)
-        return at_least.item(), at_most.item()
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_draws_are_of_the_weights_and_their_intervals_hold(tmp_path):
     assert inside.double().mean() >= 0.95
     found = answers(drawn, name="task/3")[0]
     assert [*found.parts.log_p] == rows[3]
-    ends = Option("", found.parts).interval()
+    ends = found.estimate.at_least, found.estimate.at_most
     assert ends == pytest.approx((at_least[3].item(), at_most[3].item()), rel=1e-6)
 
 
