@@ -330,3 +330,20 @@ def test_nothing_of_a_component_is_recorded_by_itself(evaluate, tmp_path):
     names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
     kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
     assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
+
+
+def test_a_conversation_is_written_as_the_model_reads_it(
+    mixed, networks, tmp_path, tmp_path_factory
+):
+    said = [{"role": "user", "content": "ab"}]
+    asked = of(networks, "one", "two")
+    for model, mark in zip(asked, "ab", strict=True):
+        folder = tmp_path_factory.mktemp("chat")
+        tokenizer = tiny_causal.letters()
+        tokenizer.chat_template = "{{ messages[0]['content'] }}" + mark
+        tokenizer.save_pretrained(folder)
+        model["args"]["tokenizer"] = str(folder)
+    one = mixed({"models": asked[:1]})
+    assert one.apply_chat_template(said) == "aba"
+    with pytest.raises(ValueError, match="have different chat templates"):
+        mixed({"models": asked}).apply_chat_template(said)

@@ -11,11 +11,10 @@ from latent_rag import RAG, RAGConfig
 from latent_rag.__main__ import write
 from latent_rag.documents import DOCUMENTS, retrieve
 from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
 
 import lm_latent_eval
 from lm_latent_eval.extend import UNKNOWN, Case, TokenBatch, laws
-from lm_latent_eval.harness.wrappers.mixture import LatentMixture
-from lm_latent_eval.wrappers.mixtures.worth import Option
 
 
 def tiny() -> Case:
@@ -97,7 +96,7 @@ OPTIONS = (" hanne brunander", " the school", " the salt lake", " laskhaven")
 def test_a_mixture_over_retrieved_documents_is_the_same_sum(opened, tmp_path):
     """The generator given a document, by ``latent_mixture``, against ``RAG``."""
     write(tmp_path, generator=True)
-    mixed = LatentMixture(
+    mixed = get_model("latent_mixture")(
         mixture=str(MIXTURE),
         base="latent",
         model="latent_rag:Generator",
@@ -116,8 +115,10 @@ def test_a_mixture_over_retrieved_documents_is_the_same_sum(opened, tmp_path):
     for score, estimate in zip(found, truth, strict=True):
         assert score == pytest.approx(estimate.log_evidence, rel=1e-6)
         assert str(score.estimate.bound) == str(estimate.bound) == "exact"
-    [carried] = Option("", found[0].answer.parts).carriers().values()
-    assert max(carried, key=carried.get) == "document 1", "what hanne brunander wrote"
+    parts = found[0].answer.parts
+    joint = [a + b for a, b in zip(parts.log_weights, parts.log_p, strict=True)]
+    carried = parts.names[joint.index(max(joint))]
+    assert carried == ("document 1",), "what hanne brunander wrote"
 
 
 def test_the_retriever_is_that_of_the_model(opened):
@@ -132,4 +133,6 @@ def test_the_retriever_is_that_of_the_model(opened):
 def test_nothing_is_called_without_consent(tmp_path):
     write(tmp_path, generator=True)
     with pytest.raises(ValueError, match=r"latent_rag.documents:retrieve.*trust_ret"):
-        LatentMixture(mixture=str(MIXTURE), base="latent", pretrained=str(tmp_path))
+        get_model("latent_mixture")(
+            mixture=str(MIXTURE), base="latent", pretrained=str(tmp_path)
+        )

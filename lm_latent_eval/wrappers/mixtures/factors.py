@@ -61,7 +61,7 @@ def short(text: str) -> str:
 
     Example:
         >>> short("{context}"), short("x" * 50)
-        ('{context}', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... 36dd5c3f')
+        ('{context}', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... 77cf1206')
     """
     plain = " ".join(text.split())
     if len(plain) <= SHOWN and plain == text:
