@@ -140,14 +140,20 @@ def worth(questions: Sequence[Question]) -> dict[str, Any]:
 
 
 def _variants(questions: Sequence[Question], factor: str) -> list[dict[str, Any]]:
-    """Return what each variant is worth, those that carry most first."""
+    """Return what each variant is worth, those that carry most first.
+
+    Shares and weights are averages over the questions that have the variant; where
+    components are drawn, over all, as one that was not drawn may be there.
+    """
     share: defaultdict[str, list[float]] = defaultdict(list)
     weight: defaultdict[str, list[float]] = defaultdict(list)
     right: defaultdict[str, list[float]] = defaultdict(list)
+    asked, drawn = 0, False
     for question in questions:
         carried = question.carried
         if factor not in carried.parts.factors:
             continue
+        asked, drawn = asked + 1, drawn or bool(carried.parts.drawn)
         for name, part in carried.carriers()[factor].items():
             share[name].append(part)
         place = carried.parts.factors.index(factor)
@@ -168,8 +174,8 @@ def _variants(questions: Sequence[Question], factor: str) -> list[dict[str, Any]
         {
             "name": name,
             "questions": len(share[name]),
-            "weight": math.fsum(weight[name]) / len(weight[name]),
-            "carries": math.fsum(share[name]) / len(share[name]),
+            "weight": math.fsum(weight[name]) / (asked if drawn else len(weight[name])),
+            "carries": math.fsum(share[name]) / (asked if drawn else len(share[name])),
             "accuracy": math.fsum(right[name]) / len(right[name])
             if right[name]
             else None,

@@ -329,6 +329,18 @@ def test_what_questions_move_and_what_components_move_is_all(tmp_path):
         assert set(row["carried_by"]) == {"prompt", "order"}
 
 
+def test_shares_of_what_is_drawn_total_one(tmp_path):
+    mixture = scorer(tmp_path, {"prompts": PROMPTS, "draws": 2})
+    questions = [
+        Question(n, [Option(" A", answers(mixture, name=f"task/{n}")[0].parts)], None)
+        for n in range(8)
+    ]
+    rows = worth(questions)["factors"]["prompt"]
+    assert {row["questions"] for row in rows} != {8}, "premise: not all are drawn"
+    for name in ("weight", "carries"):
+        assert sum(row[name] for row in rows) == pytest.approx(1)
+
+
 def test_a_factor_that_does_nothing_moves_nothing():
     rng = np.random.default_rng(0)
     column = rng.random((4, 1))
