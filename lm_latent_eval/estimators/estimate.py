@@ -98,6 +98,14 @@ class Estimate:
     upper_stderr: float | None = None
     """Error of ``upper`` by the draws, nats; 0 of what is exact, None without it."""
 
+    at_least: float | None = None
+    """What log p(x) is at least, nats, by draws whose weights are bounded
+    (``probability_interval``): with ``at_most`` it holds with a probability of 95 %,
+    whenever drawing stopped. None where nobody says how large a weight can be."""
+
+    at_most: float | None = None
+    """What log p(x) is at most, likewise."""
+
     replicates: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Independent estimates whose mean it is, to first order, nats; one where nothing
     was drawn, none where they or the error are not known. Those of the options of a

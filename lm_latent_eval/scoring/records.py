@@ -49,6 +49,8 @@ TYPES = {
     "unseen": pa.float64(),
     "upper": pa.float64(),
     "upper_stderr": pa.float64(),
+    "at_least": pa.float64(),
+    "at_most": pa.float64(),
     "effective_sample_size": pa.float64(),
     "pareto_k": pa.float64(),
     "num_samples": pa.int64(),
@@ -82,6 +84,8 @@ _MAY_BE_EMPTY = (
     "unseen",
     "upper",
     "upper_stderr",
+    "at_least",
+    "at_most",
     "effective_sample_size",
     "pareto_k",
     "is_greedy",
@@ -89,7 +93,9 @@ _MAY_BE_EMPTY = (
     "tied",
     "canonical",
 )
-_ONLY_WHERE_KNOWN = ("upper_stderr", "log_weights")
+_NEW = ("upper_stderr", "at_least", "at_most")
+"""Columns that records of before have not."""
+_ONLY_WHERE_KNOWN = (*_NEW, "log_weights")
 """Columns that a record lacks if none of its answers has them."""
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
 _INFINITE = ("inf", "-inf")
@@ -100,6 +106,8 @@ _MAY_BE_INFINITE = (
     "draws_degrees",
     "upper",
     "upper_stderr",
+    "at_least",
+    "at_most",
     "pareto_k",
     "log_weights",
 )
@@ -159,7 +167,7 @@ def checked_answer(answer: Answer) -> Answer:
 
 def _checked(column: str, row: dict[str, Any]) -> Any:
     """Return the value of a column."""
-    if column not in row and column != "upper_stderr":
+    if column not in row and column not in _NEW:
         raise ValueError(f"there is no {column}")
     value = row.get(column)
     if value is None and column in _MAY_BE_EMPTY:
@@ -222,8 +230,8 @@ def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) 
         path: The file.
         task: Its name.
         settings: What the numbers depend on.
-        rows: Of its answers; log-weights and errors of upper bounds take a column where
-            there are some.
+        rows: Of its answers; log-weights and intervals take columns where there are
+            some.
     """
     table = table_of(rows)
     texts = _digest(table["text"].to_pylist())
