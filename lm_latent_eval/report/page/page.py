@@ -17,7 +17,7 @@ from lm_latent_eval.estimators import Bound, Estimate, log_grid, sample_size_cur
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.extras import require
 from lm_latent_eval.report.compare import (
-    ChoiceComparison,
+    QuestionComparison,
     Side,
     TextComparison,
     compare,
@@ -114,7 +114,7 @@ def _task(task: str, sides: dict[str, list[Record]]) -> dict[str, Any]:
     first = {name: records[0] for name, records in sides.items()}
     asked = any(a.is_greedy is not None for x in first.values() for a in x.answers)
     runs = {name: [[record] for record in records] for name, records in sides.items()}
-    compared: Sequence[TextComparison | ChoiceComparison] = []
+    compared: Sequence[TextComparison | QuestionComparison] = []
     refused = ""
     if len(sides) > 1:
         try:
