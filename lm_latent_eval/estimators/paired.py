@@ -344,13 +344,25 @@ def power_of(shift: float, degrees: float, number: int) -> float:
     by_chance = float(ndtr(CHANCE))
     beyond = by_chance + (1 - by_chance) * (np.arange(TAIL) + 0.5) / TAIL
     further = reach * (1 + slope * (ndtri(beyond) - CHANCE))
-    rightly = by_chance * (1 - nctdtr(degrees, shift, reach)) + (1 - by_chance) * float(
-        np.mean(1 - nctdtr(degrees, shift, further))
+    reaches = np.array([reach, *further])
+    chances = np.array([by_chance, *np.full(TAIL, (1 - by_chance) / TAIL)])
+    outside = _noncentral(degrees, shift, -reaches) + _noncentral(
+        degrees, -shift, -reaches
     )
-    falsely = by_chance * nctdtr(degrees, shift, -reach) + (1 - by_chance) * float(
-        np.mean(nctdtr(degrees, shift, -further))
-    )
-    return float(rightly + falsely)
+    return float(chances @ outside)
+
+
+def _noncentral(degrees: float, shift: float, reaches: np.ndarray) -> np.ndarray:
+    """Return how often Student's t about ``shift`` is below each of some values.
+
+    SciPy has no number far out in its tails, where the normal approximation of
+    Abramowitz and Stegun (26.7.10) is good for several digits.
+    """
+    found = nctdtr(degrees, shift, reaches)
+    middle = reaches * (1 - 1 / (4 * degrees)) - shift
+    rough = ndtr(middle / np.sqrt(1 + reaches**2 / (2 * degrees)))
+    chosen: np.ndarray = np.where(np.isnan(found), rough, found)
+    return chosen
 
 
 @lru_cache(maxsize=1024)

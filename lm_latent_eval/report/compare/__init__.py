@@ -1,5 +1,6 @@
 """Compares models on the same texts, and says no more than the numbers hold."""
 
+from lm_latent_eval.report.compare import gap
 from lm_latent_eval.report.compare.comparison import (
     Asked,
     Comparison,

@@ -18,10 +18,12 @@ from lm_latent_eval.scoring.spans import Aligned
 
 MOST = 5
 """Texts that are shown on either side."""
-SEVERAL = "several words"
-KINDS = ("numbers", "names", "punctuation", "rare words", "other words", SEVERAL)
+SEVERAL, ENDS = "several words", "ends of texts"
+ROUNDING = 1e-3
+"""Nats of a text that two ways to add up its words may differ by."""
+KINDS = ("numbers", "names", "punctuation", "rare words", "other words", SEVERAL, ENDS)
 _NUMBER, _LETTER = re.compile(r"\d"), re.compile(r"[^\W\d_]")
-_ENDS = re.compile(r"[.!?][\"')\]]*\s*$")
+_FULL_STOP = re.compile(r"[.!?][\"')\]]*\s*$")
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,24 @@ def texts_of(found: TextComparison, most: int = MOST) -> list[Part]:
     return sorted(ends, key=lambda part: -abs(part.nats))
 
 
-def pieces(part: Part) -> Iterator[tuple[str, Aligned | None]]:
-    """Yield the parts of a text with what each has of the difference, if known."""
+def words_of(part: Part) -> Iterator[tuple[str, Aligned | None]]:
+    """Yield a text word by word, with what each has of the difference, if known.
+
+    Words that no end of both models' parts tells apart stay together.
+    """
     raw = part.text.encode("utf-8", "replace")
-    done = 0
-    for span in part.spans:
-        yield raw[span.start : span.end].decode("utf-8", "replace"), span
-        done = span.end
+    joined: list[Aligned] = []
+    for span in [*part.spans, None]:
+        text = raw[span.start : span.end].decode("utf-8", "replace") if span else " "
+        if joined and text[:1].isspace():
+            word = raw[joined[0].start : joined[-1].end].decode("utf-8", "replace")
+            error = math.hypot(*(each.draws_stderr for each in joined))
+            nats = math.fsum(each.nats for each in joined)
+            yield word, Aligned(joined[0].start, joined[-1].end, nats, error)
+            joined = []
+        if span:
+            joined.append(span)
+    done = part.spans[-1].end if part.spans else 0
     if rest := raw[done:].decode("utf-8", "replace"):
         yield rest, None
 
@@ -66,7 +79,7 @@ def kinds(found: TextComparison) -> list[Kind]:
     number: Counter[str] = Counter()
     for place, part in enumerate(parts):
         before = ""
-        for text, span in pieces(part):
+        for text, span in words_of(part):
             if span is None:
                 continue
             name = _kind(text, before, often)
@@ -74,6 +87,12 @@ def kinds(found: TextComparison) -> list[Kind]:
             squares[name][place] += span.draws_stderr**2
             number[name] += 1
             before += text
+        # What no word has: the end of a text, which one model may be charged for.
+        left = part.nats - math.fsum(span.nats for span in part.spans)
+        if abs(left) > ROUNDING:
+            taken[ENDS][place] = left
+            squares[ENDS][place] = part.draws_stderr**2
+            number[ENDS] += 1
     total = sum(float(each.sum()) for each in taken.values())
     clusters = None if found.clusters is None else found.clusters.names
     return [
@@ -104,7 +123,7 @@ def _kind(text: str, before: str, often: Counter[str]) -> str:
         return "numbers"
     if not _LETTER.search(word):
         return "punctuation"
-    begins = not before.strip() or bool(_ENDS.search(before))
+    begins = not before.strip() or bool(_FULL_STOP.search(before))
     if word[0].isupper() and word != "I" and not begins:
         return "names"
     [bare] = _bare([word])
