@@ -140,7 +140,7 @@ def of_clusters(
 
 
 def clusters_row(texts: int, trials: int) -> list[float]:
-    """Return shares of false verdicts: of equal and of unequal clusters, and unaware."""
+    """Return shares of false verdicts: clusters equal, unequal, and not known of."""
     kinds = ((True, True), (False, True), (True, False))
     return [
         decided(

@@ -158,9 +158,11 @@ def _largest_loss(differ: np.ndarray) -> np.ndarray:
     tail = (1 - CONFIDENCE) / 2
     guess = np.floor(bdtrik(tail, np.maximum(differ, 1), 0.5))
     lost = np.where(np.isfinite(guess), guess, -1).astype(int) + 1
-    for _ in range(3):  # the guess is interpolated
-        over = (lost >= 0) & (bdtr(np.maximum(lost, 0), differ, 0.5) >= tail)
-        lost = np.where(over, lost - 1, lost)
+    lost = np.minimum(lost, differ)  # the guess is interpolated, so from one more
+    while (
+        over := (lost >= 0) & (bdtr(np.maximum(lost, 0), differ, 0.5) >= tail)
+    ).any():
+        lost = lost - over
     return lost
 
 

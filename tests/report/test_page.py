@@ -120,7 +120,10 @@ def test_the_page_needs_nothing_else(path):
     assert names.count("table") == 6, "models, differences, worst, gap; of questions: 2"
     assert names.count("svg") == 6
     identities = [a["id"] for _, a in tags if "id" in a]
-    assert "$" not in re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL)
+    copied = re.findall(r"<textarea[^>]*>(.*?)</textarea>", text, re.DOTALL)
+    assert [each.strip()[:6] for each in copied[:2]] == ["\\begin", "| task"]
+    code = r"<(script|textarea)\b.*?</\1>"
+    assert "$" not in re.sub(code, "", text, flags=re.DOTALL)
     assert identities, "premise: SVG refers to its parts by name"
 
 

@@ -136,7 +136,12 @@ class QuestionComparison:
     def interval(self) -> tuple[float, float]:
         """Where the difference lies at 95 %."""
         found = self.accuracy
-        return self.difference.interval if found is None else found.interval
+        return self.ends(self.difference) if found is None else found.interval
+
+    def ends(self, found: PairedDifference) -> tuple[float, float]:
+        """Return an interval, of shares no further than they can differ."""
+        low, high = found.interval
+        return (max(low, -1.0), min(high, 1.0)) if self.is_share else (low, high)
 
     @property
     def stderr(self) -> float:
@@ -318,7 +323,8 @@ def _shared(task: str, a: Questions, b: Questions) -> list[str]:
 
 def _of_several_kinds(digests: set[str]) -> bool:
     """Whether programs that hash different things wrote them."""
-    return len({digest.rpartition(" ")[0] for digest in digests - {""}}) > 1
+    kinds = (digest.partition(" ") for digest in digests - {""})
+    return len({kind if space else "" for kind, space, _ in kinds}) > 1
 
 
 def _over_runs(means: np.ndarray) -> tuple[float, float]:

@@ -216,8 +216,8 @@ def _rows_of_scores(each: QuestionComparison) -> list[list[str]]:
     ]
     rows.append([f"{a} - {b}", *signed, ""])
     ends = [
-        f"{score(each, of.interval[0], '+')} to {score(each, of.interval[1], '+')}"
-        for of in named
+        f"{score(each, low, '+')} to {score(each, high, '+')}"
+        for low, high in map(each.ends, named)
     ]
     rows.append(["  at 95 %", *ends, ""])
     if any(each.repeats):
