@@ -159,10 +159,9 @@ def _largest_loss(differ: np.ndarray) -> np.ndarray:
     guess = np.floor(bdtrik(tail, np.maximum(differ, 1), 0.5))
     lost = np.where(np.isfinite(guess), guess, -1).astype(int) + 1
     lost = np.minimum(lost, differ)  # the guess is interpolated, so from one more
-    while (
-        over := (lost >= 0) & (bdtr(np.maximum(lost, 0), differ, 0.5) >= tail)
-    ).any():
-        lost = lost - over
+    for _ in range(3):
+        p = bdtr(np.maximum(lost, 0), differ, 0.5)
+        lost = np.where((lost >= 0) & (p >= tail), lost - 1, lost)
     return lost
 
 
