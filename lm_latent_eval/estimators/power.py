@@ -157,7 +157,7 @@ def _largest_loss(differ: np.ndarray) -> np.ndarray:
     """Return how many of so many the loser wins at most where p < 0.05, or -1."""
     tail = (1 - CONFIDENCE) / 2
     guess = np.floor(bdtrik(tail, np.maximum(differ, 1), 0.5))
-    lost = np.where(np.isfinite(guess), guess, -1).astype(int) + 1
+    lost: np.ndarray = np.where(np.isfinite(guess), guess, -1).astype(int) + 1
     lost = np.minimum(lost, differ)  # the guess is interpolated, so from one more
     for _ in range(3):
         p = bdtr(np.maximum(lost, 0), differ, 0.5)

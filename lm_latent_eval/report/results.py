@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.file_names import beside
+from lm_latent_eval.file_names import beside, safe_name
 from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.folder import SETTINGS_FILE
 from lm_latent_eval.ledger.settings import FormatError
@@ -21,7 +21,7 @@ from lm_latent_eval.report import sample_logs
 from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import is_there, read_record
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.records import Document, Record
 from lm_latent_eval.scoring.spans import NO_END
 from lm_latent_eval.text.files import read_text
 
@@ -132,17 +132,15 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
         found: list[Run] = []
         for listed, task in content["configs"].items():
             name = task.get("task", listed)  # without that of a group
-            log = _sample_log(path, listed)
-            known = documents and log.exists()
             about = {**named, "groups": _groups(content, listed)}
             if name in ours and metric is None:
                 [record] = records.read(beside(path, ours[name]))
                 settings = {**about, **record.settings}
-                more = sample_logs.documents(log) if known else {}
+                more = _documents(path, listed) if documents else {}
                 found.append(
                     replace(record, task=name, settings=settings, documents=more)
                 )
-            elif log.exists():
+            elif (log := _sample_log(path, listed)).exists():
                 settings = {**about, "model": config["model"], **_foreign(config)}
                 found.append(_of_log(log, name, task, settings, metric, documents))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
@@ -153,6 +151,13 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
             "beside it; run other models with --log_samples"
         )
     return found
+
+
+def _documents(results: Path, task: str) -> dict[int, Document]:
+    """Return what is known of documents beside a record, which names its own file."""
+    stamp = results.stem.removeprefix("results_")
+    log = results.with_name(safe_name(f"samples_{task}_{stamp}.jsonl"))
+    return sample_logs.documents(log) if log.exists() else {}
 
 
 def _of_log(
