@@ -1,4 +1,4 @@
-"""The record of a run: one row an answer, from which its numbers can be made again.
+"""The record of a run: one row an answer, sufficient to recompute every metric.
 
 A finished record is a Parquet file, whose metadata say how it was made. While a run
 goes on its rows are in a ledger, so that one which is killed leaves what it has.
@@ -21,7 +21,6 @@ from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.ledger.database import (
     UNFINISHED,
-    Found,
     Ledger,
     Row,
     read_run,
@@ -297,18 +296,8 @@ def read_unfinished(paths: Sequence[Path]) -> list[Record]:
     Raises:
         ValueError: If a file is none, or they are of several runs.
     """
-
-    def placed(found: Found) -> tuple[str, Answer]:
-        return found.part, answer_of(found.row)
-
-    settings, rows = read_run([_ledger(path) for path in paths], placed)
-    tasks: dict[str, dict[tuple[int, int], Answer]] = {}
-    for task, answer in rows:  # of what two processes were asked, the last
-        tasks.setdefault(task, {})[answer.index, answer.option] = answer
-    return [
-        Record(task, settings, [found[place] for place in sorted(found)], False)
-        for task, found in tasks.items()
-    ]
+    settings, tasks = read_run([_ledger(path) for path in paths], answer_of)
+    return [Record(task, settings, answers, False) for task, answers in tasks.items()]
 
 
 @contextmanager
