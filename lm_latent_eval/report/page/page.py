@@ -347,7 +347,8 @@ def _model(name: str, runs: Sequence[Run]) -> dict[str, Any]:
 def _difference(each: Comparison) -> dict[str, Any]:
     found = each.difference
     a, b = (side.name for side in each.sides)
-    p = {"p": each.p_value} if each.adjusted is None else {"p, Holm": each.adjusted}
+    name = "p" if each.adjusted is None else "p, Holm"
+    p = {name: f"{each.p_value if each.adjusted is None else each.adjusted:.2g}"}
     if not isinstance(each, TextComparison):
         low, high = each.interval
         return {
