@@ -156,7 +156,9 @@ def _read(args: argparse.Namespace, run: Path) -> list[Run]:
 
     if not _is_checkpoint(run):
         return read(run, args.metric)
-    if getattr(args, "data", None) is None:
+    if "data" not in args:
+        raise ValueError(f"{run} is a checkpoint: `estimate` it first")
+    if args.data is None:
         raise ValueError(f"{run} is a checkpoint: say with --data what it is to score")
     return [_scored(args, run)]
 

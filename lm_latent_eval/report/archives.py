@@ -87,7 +87,8 @@ def _rows(path: Path) -> dict[str, list[Score]]:
             text = asked if isinstance(asked, str) else ""
             value = number("evaluation: score", sample["evaluation"]["score"])
         except (KeyError, TypeError, AttributeError, ValueError) as err:
-            raise ValueError(f"{path}, line {place}: {err}") from err
+            why = f"there is no {err}" if isinstance(err, KeyError) else err
+            raise ValueError(f"{path}, line {place}: {why}") from err
         repeat = repeats.get((result, question), 0)
         repeats[result, question] = repeat + 1
         found.setdefault(result, []).append(

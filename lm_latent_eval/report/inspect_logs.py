@@ -63,8 +63,9 @@ def read(path: Path, content: Any, metric: str | None) -> list[Scores]:
                     f"no score {name}; --metric is one of {', '.join(scores)}"
                 )
             rows.append(_row(sample, number(f"scores: {name}", scores[name])))
-        except (KeyError, TypeError, ValueError) as err:
-            raise ValueError(f"{path}, sample {place}: {err}") from err
+        except (KeyError, TypeError, AttributeError, ValueError) as err:
+            why = f"there is no {err}" if isinstance(err, KeyError) else err
+            raise ValueError(f"{path}, sample {place}: {why}") from err
     if name is None:
         raise ValueError(
             f"{path}: no sample has a score: `inspect score {path}` adds it"

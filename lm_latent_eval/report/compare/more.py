@@ -62,7 +62,6 @@ def more(found: Comparison, points: float) -> More:
     if d.num_independent < 2 or not math.isfinite(d.stderr):
         raise ValueError(f"--power: {found.task} has one text, which tells no spread")
     a, b = (side.name for side in found.sides)
-    texts = isinstance(found, TextComparison)
     if isinstance(found, TextComparison):
         unit = next(iter(found.units)).removesuffix("s")
         target, what = f"{points * BITS_A_POINT:g} bits a {unit}", "texts"
@@ -79,8 +78,8 @@ def more(found: Comparison, points: float) -> More:
         )
     every = d.texts_stderr**2 + drawn
     parts = {what: every - inner, cause: inner, "runs": d.runs_stderr**2}
-    if not texts and found.accuracy is not None:  # type: ignore[union-attr]
-        of = found.accuracy  # type: ignore[union-attr]
+    of = None if isinstance(found, TextComparison) else found.accuracy
+    if of is not None:
         share = (of.only_a + of.only_b + 1) / (of.num_questions + 2)
         now: Needed | None = needed_questions(size, share, of.num_questions)
         ideal = now
