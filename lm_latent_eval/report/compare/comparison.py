@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -102,7 +101,7 @@ class TextComparison:
         """That the difference is 0; what bounds allow to say is apart from it."""
         return self.difference.p_value
 
-    def at(self, level: float) -> Self:
+    def at(self, level: float) -> TextComparison:
         """Decide at a level; 0 decides nothing."""
         unit = next(iter(self.units))
         decided, verdict = _verdict(
