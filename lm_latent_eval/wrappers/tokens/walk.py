@@ -255,7 +255,13 @@ class _Walks:
         zeros = torch.zeros(len(stretches), dtype=torch.float64)
         same = torch.ones_like(texts, dtype=torch.bool)
         self.going = _Spots(
-            texts, texts, self._edges.start, zeros, zeros, same, same & (plan.width != 0)
+            texts,
+            texts,
+            self._edges.start,
+            zeros,
+            zeros,
+            same,
+            same & (plan.width != 0),
         )
         """Those that go on."""
         self.row = row
