@@ -21,7 +21,7 @@ from lm_latent_eval.inference.particles import (
     fingerprint,
     pieces,
 )
-from lm_latent_eval.latent import Latents
+from lm_latent_eval.latent import Beam, Latents
 from lm_latent_eval.text.batch import TokenBatch
 
 
@@ -103,11 +103,20 @@ class BeamMarginalization(SearchingEstimator):
         Returns:
             The latents as particles, and as they are.
         """
-        beam = searching(proposal).beam(q, self.num_samples)
+        beam = self.found(proposal, q)
+        return self.weighed(model, p, beam), beam.latents
+
+    def found(self, proposal: Sampler[Q], q: Q) -> Beam[Latents]:
+        """Find latents of whole texts."""
+        return searching(proposal).beam(q, self.num_samples)
+
+    @staticmethod
+    def weighed(model: LM[P], p: P, beam: Beam[Latents]) -> Particles:
+        """Return what was found of whole texts as particles."""
         log_p = widened(model.log_joint(p, beam.latents))
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
-        return Particles(None, None, log_p, beam.score, path), beam.latents
+        return Particles(None, None, log_p, beam.score, path)
 
     def extend(
         self,

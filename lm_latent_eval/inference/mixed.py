@@ -161,13 +161,15 @@ class Mixed(SearchingEstimator):
         """
         (p, q), searcher = encoded, self.searcher
         if searcher is None:
-            found, latents = self.search.search(model, proposal, p, q)
+            beam = self.search.found(proposal, q)
         else:
-            by = searcher.encode(batch)
-            found, latents = self.search.search(model, searcher, p, by)
+            beam = self.search.found(searcher, searcher.encode(batch))
+        found, log_q = self.search.weighed(model, p, beam), beam.log_q
         log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
         drawn = Particles(None, None, log_w, log_w, path)
-        weights = found.log_w - proposal.log_prob(q, latents)
+        if searcher is not None or log_q is None:
+            log_q = proposal.log_prob(q, beam.latents)
+        weights = found.log_w - log_q
         weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
         return Population(found, drawn, weights).log_w
 
