@@ -50,11 +50,9 @@ class TemperedNextToken:
 
     @property
     def power(self) -> float:
-        """See ``PathProposal``."""
         return 1 / self.temperature
 
     def scores(self) -> Floats:
-        """See ``PathProposal``."""
         return np.zeros(len(self.lattice.table.tokens))
 
 
@@ -73,11 +71,9 @@ class LookAhead:
 
     @property
     def power(self) -> float:
-        """See ``PathProposal``."""
         return 1 / self.temperature
 
     def scores(self) -> Floats:
-        """See ``PathProposal``."""
         table = self.lattice.table
         ahead = np.where(table.tokens == OVERRUN, 0.0, self.log_rest[table.nexts])
         return ahead / self.temperature
@@ -98,7 +94,6 @@ class Unigram:
     power: ClassVar[float] = 0.0
 
     def scores(self) -> Floats:
-        """See ``PathProposal``."""
         table, scaled = self.lattice.table, self.frequencies / self.temperature
         scores = scaled[table.tokens]
         for edge in np.flatnonzero(table.tokens == OVERRUN):

@@ -1,4 +1,4 @@
-r"""The segmentations of texts that are looked at, a token longer at every step.
+r"""Segmentations of texts under search, extended a token at a time.
 
 A beam keeps those whose probability so far, times what the canonical segmentation pays
 for the rest, is largest; the canonical one is always among them. Draws follow a
