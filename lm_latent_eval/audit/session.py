@@ -1,0 +1,173 @@
+"""What every part of an audit has: who is asked, about what, how strictly."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from scipy.stats import norm
+
+from lm_latent_eval.audit import material
+from lm_latent_eval.audit.asking import Asker, Pair, Reply
+from lm_latent_eval.audit.verdict import RANDOM_PARTS, Finding, Kind
+
+LEVEL = 0.05
+"""How often an audit of a clean scorer may end in an alarm."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is asked."""
+
+    contexts: int = 5
+    width: int = 40
+    """Options of a list that are all asked for."""
+    draws: int = 250
+    """Of options of larger sets."""
+    code_points: int = 60
+    splits: int = 8
+    followers: int = 3
+    """Continuations that must not move what is before them."""
+    texts: int = 4
+    mixed: int = 10
+    """Requests whose sameness is looked at."""
+    samples: int = 300
+    seeds: int = 6
+    seeded: int = 8
+    """Requests that every seed answers."""
+
+    @classmethod
+    def within(cls, requests: int) -> Plan:
+        """Return the largest plan of at most so many requests.
+
+        Raises:
+            ValueError: If they are too few for any.
+        """
+        whole = cls()
+        for share in np.linspace(1, 0.05, 39) if requests < whole.total else (1.0,):
+            plan = whole.times(float(share))
+            if plan.total <= requests:
+                return plan
+        raise ValueError(
+            f"--requests {requests}: the smallest audit takes {plan.total}; give more"
+        )
+
+    def times(self, share: float) -> Plan:
+        """Ask less, or more, of everything."""
+        least = {"contexts": 2, "width": 4, "followers": 2, "texts": 2, "seeds": 3}
+        return replace(
+            self,
+            **{
+                name: max(least.get(name, 2), math.ceil(size * share))
+                for name, size in vars(self).items()
+            },
+        )
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Requests a part, if the scorer refuses none."""
+        lists = self.contexts * (self.width + 1)
+        return {
+            "normalization": 2 * lists
+            + self.draws
+            + 2 * self.code_points
+            + 2 * self.contexts,
+            "causality": self.contexts * (1 + 2 * self.followers) + 5 * self.texts,
+            "chain": 9 * self.splits + 2 * self.texts + self.width + 12,
+            "sameness": 16 * (self.mixed + self.texts) + 3 * self.texts,
+            "units": 2 * self.texts + 24,
+            "samples": 2 * self.samples + 2 * self.contexts * (self.width + 2),
+            "errors": self.seeds * self.seeded,
+        }
+
+    @property
+    def total(self) -> int:
+        """Requests of all parts, if the scorer refuses none."""
+        return sum(self.parts.values())
+
+
+@dataclass
+class Session:
+    """One audit of one scorer."""
+
+    ask: Asker
+    kind: Kind
+    plan: Plan = field(default_factory=Plan)
+    texts: Sequence[str] = material.TEXTS
+    options: Sequence[str] = ()
+    """A closed list of continuations, as they follow any context."""
+    complete: bool = False
+    """Whether nothing else can follow."""
+    tolerance: float = 1e-3
+    """By how much rounding may move a score, nats."""
+    seed: int = 0
+    counted: Callable[[], Sequence[Finding]] | None = None
+    """Runs tasks and compares what their results divide by."""
+
+    @property
+    def level(self) -> float:
+        """The chance of a false alarm that a part has."""
+        return LEVEL / len(RANDOM_PARTS)
+
+    def rng(self, name: str) -> np.random.Generator:
+        """Return random numbers of a part alone, so that it repeats without others."""
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+
+    def room(self, *replies: Reply, comparisons: int = 1) -> float:
+        """Return what a sum of scores may be off by: rounding, and printed errors.
+
+        Args:
+            replies: The scores.
+            comparisons: How many are made, among which the level of a part is shared.
+        """
+        error = math.sqrt(sum(reply.error**2 for reply in replies))
+        if not error:
+            return self.tolerance
+        return self.tolerance + error * float(
+            norm.isf(self.level / (2 * max(comparisons, 1)))
+        )
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The words of the texts, the most frequent first."""
+        return material.words(self.texts)
+
+    def following(self, context: str, written: Sequence[str] = ()) -> list[str]:
+        """Return options after a context, of which at most one can be true.
+
+        Args:
+            context: It ends where a word does.
+            written: What the backend itself has written there.
+        """
+        if self.options:
+            return self.options_alone
+        options = [*written, *material.after(context, self.words)]
+        if self.kind is Kind.WORDS:  # no word of theirs is the beginning of another
+            return [*dict.fromkeys(options)]
+        return material.prefix_free(options)
+
+    @cached_property
+    def options_alone(self) -> list[str]:
+        """The closed list: what it holds twice is there once."""
+        return [*dict.fromkeys(self.options)]
+
+
+Part: TypeAlias = Callable[[Session], Iterator[Finding]]
+
+
+def off(sides: float, room: float) -> bool:
+    """Whether a difference that should be 0 is not; NaN is told elsewhere."""
+    return abs(sides) > room
+
+
+def request(pair: Pair, reply: Reply) -> dict[str, object]:
+    """Return a request with its answer, as witnesses have it."""
+    answer: dict[str, object] = {"log_p": reply.log_p}
+    if reply.stderr is not None:
+        answer["stderr"] = reply.stderr
+    return {"context": pair[0], "continuation": pair[1], **answer}
