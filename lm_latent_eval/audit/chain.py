@@ -234,10 +234,11 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
                 difference=gap,
             )
             return found, False
-        if -gap > room and not any(ends):
-            over = _over(session, text, -gap - room)
-            if over is not None:
-                return over, True
+        # A closed list may hold an end itself.
+        ended = -gap > room and not session.options
+        over = _over(session, text, -gap - room) if ended else None
+        if over is not None:
+            return over, True
         ends.append(-gap if -gap > room else 0.0)
     if not ends:
         why = next((r.refused for r in [*wholes, *parts] if r.refused), "")
@@ -257,7 +258,7 @@ def _over(session: Session, text: str, end: float) -> Finding | None:
         text: A text.
         end: What its end is charged at least, nats.
     """
-    options = session.following(text)[: session.plan.width]
+    options = session.following(text, session.written(text))[: session.plan.width]
     pairs = [(text, option) for option in options]
     replies = session.ask.score(pairs)
     total = math.exp(-end) + math.fsum(

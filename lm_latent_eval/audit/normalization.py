@@ -34,9 +34,7 @@ BATCH = 25
 def normalization(session: Session) -> Iterator[Finding]:
     """Ask for totals of lists, of large sets and of code points."""
     rng = session.rng("normalization")
-    places = material.contexts(session.texts, session.plan.contexts - 1, rng)
-    contexts = ["", *(context for context, _ in places)]
-    lists = [_asked(session, context, rng) for context in contexts]
+    lists = [_asked(session, context, rng) for context in session.contexts(rng)]
     yield _largest(session, lists)
     yield _complete(session, lists)
     yield _large(session, lists, rng)
@@ -47,7 +45,7 @@ Asked = list[tuple[Pair, Reply]]
 
 
 def _asked(session: Session, context: str, rng: np.random.Generator) -> Asked:
-    written = _written(session, context)
+    written = session.written(context)
     options = session.following(context, written)
     if len(options) > session.plan.width and not session.complete:
         kept = options[: len(written)][: session.plan.width]
@@ -57,15 +55,6 @@ def _asked(session: Session, context: str, rng: np.random.Generator) -> Asked:
         options = [*kept, *(others[n] for n in chosen)]
     pairs = [(context, option) for option in options]
     return [*zip(pairs, session.ask.score(pairs), strict=True)]
-
-
-def _written(session: Session, context: str) -> list[str]:
-    """Let the backend say what it finds probable: that is where its total is."""
-    if session.options or not context:
-        return []
-    texts = session.ask.write(context, 2, tokens=12, sample=True) or []
-    firsts = [text.split(maxsplit=1) for text in texts if text[:1].isspace()]
-    return [f" {words[0]}" for words in firsts if len(words) == 2]
 
 
 def _total(session: Session, asked: Asked) -> tuple[float, float]:
@@ -152,8 +141,10 @@ def _large(
 ) -> Finding:
     """Bet on pairs of options, or on a long list, drawn as frequent as they seem."""
     usable = [asked for asked in lists if _refusal([asked]) is None and len(asked) > 1]
-    if not usable or not session.plan.draws:
+    if not usable:
         return untold(LARGE, "no list was answered")
+    if session.options and len(session.options_alone) <= session.plan.width:
+        return holds(LARGE, "the list given is no larger")
     wealth, worst = Wealth(), ("", 0.0, "")
     share = math.ceil(session.plan.draws / len(usable))
     for asked in usable:

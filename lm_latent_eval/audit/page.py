@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lm_latent_eval.audit.run import Audit
 from lm_latent_eval.audit.verdict import Finding, Verdict
 
-WIDTH = 100
+WIDTH = 110
 TITLE = 46
 
 
@@ -28,8 +28,7 @@ def _lines(audit: Audit) -> Iterator[str]:
     yield ""
     yield _verdict(audit)
     yield f"{audit.requests:,} requests, {audit.seconds / 60:.1f} minutes"
-    failed = [one for one in audit.findings if one.verdict is Verdict.FAILS]
-    for finding in {one.item.part: one for one in failed}.values():
+    for finding in {one.item.part: one for one in audit.alarms}.values():
         yield f"again: {audit.repeats(finding)}"
 
 
@@ -46,6 +45,8 @@ def _item(audit: Audit, one: Finding) -> Iterator[str]:
 
 
 def _verdict(audit: Audit) -> str:
+    if audit.answers_nothing:
+        return "FAILS: not a likelihood: it answers no request, so nothing can be told"
     if audit.failed:
         items = "; ".join(one.item.title for one in audit.alarms)
         return f"FAILS: not a likelihood of {audit.kind.value}: {items}"

@@ -57,9 +57,14 @@ class Audit:
         return [one for one in self.findings if one.is_alarm(self.kind)]
 
     @property
+    def answers_nothing(self) -> bool:
+        """Whether every item cannot be told: no likelihood was seen at all."""
+        return all(one.verdict is Verdict.UNTOLD for one in self.findings)
+
+    @property
     def failed(self) -> bool:
-        """Whether there is one."""
-        return bool(self.alarms)
+        """Whether there is an alarm, or no answer."""
+        return bool(self.alarms) or self.answers_nothing
 
     def repeats(self, finding: Finding) -> str:
         """Return the command that shows a failure again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from lm_latent_eval.audit import material
 from lm_latent_eval.audit.asking import Asker, Pair, Reply
@@ -24,6 +25,7 @@ from lm_latent_eval.audit.verdict import (
 )
 from lm_latent_eval.messages import one_line
 
+T = TypeVar("T")
 SIZES = ("1", "3")
 """Batch sizes that a model is opened with."""
 
@@ -161,7 +163,7 @@ def _back(replies: Sequence[Reply], order: Sequence[int]) -> list[Reply]:
     return [places[n] for n in range(len(order))]
 
 
-def _shares(ask: Callable[[list[str]], list[Reply]], asked: list[str]) -> list[Reply]:  # type: ignore[misc]
+def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply]:
     """Ask as two processes would: every other request, padded to equally many."""
     found: dict[int, Reply] = {}
     most = math.ceil(len(asked) / 2)

@@ -50,8 +50,9 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
     vocabulary) the greedy one is the most probable.
     """
     told = 0
-    places = material.contexts(session.texts, session.plan.contexts - 1, rng)
-    for context in ["", *(context for context, _ in places)]:
+    # This item has half of the part's level, as the other one.
+    comparisons = 2 * session.plan.contexts * (session.plan.width + 1)
+    for context in session.contexts(rng):
         asked = [one for one in _asked(session, context) if not one[1].refused]
         if not asked:
             continue
@@ -62,7 +63,9 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
                 "two options that cannot both be written are greedy", greedy[:2]
             )
         for pair, reply in asked:
-            over = reply.p > 0.5 * math.exp(session.room(reply, comparisons=told))
+            over = reply.p > 0.5 * math.exp(
+                session.room(reply, comparisons=comparisons)
+            )
             if over and not reply.is_greedy:
                 said = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
                 return _wrong(said, [(pair, reply)])
@@ -71,15 +74,16 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
         [(pair, reply)] = greedy
         best = max(asked, key=lambda one: one[1].p)
         gap = best[1].log_p - reply.log_p
-        room = session.room(best[1], reply, comparisons=told)
+        room = session.room(best[1], reply, comparisons=comparisons)
         if session.kind is Kind.WORDS and gap > room:
             said = f"{pair[1]!r} is greedy and {best[0][1]!r} more probable"
             return _wrong(said, [(pair, reply), best])
         if reply.error:
             continue
-        [text] = session.ask.write(context, 1, tokens=TOKENS, sample=False) or [None]
-        if text is None or session.kind is Kind.ANSWERS:
+        texts = session.ask.write(context, 1, tokens=TOKENS, sample=False)
+        if texts is None or session.kind is Kind.ANSWERS:
             continue
+        [text] = texts
         shared = _begins(text, pair[1]) or text.strip() == ""
         if not shared and len(pair[1].encode()) <= TOKENS - 2:
             said = f"{pair[1]!r} is greedy, and greedily {text[:20]!r} is written"
@@ -113,16 +117,13 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     """Count how often samples begin with each option, and hold it against its p.
 
     Exact binomial tests, whose level is shared equally. A scorer of one sequence of
-    tokens a string scores a part of what writes the string: it may be written more
-    often than it scores, never less often.
+    tokens a string, or of words with their spacing, scores a part of what writes the
+    string: it may be written more often than it scores, never less often.
     """
     if session.kind is Kind.ANSWERS:
         return untold(SAMPLES, "what is written before an answer is not scored")
-    if session.options:
-        context = ""
-    else:
-        places = material.contexts(session.texts, 1, rng)
-        context = places[0][0] if places else ""
+    places = material.contexts(session.texts, 1, rng)
+    context = places[0][0] if places else ""
     number = session.plan.samples
     texts = session.ask.write(context, number, tokens=TOKENS, sample=True)
     if texts is None:
@@ -136,7 +137,7 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
         return untold(SAMPLES, "no option was scored")
     if not any(text[:1].isspace() for text in texts):
         texts = [f" {text}" for text in texts] if context else texts
-    more, tests = None, 2 * (len(asked) + 1)
+    more, tests = None, 4 * (len(asked) + 1)
     rows = [
         (pair, reply, _count(texts, pair[1], session.kind), reply.p)
         for pair, reply in asked
@@ -164,7 +165,7 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
         )
     if more is None:
         return holds(SAMPLES, f"{number} samples, {len(rows)} options")
-    if session.kind is Kind.TOKENS:
+    if session.kind in (Kind.TOKENS, Kind.WORDS):
         return holds(
             SAMPLES,
             f"no option is too rare in {number}; {more[0][1]!r} is written "
@@ -187,11 +188,15 @@ def _unlike(
 
 
 def _count(texts: Sequence[str], option: str, kind: Kind) -> int:
-    """Count the texts that begin with an option, with it as a word where it is one."""
+    """Count the texts that begin with an option.
+
+    Where it is a word, with it as a whole word, after whatever white space.
+    """
     if kind is not Kind.WORDS:
         return sum(text.startswith(option) for text in texts)
-    size = len(option)
+    word = option.strip()
+    goes_on = word[-1:].isalnum()
     return sum(
-        text.startswith(option) and not text[size : size + 1].isalnum()
-        for text in texts
+        text.startswith(word) and not (goes_on and text[len(word) :][:1].isalnum())
+        for text in map(str.lstrip, texts)
     )

@@ -20,6 +20,10 @@ LEVEL = 0.05
 """How often an audit of a clean scorer may end in an alarm."""
 
 
+WRITTEN = 4
+"""Texts that a backend writes after a context."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How much is asked."""
@@ -71,17 +75,15 @@ class Plan:
     @property
     def parts(self) -> dict[str, int]:
         """Requests a part, if the scorer refuses none."""
-        lists = self.contexts * (self.width + 1)
+        lists = self.contexts * (self.width + WRITTEN)
+        ended = self.texts * (self.width + WRITTEN)
         return {
-            "normalization": 2 * lists
-            + self.draws
-            + 2 * self.code_points
-            + 2 * self.contexts,
-            "causality": self.contexts * (1 + 2 * self.followers) + 5 * self.texts,
-            "chain": 9 * self.splits + 2 * self.texts + self.width + 12,
+            "normalization": lists + self.draws + 2 * self.code_points,
+            "causality": 2 * self.contexts * self.followers + 5 * self.texts,
+            "chain": 9 * self.splits + 2 * self.texts + ended + 12,
             "sameness": 16 * (self.mixed + self.texts) + 3 * self.texts,
             "units": 2 * self.texts + 24,
-            "samples": 2 * self.samples + 2 * self.contexts * (self.width + 2),
+            "samples": self.samples + self.contexts * (self.width + 1) + self.width,
             "errors": self.seeds * self.seeded,
         }
 
@@ -137,6 +139,12 @@ class Session:
         """The words of the texts, the most frequent first."""
         return material.words(self.texts)
 
+    def contexts(self, rng: np.random.Generator) -> list[str]:
+        """Return what lists follow: nothing, unless a list is given, and words."""
+        places = material.contexts(self.texts, self.plan.contexts, rng)
+        found = [context for context, _ in places]
+        return found if self.options and found else ["", *found[1:]]
+
     def following(self, context: str, written: Sequence[str] = ()) -> list[str]:
         """Return options after a context, of which at most one can be true.
 
@@ -150,6 +158,17 @@ class Session:
         if self.kind is Kind.WORDS:  # no word of theirs is the beginning of another
             return [*dict.fromkeys(options)]
         return material.prefix_free(options)
+
+    def written(self, context: str) -> list[str]:
+        """Return words that the backend itself writes next: what it finds probable.
+
+        Those that end where another begins: the others are perhaps cut.
+        """
+        if self.options or not context:
+            return []
+        texts = self.ask.write(context, WRITTEN, tokens=12, sample=True) or []
+        firsts = [text.split(maxsplit=1) for text in texts if text[:1].isspace()]
+        return [f" {words[0]}" for words in firsts if len(words) == 2]
 
     @cached_property
     def options_alone(self) -> list[str]:

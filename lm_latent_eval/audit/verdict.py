@@ -85,7 +85,7 @@ PARTS = (
     "samples",
     "errors",
 )
-RANDOM_PARTS = ("normalization", "chain", "samples", "errors")
+RANDOM_PARTS = ("normalization", "causality", "chain", "samples", "errors")
 """Parts that chance can fail: each gets an equal share of the audit's level."""
 
 

@@ -97,7 +97,7 @@ class DrawnSet:
 
         The answers to them may all be waited for: none decides which is drawn.
         """
-        drawn = []
+        drawn: list[tuple[int, float]] = []
         while len(drawn) < number and len(self._seen) < len(self._rates):
             left = 1 - self._seen_rate
             if left < 1e-9:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import re
@@ -54,6 +55,17 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out warnings of a backend, which it would repeat at every call."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 @dataclass
 class Model:
     """A model of lm-eval, with what it was opened by."""
@@ -74,11 +86,14 @@ class Model:
         Raises:
             ValueError: If lm-eval knows no such model.
         """
-        if isinstance(arguments, str):
-            arguments = simple_parse_args_string(arguments)
+        read: Mapping[str, Any] = (
+            simple_parse_args_string(arguments)
+            if isinstance(arguments, str)
+            else arguments
+        )
         given = {key: value for key, value in others.items() if value is not None}
-        made = get_model(name).create_from_arg_obj(dict(arguments), given)
-        return cls(made, name, arguments, given)
+        made = get_model(name).create_from_arg_obj(dict(read), given)
+        return cls(made, name, read, given)
 
     def reopened(self, **changes: str) -> Model:
         """Open it anew with other arguments.
@@ -206,7 +221,8 @@ def run_tasks(
         log_samples=True,
     )
     texts: dict[str, None] = {}
-    requests, findings = 0, []
+    requests = 0
+    findings: list[Finding] = []
     for task, logged in results["samples"].items():
         for sample in logged:
             requests += len(sample["arguments"])
