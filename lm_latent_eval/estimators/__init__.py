@@ -49,6 +49,7 @@ from lm_latent_eval.estimators.importance import (
     effective_sample_size,
     influences,
     log_evidence,
+    log_normal_stderr,
     log_ratio_stderr,
     relative_variance,
     stderr,

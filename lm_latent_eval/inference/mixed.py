@@ -34,6 +34,7 @@ from lm_latent_eval.estimators import (
     Estimate,
     degrees_of_freedom,
     log_evidence,
+    log_normal_stderr,
     log_ratio_stderr,
     unseen_share,
 )
@@ -224,9 +225,11 @@ class Mixed(Estimator):
 
         Exact where B has room left, since it then holds every latent there is.
 
-        The error is never taken to be below 1/N nats otherwise: had one more draw been
-        outside, with a weight of p(x), it would have moved the estimate by as much. It
-        is Student's t of as many degrees of freedom as the draws tell it by.
+        Otherwise the error is the largest of three: the draws' own; that of log-normal
+        weights as wide, since the largest are seldom among few draws; and 1/N nats, by
+        which one more draw outside, with a weight of p(x), would have moved the
+        estimate. It is Student's t of as many degrees of freedom as the draws tell it
+        by.
 
         Raises:
             MissedSupportError: If p is zero for all that was found and drawn.
@@ -239,13 +242,15 @@ class Mixed(Estimator):
                 num_samples=self.num_samples,
                 bound=Bound.EXACT,
             )
+        unbiased = self.unbiased(log_w)
         drawn = Estimate.from_log_weights(
-            self.unbiased(log_w), num_tokens=num_tokens, estimator=self.name
+            unbiased, num_tokens=num_tokens, estimator=self.name
         )
+        errors = drawn.draws_stderr, log_normal_stderr(unbiased), 1 / len(outside)
         estimate = replace(
             drawn,
-            draws_stderr=max(drawn.draws_stderr, 1 / len(outside)),
-            draws_degrees=degrees_of_freedom(self.unbiased(log_w)),
+            draws_stderr=max(errors),
+            draws_degrees=degrees_of_freedom(unbiased),
             num_samples=self.num_samples,
         )
         if weights.isnan().any():

@@ -21,7 +21,6 @@ from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.ledger.database import (
     UNFINISHED,
-    Found,
     Ledger,
     Row,
     read_run,
@@ -282,18 +281,8 @@ def read_unfinished(paths: Sequence[Path]) -> list[Record]:
     Raises:
         ValueError: If a file is none, or they are of several runs.
     """
-
-    def placed(found: Found) -> tuple[str, Answer]:
-        return found.part, answer_of(found.row)
-
-    settings, rows = read_run([_ledger(path) for path in paths], placed)
-    tasks: dict[str, dict[tuple[int, int], Answer]] = {}
-    for task, answer in rows:  # of what two processes were asked, the last
-        tasks.setdefault(task, {})[answer.index, answer.option] = answer
-    return [
-        Record(task, settings, [found[place] for place in sorted(found)], False)
-        for task, found in tasks.items()
-    ]
+    settings, tasks = read_run([_ledger(path) for path in paths], answer_of)
+    return [Record(task, settings, answers, False) for task, answers in tasks.items()]
 
 
 @contextmanager

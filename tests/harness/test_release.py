@@ -15,7 +15,7 @@ import lm_latent_eval
 from hatch_build import readme
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 TOP = {
     *("lm_latent_eval", "metrics", "tasks", "tests", "docs", "benchmarks", "examples"),

@@ -13,7 +13,7 @@ from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from tests.published.folders import ANTIBERTY, HEAVY, LIGHT, antibody, spaced
 from tests.tiny_checkpoint import conditional, rolling
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 START, END = HEAVY[:100], HEAVY[100:104]
 
 

@@ -174,7 +174,7 @@ document.getElementById("found").textContent = JSON.stringify({
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("window", "dark"), [("phone", True), ("desk", False)])
 def test_a_browser_shows_it(path, tmp_path, window, dark):
     names = (os.environ.get("CHROMIUM", ""), *BROWSERS)
