@@ -66,8 +66,8 @@ def difference(whole: Reply, *parts: Reply) -> float:
 def _follows(session: Session, rng: np.random.Generator) -> Finding:
     """Hold log p(ab) - log p(b | a) against each other for several b."""
     compared, refused = 0, ""
-    for context, rest in material.contexts(session.texts, session.plan.contexts, rng):
-        a = rest[: next(iter(material.cuts(rest)), len(rest))]
+    for context, rest in session.places(session.plan.contexts, rng):
+        a = rest[: next(iter(session.cuts(rest)), len(rest))]
         followers = _followers(session, rest[len(a) :], rng)
         wholes = [(context, a + b) for b in followers]
         afters = [(context + a, b) for b in followers]
@@ -96,7 +96,8 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
                     scores=[implied[first], value],
                 )
     if not compared:
-        return untold(FOLLOWS, f"every request was refused: {refused}")
+        why = f"every request was refused: {refused}"
+        return untold(FOLLOWS, why if refused else "no text has several words")
     return holds(FOLLOWS, f"{compared} continuations of {session.plan.contexts} texts")
 
 
@@ -104,7 +105,8 @@ def _followers(session: Session, rest: str, rng: np.random.Generator) -> list[st
     """Return what may follow: the text itself, then words of others."""
     own = [rest] if rest else []
     number = session.plan.followers - len(own)
-    others = [f" {session.words[int(n)]}" for n in rng.permutation(len(session.words))]
+    words = session.after(rest or "a")
+    others = [words[int(n)] for n in rng.permutation(len(words))]
     return [*own, *(other for other in others if other not in own)][: number + len(own)]
 
 
@@ -149,17 +151,18 @@ Split = tuple[str, str, str]
 
 def _at_borders(session: Session, rng: np.random.Generator) -> list[Split]:
     found = []
-    for context, rest in material.contexts(session.texts, session.plan.splits, rng):
+    for context, rest in session.places(session.plan.splits, rng):
         # A last word is followed by another text.
-        rest += f" {session.texts[0]}" if not material.cuts(rest) else ""
-        cuts = material.cuts(rest)
+        if not session.cuts(rest):
+            rest += f" {session.texts[0]}" if session.spaced else session.texts[0]
+        cuts = session.cuts(rest)
         cut = cuts[int(rng.integers(len(cuts)))] if cuts else len(rest)
         found.append((context, rest[:cut], rest[cut:]))
     return [split for split in found if split[2]]
 
 
 def _at_start(session: Session, rng: np.random.Generator) -> list[Split]:
-    places = material.contexts(session.texts, session.plan.splits, rng)
+    places = session.places(session.plan.splits, rng)
     return [("", context, rest) for context, rest in places]
 
 
@@ -209,7 +212,8 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
                 difference=gap,
             )
     if not compared:
-        return untold(item, f"every split was refused: {refused or 'no text has any'}")
+        why = f"every split was refused: {refused}" if splits else "no text has such"
+        return untold(item, why)
     others = f"; others are refused: {refused}" if refused else ""
     return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
 
@@ -289,10 +293,11 @@ def _clipped(text: str) -> str:
 
 def _windows(session: Session, *, ended: bool) -> Finding:
     """Compare long texts with what they are as one continuation, or as two."""
-    source, held = " ".join(session.texts), 0
+    space = " " if session.spaced else ""
+    source, held = space.join(session.texts), 0
     for length in LONG:
-        repeated = " ".join([source] * (1 + length // max(len(source), 1)))
-        cuts = [cut for cut in material.cuts(repeated) if cut <= length]
+        repeated = space.join([source] * (1 + length // len(source)))
+        cuts = [cut for cut in session.cuts(repeated) if cut <= length]
         if len(cuts) < 2:
             return untold(WINDOWS, "no text has several words")
         text, middle = repeated[: cuts[-1]], cuts[len(cuts) // 2]

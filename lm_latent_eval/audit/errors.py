@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.stats import chi2
 
-from lm_latent_eval.audit import material
 from lm_latent_eval.audit.asking import Pair
 from lm_latent_eval.audit.session import Session
 from lm_latent_eval.audit.verdict import ERRORS, Finding, fails, holds, untold
@@ -65,5 +64,5 @@ def _errors(session: Session) -> Finding:
 
 def _pairs(session: Session) -> list[Pair]:
     rng = session.rng("errors")
-    places = material.contexts(session.texts, session.plan.seeded, rng)
+    places = session.places(session.plan.seeded, rng)
     return [(context, rest) for context, rest in places]

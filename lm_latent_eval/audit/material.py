@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -67,23 +67,27 @@ def prefix_free(options: Iterable[str]) -> list[str]:
 
 
 def contexts(
-    texts: Sequence[str], number: int, rng: np.random.Generator
+    texts: Sequence[str],
+    number: int,
+    rng: np.random.Generator,
+    places_of: Callable[[str], list[int]] = cuts,
 ) -> list[tuple[str, str]]:
     """Cut texts where a word ends: pairs of what is before and what follows.
 
     No context is empty: what a scorer puts before a text, it may not put before one
     that is a context.
+
+    Args:
+        texts: Those without a place to cut are left out.
+        number: Of pairs.
+        rng: Chooses.
+        places_of: Where a text can be cut.
     """
-    splittable = [text for text in texts if cuts(text)]
+    splittable = [text for text in texts if places_of(text)]
     found = []
     for _ in range(number if splittable else 0):
         text = splittable[int(rng.integers(len(splittable)))]
-        places = cuts(text)
+        places = places_of(text)
         cut = places[int(rng.integers(len(places)))]
         found.append((text[:cut], text[cut:]))
     return found
-
-
-def after(context: str, options: Iterable[str]) -> list[str]:
-    """Return options as they follow a context that ends where a word does."""
-    return [f" {option}" if context else option for option in options]

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import lm_latent_eval
-from lm_latent_eval.audit import material
 from lm_latent_eval.audit.chain import causality, chain_rule
 from lm_latent_eval.audit.errors import errors
 from lm_latent_eval.audit.normalization import normalization
@@ -129,7 +128,10 @@ def audit(
     session.ask.most = session.ask.requests + REFUSED * planned
     begun = time.monotonic()
     say(_cost(session, planned))
-    findings = [found for name in names for found in RUNS[name](session)]
+    findings = []
+    for name in names:
+        session.begin()
+        findings += RUNS[name](session)
     return Audit(
         model,
         session.kind,
@@ -145,7 +147,7 @@ def audit(
 def _cost(session: Session, planned: int) -> str:
     """Time some requests, and say what all will take."""
     rng = session.rng("cost")
-    pairs = material.contexts(session.texts, TRIED, rng)
+    pairs = session.places(TRIED, rng) or [("", text) for text in session.texts[:TRIED]]
     begun = time.monotonic()
     session.ask.score(pairs)
     minutes = (time.monotonic() - begun) / len(pairs) * planned / 60

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from lm_latent_eval.audit import material
 from lm_latent_eval.audit.asking import Asker, Pair, Reply
 from lm_latent_eval.audit.session import Session, request
 from lm_latent_eval.audit.verdict import (
@@ -37,8 +36,8 @@ class Requests:
         """Choose them, of many lengths."""
         rng, number = session.rng("sameness"), session.plan.mixed
         self.pairs: list[Pair] = []
-        for context, rest in material.contexts(session.texts, number, rng):
-            cuts = [*material.cuts(rest), len(rest)]
+        for context, rest in session.places(number, rng):
+            cuts = [*session.cuts(rest), len(rest)]
             pair = (context, rest[: cuts[int(rng.integers(len(cuts)))]])
             if "".join(pair) not in map("".join, self.pairs):
                 self.pairs.append(pair)
@@ -46,12 +45,12 @@ class Requests:
         self.cut: list[tuple[Pair, Pair]] = []
         """The same texts, cut in two places."""
         for context, rest in self.pairs:
-            if cuts := material.cuts(rest):
+            if cuts := session.cuts(rest):
                 there = (context + rest[: cuts[0]], rest[cuts[0] :])
                 self.cut.append(((context, rest), there))
         self.order = [int(n) for n in rng.permutation(len(self.pairs))]
         long = max(session.texts, key=len)
-        self.long: Pair = (long, f" {long}")
+        self.long: Pair = (long, f" {long}" if session.spaced else long)
 
     def asked(
         self,

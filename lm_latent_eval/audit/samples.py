@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.stats import binom
 
-from lm_latent_eval.audit import material
 from lm_latent_eval.audit.asking import Pair, Reply
 from lm_latent_eval.audit.session import Session, request
 from lm_latent_eval.audit.verdict import (
@@ -122,7 +121,7 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     """
     if session.kind is Kind.ANSWERS:
         return untold(SAMPLES, "what is written before an answer is not scored")
-    places = material.contexts(session.texts, 1, rng)
+    places = session.places(1, rng)
     context = places[0][0] if places else ""
     number = session.plan.samples
     texts = session.ask.write(context, number, tokens=TOKENS, sample=True)

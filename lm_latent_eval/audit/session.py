@@ -49,11 +49,15 @@ class Plan:
     def within(cls, requests: int) -> Plan:
         """Return the largest plan of at most so many requests.
 
+        What is left when everything else is asked for goes into draws.
+
         Raises:
             ValueError: If they are too few for any.
         """
         whole = cls()
-        for share in np.linspace(1, 0.05, 39) if requests < whole.total else (1.0,):
+        if requests >= whole.total:
+            return replace(whole, draws=whole.draws + requests - whole.total)
+        for share in np.linspace(1, 0.05, 39):
             plan = whole.times(float(share))
             if plan.total <= requests:
                 return plan
@@ -108,8 +112,10 @@ class Session:
     tolerance: float = 1e-3
     """By how much rounding may move a score, nats."""
     seed: int = 0
-    counted: Callable[[], Sequence[Finding]] | None = None
-    """Runs tasks and compares what their results divide by."""
+    counted: Sequence[Finding] = ()
+    """What tasks have shown of the counts that their results divide by."""
+    begin: Callable[[], object] = lambda: None
+    """Called before each part, such as to seed what backends draw from."""
 
     @property
     def level(self) -> float:
@@ -135,13 +141,35 @@ class Session:
         )
 
     @cached_property
+    def spaced(self) -> bool:
+        """Whether texts have several words.
+
+        Where they have not, a scorer of strings is asked about characters instead.
+        """
+        return self.kind is not Kind.STRINGS or any(map(material.cuts, self.texts))
+
+    def cuts(self, text: str) -> list[int]:
+        """Return where a text can be cut: after words, or else anywhere."""
+        return material.cuts(text) if self.spaced else material.inside(text)
+
+    def places(self, number: int, rng: np.random.Generator) -> list[tuple[str, str]]:
+        """Cut texts into contexts and what follows."""
+        return material.contexts(self.texts, number, rng, self.cuts)
+
+    @cached_property
     def words(self) -> list[str]:
-        """The words of the texts, the most frequent first."""
-        return material.words(self.texts)
+        """The words of the texts, or their characters, the most frequent first."""
+        texts = self.texts if self.spaced else map(" ".join, self.texts)
+        return material.words(texts)
+
+    def after(self, context: str) -> list[str]:
+        """Return words as they follow a context."""
+        space = " " if context and self.spaced else ""
+        return [f"{space}{word}" for word in self.words]
 
     def contexts(self, rng: np.random.Generator) -> list[str]:
         """Return what lists follow: nothing, unless a list is given, and words."""
-        places = material.contexts(self.texts, self.plan.contexts, rng)
+        places = self.places(self.plan.contexts, rng)
         found = [context for context, _ in places]
         return found if self.options and found else ["", *found[1:]]
 
@@ -154,7 +182,7 @@ class Session:
         """
         if self.options:
             return self.options_alone
-        options = [*written, *material.after(context, self.words)]
+        options = [*written, *self.after(context)]
         if self.kind is Kind.WORDS:  # no word of theirs is the beginning of another
             return [*dict.fromkeys(options)]
         return material.prefix_free(options)
@@ -164,7 +192,7 @@ class Session:
 
         Those that end where another begins: the others are perhaps cut.
         """
-        if self.options or not context:
+        if self.options or not context or not self.spaced:
             return []
         texts = self.ask.write(context, WRITTEN, tokens=12, sample=True) or []
         firsts = [text.split(maxsplit=1) for text in texts if text[:1].isspace()]

@@ -50,12 +50,11 @@ def _counts(session: Session) -> Finding:
                     counted=counted(text)[unit],
                     answered=number,
                 )
-    results = session.counted() if session.counted else []
-    for finding in results:
+    for finding in session.counted:
         if finding.verdict is Verdict.FAILS:
             return finding
     said = [f"{compared} counts of answers"] if compared else []
-    said += [finding.said for finding in results]
+    said += [finding.said for finding in session.counted]
     if not said:
         return untold(COUNTS, "answers count nothing, and no --tasks were given")
     return holds(COUNTS, "; ".join(said))

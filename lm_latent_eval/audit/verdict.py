@@ -72,7 +72,7 @@ BATCHES = Item("sameness", "in batches of another size")
 CACHE = Item("sameness", "with and without --use_cache")
 COUNTS = Item("units", "bytes and words are counted as they are")
 CHARGED = Item("units", "everything is charged", _INEXACT)
-GREEDY = Item("samples", "is_greedy is the most probable")
+GREEDY = Item("samples", "is_greedy is the most probable", _WHOLE)
 SAMPLES = Item("samples", "samples are as frequent as scored")
 ERRORS = Item("errors", "seeds differ by the printed error")
 

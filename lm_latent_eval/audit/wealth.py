@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-BETS = np.array([0.01, 0.03, 0.1, 0.3, 0.6, 1.0])
+BETS = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
 
 
 class Wealth:
@@ -42,23 +42,25 @@ class Wealth:
 
     def __init__(self) -> None:
         """Begin with 1."""
-        self._logs = np.zeros(len(BETS))
+        self._logs = [0.0] * len(BETS)
         self.most = 0.0
         """The logarithm of the most it was."""
-        self.draws, self._sum, self._squares = 0, 0.0, 0.0
+        self.draws, self._sum = 0, 0.0
 
     @property
     def log(self) -> float:
         """Its logarithm, now."""
-        return float(np.logaddexp.reduce(self._logs)) - math.log(len(BETS))
+        most = max(self._logs)
+        total = math.fsum(math.exp(log - most) for log in self._logs)
+        return most + math.log(total / len(BETS))
 
     def bet(self, ratio: float) -> None:
         """Take in one X, of mean at most 1 under the claim."""
         ratio = min(ratio, 1e300)
-        with np.errstate(divide="ignore"):
-            self._logs = self._logs + np.log1p(BETS * (ratio - 1))
+        for n, bet in enumerate(BETS):
+            kept = 1 + bet * (ratio - 1)
+            self._logs[n] += math.log(kept) if kept > 0 else -math.inf
         self.draws, self._sum = self.draws + 1, self._sum + ratio
-        self._squares += ratio * ratio
         self.most = max(self.most, self.log)
 
     @property

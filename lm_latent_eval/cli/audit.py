@@ -61,7 +61,10 @@ def add_to(commands: Commands, said: str) -> None:
         "--complete", action="store_true", help="nothing else can follow"
     )
     audit.add_argument(
-        "--requests", default="4000", metavar="N", help="the most (default: 4000)"
+        "--requests",
+        default="2000",
+        metavar="N",
+        help="about how many to make; more find smaller faults (default: 2000)",
     )
     audit.add_argument(
         "--tolerance",
@@ -116,11 +119,12 @@ def _audit(args: argparse.Namespace) -> int:
         args.complete,
         positive("--tolerance", args.tolerance),
         seed,
+        begin=lambda: harness.seed_everything(seed),
     )
     if args.tasks is not None:
         run = harness.run_tasks(model, args.tasks.split(","), args.include_path, LIMIT)
         session.ask.requests += run.requests
-        session.counted = lambda: run.findings
+        session.counted = run.findings
         session.texts = texts if args.data is not None else run.texts or texts
     with harness.quiet():
         found = audit(

@@ -37,7 +37,7 @@ KINDS = {
     "kenlm": Kind.WORDS,
     "latent_cot": Kind.ANSWERS,
     "latent_mdm": Kind.ANSWERS,
-    "latent_tokens": Kind.STRINGS,
+    "latent_tokens": Kind.ANSWERS,  # tokens of a context are given
 }
 """What scorers claim; others of ours are over words, and all others over tokens."""
 
