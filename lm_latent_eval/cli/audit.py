@@ -122,7 +122,8 @@ def _audit(args: argparse.Namespace) -> int:
         begin=lambda: harness.seed_everything(seed),
     )
     if args.tasks is not None:
-        run = harness.run_tasks(model, args.tasks.split(","), args.include_path, LIMIT)
+        manager = harness.tasks_of(args.include_path)
+        run = harness.run_tasks(model, args.tasks.split(","), manager, LIMIT)
         session.ask.requests += run.requests
         session.counted = run.findings
         session.texts = texts if args.data is not None else run.texts or texts

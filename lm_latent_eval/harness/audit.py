@@ -199,6 +199,11 @@ UNITS = {
 """What rates of results divide by."""
 
 
+def tasks_of(include_path: str | None) -> TaskManager:
+    """Index lm-eval's tasks, and those of a folder."""
+    return TaskManager(include_path=include_path)
+
+
 @dataclass(frozen=True)
 class Run:
     """What tasks asked a model, and what their results say."""
@@ -209,13 +214,13 @@ class Run:
 
 
 def run_tasks(
-    model: Model, names: Sequence[str], include_path: str | None, limit: int
+    model: Model, names: Sequence[str], manager: TaskManager, limit: int
 ) -> Run:
     """Evaluate the first documents of tasks, and count what their rates divide by."""
     results = lm_eval.simple_evaluate(
         model=model.lm,
         tasks=list(names),
-        task_manager=TaskManager(include_path=include_path),
+        task_manager=manager,
         limit=limit,
         bootstrap_iters=0,
         log_samples=True,

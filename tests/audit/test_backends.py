@@ -1,4 +1,4 @@
-"""Audits of real backends on tiny models: what holds, and what is named, of each kind."""
+"""Audits of real backends on tiny models: what holds, and what is named."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from lm_latent_eval.harness.backends import LatentSRNN
 from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
 from tests import tiny_checkpoint
+from tests.stock_tasks import tasks
 from tests.tiny_models import randomised
 from tests.wrappers.cot import tiny as causal
 from tests.wrappers.mdm import tiny as masked
@@ -64,14 +65,22 @@ def failing(found):
 
 
 def test_hf_holds_at_borders_of_tokens(network):
-    options = [" a", " b", " c", " <end>", " <think>", " </think>"]
-    found = audited("hf", TOKENS, options=options, pretrained=network, dtype="float64")
+    found = audited("hf", TOKENS, pretrained=network, dtype="float64")
     assert not found.failed
-    for item in (verdict.COMPLETE, verdict.FOLLOWS, verdict.BORDERS, verdict.SAMPLES):
+    for item in (verdict.LISTS, verdict.FOLLOWS, verdict.BORDERS, verdict.SAMPLES):
         assert of(found, item).verdict is Verdict.HOLDS
     # lm-eval puts a start token before a text, and none before a context.
     assert verdict.START in failing(found)
     assert of(found, verdict.ERRORS).said == "it prints none"
+
+
+def test_its_tokens_total_1(network):
+    listed = [" a", " b", " c", " <end>", " <think>", " </think>"]
+    how = {"pretrained": network, "dtype": "float64", "only": ["normalization"]}
+    whole = audited("hf", TOKENS, options=listed, **how)
+    assert of(whole, verdict.COMPLETE).verdict is Verdict.HOLDS
+    part = of(audited("hf", TOKENS, options=listed[:-1], **how), verdict.COMPLETE)
+    assert part.verdict is Verdict.FAILS and part.witness["total"] < 0.99
 
 
 def test_hf_mistakes_a_text_that_is_cut_elsewhere_in_the_same_call(network):
@@ -79,7 +88,13 @@ def test_hf_mistakes_a_text_that_is_cut_elsewhere_in_the_same_call(network):
 
     def cut(**more):
         found = audited(
-            "hf", TOKENS, only=["sameness"], pretrained=network, dtype="float64", **more
+            "hf",
+            TOKENS,
+            Plan(),
+            only=["sameness"],
+            pretrained=network,
+            dtype="float64",
+            **more,
         )
         assert not found.failed
         return of(found, verdict.CUT)
@@ -106,6 +121,7 @@ def test_words_of_an_lstm(lstm_directory, tmp_path, spelled):
     assert of(found, verdict.COUNTS).verdict is Verdict.HOLDS
 
 
+@pytest.mark.nightly
 def test_sampled_latents_are_within_their_errors(kglm_directory):
     how = {"pretrained": str(kglm_directory), "estimator": "is", "num_samples": 50}
     parts = ["normalization", "chain", "errors"]
@@ -118,9 +134,11 @@ def test_answers_after_thoughts(network):
     found = audited(
         "latent_cot",
         TOKENS,
+        Plan().times(0.1),
+        only=["normalization", "chain", "sameness"],
         pretrained=network,
-        max_think_tokens=3,
-        num_samples=20,
+        max_think_tokens=2,
+        num_samples=8,
         close="forced",
         **causal.MARKS,
     )
@@ -134,7 +152,8 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
     found = masked.network("bert", framed=True)
     found.model.save_pretrained(tmp_path)
     found.tokenizer.save_pretrained(tmp_path)
-    result = audited("latent_mdm", WORDS, pretrained=str(tmp_path))
+    parts, how = ["normalization", "causality", "chain"], {"pretrained": str(tmp_path)}
+    result = audited("latent_mdm", WORDS, only=parts, **how)
     assert not result.failed
     assert {verdict.BORDERS, verdict.FOLLOWS} <= failing(result)
     # What claims to be of tokens must have one.
@@ -143,7 +162,7 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
         WORDS,
         kind=Kind.TOKENS,
         only=["chain"],
-        pretrained=str(tmp_path),
+        **how,
     )
     assert verdict.BORDERS in {one.item for one in again.alarms}
 
@@ -278,7 +297,7 @@ metric_list:
         f"len(doc['text'].encode()) * {share})}}\n"
     )
     model = Model.open("latent_lstm", {"pretrained": str(lstm_directory)})
-    run = run_tasks(model, ["audited_rates"], str(tmp_path), limit=8)
+    run = run_tasks(model, ["audited_rates"], tasks(str(tmp_path)), limit=8)
     assert run.texts == WORDS and run.requests == len(WORDS)
     [finding] = run.findings
     number = sum(len(text.encode()) for text in WORDS)
