@@ -1,4 +1,4 @@
-"""``lm-latent-eval compare``: which of several models predicts texts better."""
+"""``lm-latent-eval compare``: paired comparison of models on the same texts."""
 
 from __future__ import annotations
 

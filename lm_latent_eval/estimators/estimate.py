@@ -1,4 +1,4 @@
-"""An estimate of log p(x) that travels with what is known about it."""
+"""The record of one estimate of log p(x): value, bound, errors, diagnostics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Importance sampling: what K log-weights of one input say about log p(x).
+r"""Importance sampling: estimate, error and effective size from K log-weights.
 
     z_k ~ q(z | x),    w_k = p(x, z_k) / q(z_k | x),    k = 1..K
 

@@ -1,4 +1,4 @@
-r"""Which of two models predicts the same texts better, and how surely.
+r"""Paired comparison of two models on the same texts.
 
     R = sum_n d_n / sum_n U_n,    d_n = log p-hat_B(x_n) - log p-hat_A(x_n)
 

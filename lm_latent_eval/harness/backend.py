@@ -1,4 +1,4 @@
-"""What every backend of ours shares: requests in, ``ScoredFloat`` answers out.
+"""Base class of our lm-eval backends: requests in, ``ScoredFloat`` answers out.
 
 The arithmetic is in ``inference`` and ``estimators``. All that is known of a model here
 is that it answers queries (``scoring.interface.TextScorer``).
@@ -126,7 +126,6 @@ class Backend(LM):
 
     @property
     def _alias(self) -> str:
-        """What ``--model`` calls it."""
         return f"latent_{self.model_name}" if self.model_name else "latent"
 
     # -- lm-eval's interface ----------------------------------------------------------

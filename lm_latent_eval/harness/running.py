@@ -1,4 +1,4 @@
-"""What the ``simple_evaluate`` that is running knows.
+"""State of the running ``simple_evaluate`` call.
 
 lm-eval tells a model neither where results go nor what its cache has answered for it.
 The function that runs knows both, and they are read from there.

@@ -1,4 +1,4 @@
-r"""Discrete particle filters: a search whose cut is unbiased, beside a plain one.
+r"""Discrete particle filters with unbiased thinning, beside a beam.
 
 R independent passes hold up to W histories each, all distinct. At every step each pass
 lists every choice of every history, ranks them by log p so far plus what is expected
@@ -116,7 +116,6 @@ class Survivors:
         return thinned.log_w.masked_fill(inside, -torch.inf)
 
     def select(self, index: Tensor) -> Survivors:
-        """Pick texts."""
         return Survivors(
             self.found.select(index),
             self.fewer.select(index),

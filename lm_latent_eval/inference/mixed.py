@@ -1,4 +1,4 @@
-r"""Search and sampling joined: what a beam finds is summed, the rest is drawn.
+r"""Beam search and importance sampling joined: found mass summed, the rest sampled.
 
 B is a set of distinct latents that a search finds, z_1 .. z_N are draws from q:
 
@@ -82,7 +82,6 @@ class Population:
         return torch.cat([outside, log_p, weights], -1)
 
     def select(self, index: Tensor) -> Population:
-        """Pick texts."""
         return Population(self.found.select(index), self.drawn.select(index))
 
     def ahead(

@@ -1,4 +1,4 @@
-r"""The engine of latents that unfold from left to right: one loop for every model.
+r"""The engine of left-to-right latents: one loop of steps for every model.
 
 A model says what a step is: what z_t can be after each history, what each choice is
 worth, and where it leads. From that alone come draws with their log q, searches,

@@ -1,4 +1,4 @@
-"""Proposals whose latents unfold step by step: draws and searches from the engine.
+"""Proposals from step distributions: sampling and beam search by the engine.
 
 ``DrawnProposal`` can only be drawn from; ``StepProposal`` lists its choices as well.
 """

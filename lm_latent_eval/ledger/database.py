@@ -1,4 +1,4 @@
-"""Rows of a run in an SQLite file: found one by one, kept whatever stops the run.
+"""The ledger of a run: rows in an SQLite file, committed one by one.
 
 A row is committed before the next one is found, so a kill loses the row in hand at
 most. SQLite writes ahead (WAL) where the file system is a disk of this machine: a

@@ -1,4 +1,4 @@
-r"""Real-valued latents: some numbers a token (``RealStepLM``), or a text.
+r"""Real-valued latents: numbers a token (``RealStepLM``), or a text.
 
 .. math:: p(x, z) = \prod_t p(z_t \mid z_{<t}, x_{<t}) \, p(x_t \mid z_{\le t}, x_{<t})
 
@@ -214,7 +214,6 @@ class RealStepProposal(DrawnProposal[EncodedSteps, Tensor, Histories]):
         return total.expand(latents.shape[:2])
 
     def drawn_steps(self, encoded: EncodedSteps) -> RealSteps:
-        """Return the steps."""
         return RealSteps(encoded, self.model, self.name, self.temperature)
 
     def histories(self, encoded: EncodedSteps) -> int:

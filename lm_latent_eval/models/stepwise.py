@@ -1,4 +1,4 @@
-r"""Models that say what one step is, and nothing else: ``StepLM``.
+r"""``StepLM``: models defined by one step of their latents.
 
 .. math:: p(x, z) = \prod_t p(z_t \mid z_{<t}, x_{<t}) \, p(x_t \mid z_{\le t}, x_{<t})
 

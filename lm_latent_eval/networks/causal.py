@@ -1,4 +1,4 @@
-"""Causal language models of transformers: token ids in, log p of every next id out.
+"""Causal language models of transformers: token ids in, next-token log p out.
 
 A ``CausalReader`` reads in two ways. ``begin`` reads rows of tokens and keeps their
 keys and values, so that rows can be dropped, repeated and gone on with. ``score`` reads
@@ -69,7 +69,6 @@ class CausalReader:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.model.device
 
     def begin(self, tokens: Tensor) -> Reading:

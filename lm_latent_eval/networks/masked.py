@@ -1,4 +1,4 @@
-"""Networks that predict masked tokens: token ids in, log p at masked places out.
+"""Masked language models of transformers: token ids in, log p at masks out.
 
 A network is a function from tokens to scores, which ``MaskedReader`` reads in batches
 of texts of one length.

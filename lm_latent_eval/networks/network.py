@@ -1,4 +1,4 @@
-"""A pretrained network of transformers with its tokenizer, whoever loaded it."""
+"""A pretrained network of transformers with its tokenizer."""
 
 from __future__ import annotations
 
@@ -154,7 +154,6 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where its input goes."""
         return self.model.device
 
     @property

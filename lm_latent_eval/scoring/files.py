@@ -1,4 +1,4 @@
-"""Scores a corpus into a file of estimates; a crash loses none of them.
+"""Resumable scoring of a corpus into a file of estimates.
 
 The output is JSON lines: first what the numbers depend on, then the row of each text's
 record. Until the last text is scored they are in a ledger beside it. The same command
@@ -217,7 +217,6 @@ class SeenTexts:
         self._texts, self._hash = texts, hashlib.sha256(b"[")
 
     def __iter__(self) -> Iterator[str]:
-        """Read them."""
         for text in self._texts:
             comma = ", " if self.number else ""
             self._hash.update(f"{comma}{json.dumps(text)}".encode())

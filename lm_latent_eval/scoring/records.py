@@ -1,4 +1,4 @@
-"""The record of a run: one row an answer, from which its numbers can be made again.
+"""The record of a run: one row an answer, sufficient to recompute every metric.
 
 A finished record is a Parquet file, whose metadata say how it was made. While a run
 goes on its rows are in a ledger, so that one which is killed leaves what it has.

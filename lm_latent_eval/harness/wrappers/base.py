@@ -1,4 +1,4 @@
-"""Latent models over a network of transformers, loaded by lm-eval's own loader.
+"""Base class of backends over a network that lm-eval's loader loads.
 
 Every argument of ``--model hf`` is understood (dtype, device maps, PEFT, chat
 templates, revision), beside the options of the model itself, and quantized directories

@@ -1,4 +1,4 @@
-r"""How the text walks through the graph: the distribution of z_t given z_<t.
+r"""Distribution of one step of a walk, p(z_t | z_<t, x).
 
 z_t = (mention type, node) of token t:
 
@@ -108,7 +108,6 @@ class NextStep:
         return sent(index, self.scores.mention.device)
 
     def select(self, position: Tensor) -> NextStep:
-        """Pick positions."""
         return replace(
             self,
             scores=self.scores.select(position),

@@ -1,4 +1,4 @@
-r"""How a token is worded: p(x_t | h_t, node), generated or copied from an alias.
+r"""Word distribution p(x_t | h_t, node): generated, or copied from an alias.
 
 .. math::
     p(x_t = y \mid h, n) = \frac{e^{g_y(h, n)} + \sum_{j : a_{nj} = y} e^{c_j(h, n)}}

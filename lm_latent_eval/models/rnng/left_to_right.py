@@ -1,4 +1,4 @@
-r"""The same model word by word: z_t is the number of REDUCEs before word t.
+r"""RNNG word by word: z_t is the number of REDUCEs before word t.
 
 .. math::
     p(x_t, z_t \mid \text{stack}) = \prod_{r < z_t} P(\mathrm{REDUCE} \mid s_r)
@@ -81,7 +81,6 @@ class StackSteps:
 
     @property
     def num_steps(self) -> int:
-        """Words of the longest text."""
         return self.encoded.longest
 
     def begin(self, num_histories: int | None) -> Standing:
@@ -159,7 +158,6 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     temperature: float
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
-        """Note where the texts begin."""
         return self.model.encode(batch, after)
 
     def encode_again(

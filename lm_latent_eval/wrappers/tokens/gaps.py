@@ -1,4 +1,4 @@
-"""How far the canonical segmentation falls short of the string, and where.
+"""Gap between the canonical segmentation and the string, by place.
 
     gap = log p(s) - log p(canonical) = -log(share of p(s) on the canonical one)
 

@@ -1,4 +1,4 @@
-"""The segmentations of a string, as paths from its beginning to its end.
+"""The lattice of segmentations of a string.
 
 A node is a number of bytes that are written; an edge is a token that writes the next
 ones. A path ends where all is written; of a prefix also with a token that writes the
@@ -59,7 +59,6 @@ class SegmentationLattice:
     """Where a special token is read in the string -> that token, and where it ends."""
 
     def __post_init__(self) -> None:
-        """Refuse what no tokens write."""
         if self.start not in self.fewest:
             far = max(self._reached)
             raise ValueError(
@@ -69,7 +68,6 @@ class SegmentationLattice:
 
     @property
     def start(self) -> int:
-        """The node of the beginning."""
         return BEGIN if self.begins else 0
 
     @property

@@ -1,4 +1,4 @@
-"""How a segmentation is drawn, one token at a time.
+"""Proposals of segmentations, one token at a time.
 
 ``lm``: the network's own next token among those that go on with the string, at a
 temperature. It takes a short token as readily as a long one of the same probability,
@@ -49,7 +49,6 @@ class TemperedNextToken:
     temperature: float
 
     def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
-        """See ``PathProposal``."""
         return log_p / self.temperature
 
 
@@ -67,7 +66,6 @@ class LookAhead:
     temperature: float
 
     def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
-        """See ``PathProposal``."""
         nexts = np.array(self.lattice.edges[node].nexts, int)[edges]
         scores = log_p.copy()
         scores[: len(nexts)] += self.log_rest(nexts)
@@ -106,7 +104,6 @@ class Unigram:
         return ways
 
     def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
-        """See ``PathProposal``."""
         ways = self._ways[node]
         overrun = len(log_p) > len(edges)
         return np.append(ways[edges], ways[-1:] if overrun else [])

@@ -1,4 +1,4 @@
-"""Walks through the segmentations of many texts at once.
+"""Batched search through the segmentations of many texts.
 
 Wherever two segmentations begin alike, whether found or drawn, for one text or for
 several options of one question, the network reads that beginning once.

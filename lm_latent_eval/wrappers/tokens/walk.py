@@ -1,4 +1,4 @@
-r"""The segmentations of one text that are looked at, a token longer at every step.
+r"""Segmentations of one text under search, extended a token at a time.
 
 A beam keeps those whose probability so far, times what the canonical segmentation pays
 for the rest, is largest; the canonical one is always among them. Draws follow a

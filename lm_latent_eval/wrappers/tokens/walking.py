@@ -1,4 +1,4 @@
-"""Scores canonical segmentations, and looks for others: what every query needs."""
+"""Scoring of canonical segmentations, and search for others."""
 
 from __future__ import annotations
 
