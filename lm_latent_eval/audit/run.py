@@ -128,7 +128,7 @@ def audit(
     session.ask.most = session.ask.requests + REFUSED * planned
     begun = time.monotonic()
     say(_cost(session, planned))
-    findings = []
+    findings: list[Finding] = []
     for name in names:
         session.begin()
         findings += RUNS[name](session)

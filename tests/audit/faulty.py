@@ -27,7 +27,7 @@ FAULTS = {
     "llada": (128, 16, 1),
     "total": (0.05, math.log(2), math.log(277)),
     "greedy": (1, 2, 3),
-    "samples": (2.5, 4.0, 8.0),
+    "samples": (4.0, 8.0, 20.0),
     "errors": (2.0, 4.0, 10.0),
     "documents": (0.01, 0.1, 0.5),
     "rolling": (0.01, 0.1, 1.0),
