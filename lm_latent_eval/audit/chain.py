@@ -201,7 +201,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
             continue
         compared += 1
         worst = max(worst, abs(gap))
-        # Items share the level of the part: this one, the other one, rolling texts.
+        # Four items share the level of the part.
         if abs(gap) > session.room(*found, comparisons=4 * size):
             _, a, b = splits[n]
             return fails(
@@ -212,7 +212,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
                 difference=gap,
             )
     if not compared:
-        why = f"every split was refused: {refused}" if splits else "no text has such"
+        why = f"every split was refused: {refused}" if splits else "no text has a place"
         return untold(item, why)
     others = f"; others are refused: {refused}" if refused else ""
     return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
