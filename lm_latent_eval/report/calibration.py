@@ -29,9 +29,11 @@ def written(found: Calibration, settings: Mapping[str, Any], asked: int) -> str:
     head = f"{len(texts):,} texts drawn from the model, {tokens:,} predicted tokens"
     if left_out:
         head += f"; {left_out:,} others did not end in time and are left out"
+    apart = f"{four_decimals(found.gap)} ± {four_decimals(found.half_width)}"
     cells = [
         [f"log p, estimated ({how})", four_decimals(lower), "nats a text"],
         ["log p, bounded from above", four_decimals(lower + found.gap), "nats a text"],
+        ["apart (mean, 95 %)", apart, "nats a text"],
         ["median of the printed errors", four_decimals(found.told), "nats"],
         ["texts without an error", f"{found.unknown}", ""],
         [
@@ -41,8 +43,9 @@ def written(found: Calibration, settings: Mapping[str, Any], asked: int) -> str:
         ],
     ]
     lines = [line.rstrip() for line in aligned(cells, right=True)]
+    most = max(found.gap + found.half_width, 0.0)
     sentence = (
-        f"On texts of this model, {how} is at most {four_decimals(found.gap)} ± "
-        f"{four_decimals(found.half_width)} nats a text too low (95 %)."
+        f"On texts of this model, estimates by {how} are on average at most "
+        f"{four_decimals(most)} nats a text too low (95 %)."
     )
     return "\n".join([head, *lines, sentence])

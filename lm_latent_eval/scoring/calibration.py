@@ -59,10 +59,8 @@ class Calibration:
 
     @property
     def half_width(self) -> float:
-        """Of the gap's interval of 95 %, Student's t over texts; NaN of one text."""
+        """Of the gap's interval of 95 %, Student's t over texts."""
         number = len(self.texts)
-        if number < 2:
-            return math.nan
         spread = statistics.stdev(text.gap for text in self.texts)
         quantile = student_t.ppf((1 + LEVEL) / 2, number - 1)
         return float(quantile * spread / math.sqrt(number))
@@ -91,8 +89,8 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
         most: Words of a text, its end included, at most 256.
 
     Raises:
-        ValueError: If the model does not say what its choices are, word by word, none
-            of its texts ends, or ``most`` is more.
+        ValueError: If the model does not say what its choices are, word by word,
+            fewer than two of its texts end, or ``most`` is more.
     """
     return Calibration(list(_calibrated(scorer, number, most)))
 
@@ -128,9 +126,10 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
             device=model.device,
         )
     )
-    if not drawn:
+    if len(drawn) < 2:
         raise ValueError(
-            f"none of {number} texts ended within {most} words: allow more of them"
+            f"{len(drawn)} of {number} texts ended within {most} words, and at least 2 "
+            "are needed: draw more texts, or allow longer ones"
         )
     texts = [text_of(n, drawn[n].words) for n in sorted(drawn)]
     missed = Missed([text.query for text in texts])
