@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 
 from lm_latent_eval.audit.run import Audit
@@ -50,9 +51,9 @@ def _verdict(audit: Audit) -> str:
     if audit.failed:
         items = "; ".join(one.item.title for one in audit.alarms)
         return f"FAILS: not a likelihood of {audit.kind.value}: {items}"
-    untold = sum(one.verdict is Verdict.UNTOLD for one in audit.findings)
-    told = len(audit.findings) - untold
+    number = Counter(one.verdict for one in audit.findings)
     return (
-        f"holds: nothing found in {told} items, {untold} cannot be told; a clean "
+        f"holds: {number[Verdict.HOLDS]} items hold, {number[Verdict.FAILS]} fail as "
+        f"{audit.kind.value} may, {number[Verdict.UNTOLD]} cannot be told; a clean "
         "scorer fails in 5 % of audits at most"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -85,7 +84,6 @@ def add_to(commands: Commands, said: str) -> None:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    os.environ.setdefault("TQDM_DISABLE", "1")  # a bar a call would hide the page
     from lm_latent_eval.audit.asking import Asker
     from lm_latent_eval.audit.material import TEXTS
     from lm_latent_eval.audit.page import page
@@ -127,13 +125,14 @@ def _audit(args: argparse.Namespace) -> int:
         session.ask.requests += run.requests
         session.counted = run.findings
         session.texts = texts if args.data is not None else run.texts or texts
+    heard = sys.stderr
     with harness.quiet():
         found = audit(
             session,
             model=f"{args.model} {args.model_args}".rstrip(),
             command=_command(args),
             only=args.only,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
+            say=lambda line: print(line, file=heard, flush=True),
         )
     print(_json(found.as_dict()) if args.json else page(found))
     return int(found.failed)

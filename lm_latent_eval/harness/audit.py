@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import random
@@ -9,7 +10,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,12 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out warnings of a backend, which it would repeat at every call."""
+    """Leave out what a backend would say at every call: warnings, bars of progress."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
         logging.disable(before)
 
