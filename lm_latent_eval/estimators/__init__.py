@@ -15,6 +15,16 @@ Example:
 from lm_latent_eval.estimators.beam import log_mass
 from lm_latent_eval.estimators.bootstrap import bootstrap_interval
 from lm_latent_eval.estimators.bound import Bound
+from lm_latent_eval.estimators.bounded import (
+    Choice,
+    bernstein_interval,
+    best_by_length,
+    difference_interval,
+    discoveries,
+    log_ratio_interval,
+    probability_interval,
+    smallest_at_most,
+)
 from lm_latent_eval.estimators.certificate import (
     certificate_cost,
     certified_log_likelihood,

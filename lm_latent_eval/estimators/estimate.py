@@ -95,6 +95,14 @@ class Estimate:
     upper: float | None = None
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
 
+    at_least: float | None = None
+    """What log p(x) is at least, nats, by draws whose weights are bounded
+    (``probability_interval``): with ``at_most`` it holds with a probability of 95 %,
+    whenever drawing stopped. None where nobody says how large a weight can be."""
+
+    at_most: float | None = None
+    """What log p(x) is at most, likewise."""
+
     replicates: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Independent estimates whose mean it is, to first order, nats; one where nothing
     was drawn, none where they or the error are not known. Those of the options of a

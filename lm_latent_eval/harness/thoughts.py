@@ -25,6 +25,7 @@ from lm_latent_eval.harness.running import (
     said,
 )
 from lm_latent_eval.ledger.database import UNFINISHED, remove
+from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST
 from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
 from lm_latent_eval.wrappers.cot.journal import journal, read_unfinished
 from lm_latent_eval.wrappers.cot.questions import Key
@@ -162,7 +163,22 @@ class ThoughtRecorder:
             "drawn": len(drawn),
             "tokens": sum(len(thought.tokens) for thought in drawn),
             **{f"share_{name}": n / len(drawn) for name, n in endings.items()},
+            **self._decided(WEIGHTS_AT_MOST[settings["proposal"]]),
             "files": self._write(settings),
+        }
+
+    def _decided(self, most: float) -> dict[str, Any]:
+        """Count the questions whose most probable answer is certain."""
+        choices = [
+            kept.thoughts.choice(most)
+            for kept in self._kept.values()
+            if kept.right is not None
+        ]
+        decided = sum(choice.decided is not None for choice in choices)
+        return {
+            "questions_decided": decided,
+            "questions_undecided": len(choices) - decided,
+            "confidence": "0.95 of each question",
         }
 
     def _remember(self, thoughts: Thoughts) -> None:

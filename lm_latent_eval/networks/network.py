@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -107,7 +108,7 @@ class Network:
             model,
             tokenizer,
             str(getattr(model, "name_or_path", "") or type(model).__name__),
-            _digest(model, tokenizer),
+            digest_of(model, tokenizer),
             max_length,
             max(max_length, configured),
             prefix_token,
@@ -160,6 +161,11 @@ class Network:
     def computed_in(self) -> torch.dtype:
         """The type that it computes in."""
         return self.mixed_precision or self.model.dtype
+
+    @property
+    def text_ends(self) -> list[int]:
+        """Tokens that end a text."""
+        return text_ends(self.model.generation_config, self.tokenizer)
 
     def reader(self, *, temperature: float = 1.0, wide: bool = True) -> CausalReader:
         """Return how it is read if it is a causal language model.
@@ -221,6 +227,22 @@ def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrain
             f"{path} is not a causal language model ({one_line(err)})"
         ) from err
     return model
+
+
+def text_ends(
+    generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    """Return the tokens that end a text, as either says."""
+    said = getattr(generation, "eos_token_id", None)
+    ids = said if isinstance(said, list) else [said]
+    return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash what cuts strings into tokens."""
+    found = hashlib.sha256()
+    _add_tokenizer(found, tokenizer)
+    return found.hexdigest()[:16]
 
 
 def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -290,7 +312,7 @@ def configured_length(
     )
 
 
-def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+def digest_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash what was loaded; about a second a gigabyte."""
     config = model.config.to_dict()
     said = {key: value for key, value in config.items() if key not in OF_FILES}
@@ -299,10 +321,14 @@ def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().reshape(-1).contiguous().cpu()
         found.update(flat.view(torch.uint8).numpy().data)
+    _add_tokenizer(found, tokenizer)
+    return found.hexdigest()[:16]
+
+
+def _add_tokenizer(found: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     found.update(digest(json.dumps(tokenizer.get_vocab(), sort_keys=True)).encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
     found.update((backend.to_str() if backend else "").encode())
-    return found.hexdigest()[:16]
 
 
 def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

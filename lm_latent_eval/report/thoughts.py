@@ -12,11 +12,14 @@ import torch
 
 from lm_latent_eval.estimators import (
     AccuracyPoint,
+    Choice,
     Margin,
     accuracy_curve,
+    discoveries,
     effective_sample_size,
     log_evidence,
     log_mean_gap,
+    probability_interval,
     stderr,
 )
 from lm_latent_eval.file_names import beside
@@ -25,6 +28,7 @@ from lm_latent_eval.report.results import newest
 from lm_latent_eval.report.tabular import Cell, Interval, Table, one_line, rendered
 from lm_latent_eval.scoring.records import UNFINISHED
 from lm_latent_eval.text import strict_json
+from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, read
 from lm_latent_eval.wrappers.cot.journal import read_unfinished
 from lm_latent_eval.wrappers.cot.marks import Ending
@@ -61,6 +65,8 @@ def thought_files(path: Path) -> list[ThoughtFile]:
         close = file.settings["close"]
         if not isinstance(close, str) or close not in ENDINGS:
             raise ValueError(f"{path}: close is {close!a:.40}")
+        if (proposal := str(file.settings["proposal"])) not in WEIGHTS_AT_MOST:
+            raise ValueError(f"{path}: proposal is {proposal!a:.40}")
     return found
 
 
@@ -91,11 +97,55 @@ class ChoiceQuestions:
     """The questions of a task that have a right answer among several."""
 
     questions: Sequence[Kept]
+    choices: Sequence[Choice]
+    """What is chosen of each, and whether that is certain."""
+    most: float
+    """What no weight is above."""
 
     @classmethod
     def of(cls, kept: ThoughtFile) -> ChoiceQuestions:
         """Take those questions of a file."""
-        return cls([q for q in kept.questions if q.right is not None])
+        questions = [q for q in kept.questions if q.right is not None]
+        most = most_of(kept)
+        return cls(questions, [q.thoughts.choice(most) for q in questions], most)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the numbers of thoughts."""
+        return [len(q.thoughts.drawn) for q in self.questions]
+
+    def scores(self, decided_by: int | None = None) -> list[float]:
+        """Return what the choices score.
+
+        Args:
+            decided_by: Of those that are certain after so many thoughts; None: of all,
+                by what is most probable in the end.
+        """
+        return [
+            (question.right or ())[choice.best]
+            for question, choice in zip(self.questions, self.choices, strict=True)
+            if decided_by is None
+            or (choice.decided is not None and choice.decided <= decided_by)
+        ]
+
+    def probability_of_right(self) -> tuple[float, float, float] | None:
+        """Return the mean probability of right answers, with its 95 % interval.
+
+        Bets on all thoughts together are valid where each question has as many, decided
+        beforehand: a product of means is at most the power of their mean. None where it
+        has not.
+        """
+        rows = [
+            question.thoughts.log_weights[places].logsumexp(0)
+            for question in self.questions
+            if (places := [n for n, s in enumerate(question.right or ()) if s > 0])
+        ]
+        if len({len(row) for row in rows}) != 1:
+            return None
+        log_w = torch.cat(rows)
+        ends = probability_interval(log_w, self.most)
+        at_least, at_most = (end.exp().item() for end in ends)
+        return log_w.exp().mean().item(), at_least, at_most
 
     def curve(self) -> list[AccuracyPoint]:
         """Return accuracies by number of thoughts."""
@@ -133,8 +183,15 @@ class ChoiceQuestions:
         ]
 
 
+def most_of(kept: ThoughtFile) -> float:
+    """Return what no weight of a file's thoughts is above."""
+    return WEIGHTS_AT_MOST[str(kept.settings["proposal"])]
+
+
 def curve_table(kept: ThoughtFile) -> Table:
     """Return accuracies by number of thoughts, their bands and those of votes.
+
+    Where thoughts were drawn until questions were decided: how many are, by number.
 
     Raises:
         ValueError: If no question has a right answer among several.
@@ -145,6 +202,8 @@ def curve_table(kept: ThoughtFile) -> Table:
             f"{kept.settings['task']} has no questions with a right answer among "
             "several: there is no accuracy"
         )
+    if kept.settings.get("until") == "decided":
+        return _decided_table(choices)
     rows: list[list[Cell]] = [
         [
             point.num_samples,
@@ -159,22 +218,41 @@ def curve_table(kept: ThoughtFile) -> Table:
     return Table([*head, "± questions, votes"], rows)
 
 
+def _decided_table(choices: ChoiceQuestions) -> Table:
+    total, rows = len(choices.questions), list[list[Cell]]()
+    for number in looks(max(choices.sizes)):
+        scores = choices.scores(decided_by=number)
+        accuracy = statistics.fmean(scores) if scores else None
+        rows.append([number, len(scores), total - len(scores), accuracy])
+    return Table(["thoughts", "decided", "undecided", "accuracy of the decided"], rows)
+
+
 def text(kept: ThoughtFile) -> str:
     """Return the diagnostics of a task for a terminal."""
     lines = [*map(one_line, _drawn(kept))]  # names in them come from a file
     choices = ChoiceQuestions.of(kept)
     if choices.questions:
-        lines += [*_chosen(choices), "", rendered(curve_table(kept), "text")]
+        if kept.settings.get("until") != "decided":
+            lines += _chosen(choices)
+        lines += [*_certain(choices), "", rendered(curve_table(kept), "text")]
     return "\n".join(lines)
 
 
-def estimates(questions: Sequence[Kept]) -> Table:
-    """Return log p-hat of every answer of some questions, nats."""
-    head = ["document", "answer", "log p", "± as draws tell", "effective thoughts"]
+def estimates(questions: Sequence[Kept], most: float) -> Table:
+    """Return log p-hat of every answer of some questions, nats.
+
+    Args:
+        questions: With their thoughts.
+        most: What no weight is above.
+    """
+    head = ["document", "answer", "log p", "at least", "at most"]
+    head += ["± as draws tell", "effective thoughts"]
     rows: list[list[Cell]] = []
     for question in questions:
         log_w = question.thoughts.log_weights
-        found = (log_evidence(log_w), stderr(log_w), effective_sample_size(log_w))
+        ends = probability_interval(log_w, most)
+        spread = stderr(log_w), effective_sample_size(log_w)
+        found = (log_evidence(log_w), *ends, *spread)
         columns = (column.tolist() for column in found)
         rows += [
             [question.document, answer, *numbers]
@@ -199,6 +277,14 @@ def how_thought(ours: dict[str, Any]) -> str:
         f"Latents are thoughts: {thoughts['drawn']:,} about {thoughts['questions']:,} "
         f"questions, shared by the answers of each; {shares}. {ENDINGS[ours['close']]}"
     )
+    if number := thoughts.get("questions_decided", 0) + (
+        undecided := thoughts.get("questions_undecided", 0)
+    ):
+        said += (
+            f" The most probable answer is certain (95 %, each by itself) of "
+            f"{number - undecided:,} of {number:,} questions; {undecided:,} are "
+            "undecided."
+        )
     if ours["model_temperature"] != 1:
         said += f" p is the model's at temperature {ours['model_temperature']:g}."
     return said
@@ -210,7 +296,7 @@ def _drawn(kept: ThoughtFile) -> Iterator[str]:
     number = len(thoughts)
     yield (
         f"{settings['task']}: {len(kept.questions):,} questions, "
-        f"{settings['num_samples']} thoughts each, {settings['model']}"
+        f"{_number_of_thoughts(kept)}, {settings['model']}"
         + (", not finished" if not kept.finished else "")
     )
     how = " ".join(f"{name}={settings[name]}" for name in _HOW[3:])
@@ -222,6 +308,41 @@ def _drawn(kept: ThoughtFile) -> Iterator[str]:
     mean = sum(len(thought.tokens) for thought in thoughts) / number
     yield f"  thoughts: {shares}; {mean:.1f} tokens on average"
     yield f"  {ENDINGS[settings['close']]}"
+
+
+def _number_of_thoughts(kept: ThoughtFile) -> str:
+    if kept.settings.get("until") != "decided":
+        return f"{kept.settings['num_samples']} thoughts each"
+    sizes = [len(question.thoughts.drawn) for question in kept.questions]
+    return (
+        f"{statistics.fmean(sizes):.1f} thoughts each (median "
+        f"{statistics.median(sizes):g}, most {kept.settings['num_samples']})"
+    )
+
+
+def _certain(choices: ChoiceQuestions) -> Iterator[str]:
+    total = len(choices.questions)
+    certain = [choice.decided is not None for choice in choices.choices]
+    together = sum(discoveries([choice.log_e for choice in choices.choices]))
+    yield (
+        f"  accuracy: {statistics.fmean(choices.scores()):.1%} of {total:,} questions"
+    )
+    if decided := choices.scores(decided_by=max(choices.sizes)):
+        yield (
+            f"  decided, each at 95 %: {sum(certain):,} of {total:,} questions "
+            f"({sum(certain) / total:.1%}), accuracy {statistics.fmean(decided):.1%}; "
+            f"undecided: {total - sum(certain):,}"
+        )
+    else:
+        yield f"  decided, each at 95 %: none of {total:,} questions"
+    yield (
+        f"  decided together (e-BH, at most 5 % of them wrong on average): {together:,}"
+    )
+    if (mean := choices.probability_of_right()) is not None:
+        yield (
+            f"  probability of the right answer, mean: {mean[0]:.4f}, at least "
+            f"{mean[1]:.4f}, at most {mean[2]:.4f} (95 %)"
+        )
 
 
 def _chosen(choices: ChoiceQuestions) -> Iterator[str]:

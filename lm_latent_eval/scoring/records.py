@@ -48,6 +48,8 @@ TYPES = {
     "draws_degrees": pa.float64(),
     "unseen": pa.float64(),
     "upper": pa.float64(),
+    "at_least": pa.float64(),
+    "at_most": pa.float64(),
     "effective_sample_size": pa.float64(),
     "pareto_k": pa.float64(),
     "num_samples": pa.int64(),
@@ -80,6 +82,8 @@ _MAY_BE_EMPTY = (
     "stderr",
     "unseen",
     "upper",
+    "at_least",
+    "at_most",
     "effective_sample_size",
     "pareto_k",
     "is_greedy",
@@ -87,6 +91,8 @@ _MAY_BE_EMPTY = (
     "tied",
     "canonical",
 )
+_ONLY_WHERE_KNOWN = ("at_least", "at_most", "log_weights")
+"""Columns that a record lacks if none of its answers has them."""
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
 _INFINITE = ("inf", "-inf")
 """How ``plain`` writes what JSON has no number for."""
@@ -95,6 +101,8 @@ _MAY_BE_INFINITE = (
     "draws_stderr",
     "draws_degrees",
     "upper",
+    "at_least",
+    "at_most",
     "pareto_k",
     "log_weights",
 )
@@ -154,9 +162,9 @@ def checked_answer(answer: Answer) -> Answer:
 
 def _checked(column: str, row: dict[str, Any]) -> Any:
     """Return the value of a column."""
-    if column not in row:
+    if column not in row and column not in ("at_least", "at_most"):
         raise ValueError(f"there is no {column}")
-    value = row[column]
+    value = row.get(column)
     if value is None and column in _MAY_BE_EMPTY:
         return None
     if column == "log_weights" and isinstance(value, list):
@@ -217,14 +225,20 @@ def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) 
         path: The file.
         task: Its name.
         settings: What the numbers depend on.
-        rows: Of its answers; log-weights take a column where there are some.
+        rows: Of its answers; log-weights and intervals take columns where there are
+            some.
     """
     table = table_of(rows)
     texts = _digest(table["text"].to_pylist())
-    if not any(row["log_weights"] for row in rows):
-        table = table.drop_columns("log_weights")
+    for name in _ONLY_WHERE_KNOWN:
+        if all(row[name] is None or _is_empty(row[name]) for row in rows):
+            table = table.drop_columns(name)
     said = {"format": FORMAT, "task": task, "texts": texts, **settings}
     parquet.write(path, table, METADATA, said)
+
+
+def _is_empty(value: float | Sequence[float]) -> bool:
+    return not isinstance(value, float) and not value
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
@@ -249,7 +263,7 @@ def read(path: Path) -> list[Record]:
     except ValueError as err:
         raise ValueError(f"{path} is no record of a run ({err})") from err
     settings = {name: said for name, said in settings.items() if name != "task"}
-    rows = file.rows(SCHEMA, optional=["log_weights"], sealed=True)
+    rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN, sealed=True)
     found: dict[tuple[int, int], Answer] = {}
     for place, row in enumerate(rows, start=1):
         try:

@@ -91,10 +91,28 @@ class Wrapper(Backend):
             )
         processes = Processes.start()
         with refusing(arguments, names):
-            self._loaded = self.loader(
-                pretrained=str(pretrained), device=str(device or "cuda"), **arguments
-            )
-        network = Network.of(
+            network = self._network(str(pretrained), str(device or "cuda"), arguments)
+        scorer = model(network).scorer(
+            options,
+            batch_size=batch_size,
+            max_batch_size=max_batch_size,
+            quiet=processes.rank != 0,
+        )
+        super().__init__(
+            scorer,
+            processes,
+            network.device,
+            log_weights=log_weights,
+        )
+
+    def _network(
+        self, pretrained: str, device: str, arguments: Mapping[str, Any]
+    ) -> Any:
+        """Load the network, and keep what wrote its chat template."""
+        self._loaded: Any = self.loader(
+            pretrained=pretrained, device=device, **arguments
+        )
+        return Network.of(
             self._loaded.model,
             self._loaded.tokenizer,
             max_length=self._loaded.max_length,
@@ -102,13 +120,6 @@ class Wrapper(Backend):
             adds_special=self._loaded.add_bos_token,
             mixed_precision=self._loaded.mixed_precision_dtype,
         )
-        scorer = model(network).scorer(
-            options,
-            batch_size=batch_size,
-            max_batch_size=max_batch_size,
-            quiet=processes.rank != 0,
-        )
-        super().__init__(scorer, processes, network.device, log_weights=log_weights)
 
     def _refuse_misspelled(self, arguments: dict[str, Any], ours: Any) -> None:
         """Tell a misspelled option from what transformers may know beside ``hf``."""

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from transformers import PreTrainedTokenizerBase
 
-from lm_latent_eval.arguments import truth
+from lm_latent_eval.arguments import positive, truth
 from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.running import running_tasks
 from lm_latent_eval.harness.thoughts import ThoughtRecorder, all_answers
 from lm_latent_eval.harness.wrappers.arguments import read
 from lm_latent_eval.harness.wrappers.base import Wrapper
+from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
+
+
+@dataclass(frozen=True)
+class Template:
+    """The chat template of a tokenizer, as lm-eval's loader of networks writes it."""
+
+    tokenizer: PreTrainedTokenizerBase
+    chat_template_args: dict[str, Any]
+    apply_chat_template = HFLM.apply_chat_template
+    chat_template = HFLM.chat_template
 
 
 class LatentCoT(Wrapper):
@@ -23,6 +38,9 @@ class LatentCoT(Wrapper):
     them (``wrappers.cot.model``); options are those of ``ThoughtOptions``.
 
     Args:
+        base_url: Of a server that has loaded the network, up to and with ``/v1``:
+            it draws and scores thoughts, and ``pretrained`` names the tokenizer.
+        request_timeout: Seconds that one request to it may take.
         enable_thinking: Told to the chat template.
         chat_template_args: Told to it as well.
         arguments: Options of thoughts, and every other argument of ``--model hf``.
@@ -36,6 +54,8 @@ class LatentCoT(Wrapper):
     def __init__(
         self,
         *args: Any,
+        base_url: str | None = None,
+        request_timeout: float | str = 600.0,
         enable_thinking: bool | str | None = None,
         chat_template_args: dict[str, Any] | None = None,
         **arguments: Any,
@@ -61,8 +81,31 @@ class LatentCoT(Wrapper):
             )
         ours = ThoughtOptions.names()
         ThoughtOptions.parse({n: arguments[n] for n in ours if n in arguments})
+        self._base_url = base_url
+        self._timeout = positive("request_timeout", request_timeout)
         super().__init__(*args, chat_template_args=given, **arguments)
         self._thoughts = ThoughtRecorder(self._processes, self._loaded.tokenizer.decode)
+
+    def _network(
+        self, pretrained: str, device: str, arguments: Mapping[str, Any]
+    ) -> Any:
+        """Load the network, or ask the server that has."""
+        if self._base_url is None:
+            return super()._network(pretrained, device, arguments)
+        known = ("chat_template_args", "max_length", "trust_remote_code")
+        if idle := [name for name in arguments if name not in known]:
+            raise ValueError(
+                f"{', '.join(idle)}: with base_url the server has loaded the network; "
+                "tell the server, and leave it out here"
+            )
+        network = ServedNetwork.open(
+            self._base_url,
+            pretrained,
+            timeout=self._timeout,
+            max_length=arguments.get("max_length"),
+        )
+        self._loaded = Template(network.tokenizer, arguments["chat_template_args"])
+        return network
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[Scored, bool]]:
         """Return log p-hat of answers in nats, and whether they are greedy.

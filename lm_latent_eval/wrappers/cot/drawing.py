@@ -17,7 +17,13 @@ from lm_latent_eval.wrappers.cot.marks import Ending, Marks
 from lm_latent_eval.wrappers.cot.thoughts import Thought
 
 PRIOR_SHARE = 0.5
-"""Share of hinted draws that are the model's own: no weight is above its inverse."""
+"""Share of hinted draws that are the model's own."""
+WEIGHTS_AT_MOST = {"prior": 1.0, "hinted": 1 / PRIOR_SHARE}
+"""What no weight is above, by proposal: p(answer | question, z) is at most 1, and of a
+mixture p(z | question) / q(z) at most the inverse of the prior's share."""
+FIRST, GROWTH = 4, 4
+"""Thoughts about a question before anyone looks, and the part of them that is drawn
+before the next look."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,20 @@ def log_shares(num_hints: int) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
     hints = [(1 - PRIOR_SHARE) / num_hints] * num_hints
     return torch.tensor([PRIOR_SHARE, *hints], dtype=torch.float64).log()
+
+
+def looks(num_samples: int) -> Iterator[int]:
+    """Yield the numbers of thoughts after which a question may be decided, up to K.
+
+    Example:
+        >>> list(looks(32)), list(looks(3))
+        ([4, 8, 12, 16, 20, 25, 31, 32], [3])
+    """
+    number = FIRST
+    while number < num_samples:
+        yield number
+        number += max(FIRST, number // GROWTH)
+    yield num_samples
 
 
 def draw(

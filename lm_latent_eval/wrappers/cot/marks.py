@@ -9,6 +9,7 @@ from enum import StrEnum
 from transformers import PreTrainedTokenizerBase
 
 from lm_latent_eval.networks.network import Network, start_token
+from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.wrappers.cot.options import ANSWER, QUESTION, ThoughtOptions
 
 KNOWN = (
@@ -46,7 +47,7 @@ class Marks:
     """Tokens that end a text: no answer comes after them."""
 
     @classmethod
-    def of(cls, network: Network, options: ThoughtOptions) -> Marks:
+    def of(cls, network: Network | ServedNetwork, options: ThoughtOptions) -> Marks:
         """Find the marks of a network.
 
         Raises:
@@ -67,9 +68,8 @@ class Marks:
         ids = network.tokenizer.encode(end, add_special_tokens=False)
         if not ids:
             raise ValueError(f"think_end={end!r} has no tokens in this vocabulary")
-        return cls(
-            network.tokenizer, start, end, options.hint, tuple(ids), _stops(network)
-        )
+        stops = frozenset(network.text_ends)
+        return cls(network.tokenizer, start, end, options.hint, tuple(ids), stops)
 
     def prompt(self, question: str) -> tuple[int, ...]:
         """Return a question's tokens, the opening of a thought included."""
@@ -133,11 +133,3 @@ class Marks:
                 )
             ids = [first]
         return tuple(ids)
-
-
-def _stops(network: Network) -> frozenset[int]:
-    settings = network.model.generation_config
-    said = getattr(settings, "eos_token_id", None)
-    ids = said if isinstance(said, list) else [said]
-    ids = [*ids, network.tokenizer.eos_token_id]
-    return frozenset(int(i) for i in ids if i is not None)

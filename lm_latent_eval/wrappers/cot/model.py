@@ -18,7 +18,9 @@ from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.wrappers.base import NetworkModel
+from lm_latent_eval.wrappers.cot.drawing import FIRST
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
@@ -33,14 +35,15 @@ class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
     auto_class = AutoModelForCausalLM
     table = ThoughtOptions
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network | ServedNetwork) -> None:
         """Take a network.
 
         Raises:
             ValueError: If it is no causal language model.
         """
         self.network = network
-        check_causal(network.model)
+        if isinstance(network, Network):
+            check_causal(network.model)
 
     def _scorer(
         self,
@@ -54,7 +57,14 @@ class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
         ``batch_size`` is of questions whose thoughts are drawn at once, and ``most`` of
         sequences that the network reads at once.
         """
+        if isinstance(self.network, ServedNetwork) and options.model_temperature != 1:
+            raise ValueError(
+                f"model_temperature={options.model_temperature:g}: a server returns "
+                "log-probabilities of temperature 1 alone. Leave base_url out, or the "
+                "temperature"
+            )
         rows = most or ROWS
-        questions = batch_size or max(rows // options.num_samples, 1)
+        first = FIRST if options.until == "decided" else options.num_samples
+        questions = batch_size or max(rows // first, 1)
         marks = Marks.of(self.network, options)
         return ThoughtScorer(self.network, options, marks, questions, rows, quiet)

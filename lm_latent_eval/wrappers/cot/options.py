@@ -12,6 +12,7 @@ from lm_latent_eval.options import OptionTable, choice, option
 QUESTION, ANSWER = "{question}", "{answer}"
 PROPOSALS = ("prior", "hinted")
 CLOSINGS = ("natural", "forced")
+UNTIL = ("samples", "decided")
 SAID = "what the chat template says"
 
 
@@ -44,6 +45,8 @@ class ThoughtOptions(OptionTable):
         think_end: What closes it, white space before the answer included.
         max_think_tokens: The most that a thought has, ``think_end`` included.
         num_samples: K, thoughts a question.
+        until: When a question has thoughts enough: ``samples``, when it has K;
+            ``decided``, when its most probable answer is certain at 95 % (K at most).
         close: What becomes of a thought that does not close itself: ``natural``, it
             answers nothing (p is a sub-probability); ``forced``, ``think_end`` is put
             after it, which is another model.
@@ -59,6 +62,7 @@ class ThoughtOptions(OptionTable):
     think_end: str | None = option(None, _end, unset=SAID)
     max_think_tokens: int = option(512, partial(whole, least=1))
     num_samples: int = option(32, partial(whole, least=1))
+    until: str = choice("samples", UNTIL)
     close: str = choice("natural", CLOSINGS)
     model_temperature: float = option(1.0, positive)
     proposal: str = choice("prior", PROPOSALS)

@@ -48,8 +48,8 @@ def questions_of(
         options: How thoughts are written.
         marks: What stands around them.
         longest: Tokens that the network reads.
-        shown: All answers to a question, which hints show; where nothing is said, those
-            that are asked.
+        shown: All answers to a question, which hints show and decisions are among;
+            where nothing is said, those that are asked.
 
     Raises:
         ValueError: If an answer is empty, or a question too long; the error names the
@@ -64,9 +64,13 @@ def questions_of(
         for query in asked:
             with naming(query):
                 answers[query.text] = marks.answer(query.text)
+        every = shown.get((name, text), ())
+        if options.until == "decided":
+            with naming(asked[0]):
+                answers |= {a: marks.answer(a) for a in every if a not in answers}
         hints: tuple[str, ...] = ()
         if options.proposal == "hinted":
-            hints = tuple(sorted({*shown.get((name, text), ()), *answers}))
+            hints = tuple(sorted({*every, *answers}))
         with naming(asked[0]):
             prompts = marks.prompt(text), *(marks.hinted(text, a) for a in hints)
             _check_length(

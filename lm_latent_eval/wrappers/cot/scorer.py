@@ -9,19 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-from lm_latent_eval.estimators import Estimate, MissedSupportError
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    probability_interval,
+)
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.memory import Room
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
-from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkScorer
+from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.marks import Marks
 from lm_latent_eval.wrappers.cot.options import ThoughtOptions
 from lm_latent_eval.wrappers.cot.questions import Key, Question, questions_of
+from lm_latent_eval.wrappers.cot.served import ServedThinker
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
@@ -34,7 +43,7 @@ def _forget(thoughts: Thoughts) -> None:
 class ThoughtScorer(NetworkScorer):
     """A ``TextScorer`` of continuations: latents are the thoughts before them."""
 
-    network: Network
+    network: Network | ServedNetwork
     options: ThoughtOptions
     marks: Marks
     most_questions: int
@@ -48,6 +57,7 @@ class ThoughtScorer(NetworkScorer):
     """Told what was thought about a question, before its answers are."""
     known: Mapping[Key, Thoughts] = field(default_factory=dict)
     """What was thought about questions before, which is not thought again."""
+    _said: dict[Any, float] = field(default_factory=dict)
     shown: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """All answers to a question, which hints show; where nothing is said, those that
     are asked together."""
@@ -99,9 +109,7 @@ class ThoughtScorer(NetworkScorer):
                 yield from self._answers(question, completed, missed)
                 progress.update()
             for block in self._blocks(fresh):
-                drawn = self._thinker.draw(block)
-                for question, thoughts in zip(block, drawn, strict=True):
-                    found = self._thinker.answer(question, thoughts)
+                for question, found in self._thought(block):
                     self.keep(found)
                     yield from self._answers(question, found, missed)
                     progress.update()
@@ -148,7 +156,9 @@ class ThoughtScorer(NetworkScorer):
     # -- thoughts ---------------------------------------------------------------------
 
     @property
-    def _thinker(self) -> Thinker:
+    def _thinker(self) -> Thinker | ServedThinker:
+        if isinstance(self.network, ServedNetwork):
+            return ServedThinker(self.network, self.options, self.marks, self._said)
         return Thinker(
             self.network, self.options, self.marks, self.most_rows, self.room
         )
@@ -167,6 +177,38 @@ class ThoughtScorer(NetworkScorer):
         order = sorted(questions, key=lambda question: len(question.prompts[0]))
         for start in range(0, len(order), self.most_questions):
             yield order[start : start + self.most_questions]
+
+    def _thought(
+        self, questions: Sequence[Question]
+    ) -> Iterator[tuple[Question, Thoughts]]:
+        """Yield questions with their thoughts: K, or as many as decide it."""
+        going: list[tuple[Question, Any, Thoughts | None]] = [
+            (question, self._thinker.greedy(question), None) for question in questions
+        ]
+        start, number = 0, self.options.num_samples
+        decides = self.options.until == "decided"
+        for stop in looks(number) if decides else (number,):
+            drawn = self._thinker.draw(
+                [question for question, *_ in going], start, stop
+            )
+            looked, going, start = going, [], stop
+            for (question, greedy, before), thoughts in zip(looked, drawn, strict=True):
+                found = self._thinker.answer(question, thoughts, greedy=greedy)
+                found = before.continued(found) if before else found
+                if stop == number or self._is_decided(found):
+                    yield question, found
+                else:
+                    going.append((question, greedy, found))
+
+    @property
+    def _most(self) -> float:
+        """What no weight is above."""
+        return WEIGHTS_AT_MOST[self.options.proposal]
+
+    def _is_decided(self, thoughts: Thoughts) -> bool:
+        """Whether no more thoughts are needed; one answer by itself needs K."""
+        several = len(thoughts.answers) > 1
+        return several and bool(thoughts.choice(self._most).decided)
 
     def _known(self, question: Question) -> Thoughts | None:
         """Return what was thought before, if it was after the same hints."""
@@ -188,12 +230,16 @@ class ThoughtScorer(NetworkScorer):
         self, question: Question, thoughts: Thoughts, missed: Missed
     ) -> Iterator[Answer]:
         index = {answer: n for n, answer in enumerate(thoughts.answers)}
+        with naming(question.queries[0]):
+            ends = probability_interval(thoughts.log_weights, self._most)
+        at_least, at_most = (end.tolist() for end in ends)
         for query in question.queries:
             row = index[query.text]
             with missed.aside(query):
+                estimate = self._estimate(query, thoughts, row)
                 yield Answer(
                     query.index,
-                    self._estimate(query, thoughts, row),
+                    replace(estimate, at_least=at_least[row], at_most=at_most[row]),
                     stream=question.name,
                     is_greedy=thoughts.greedy[row],
                     evaluations=len(thoughts.drawn),
@@ -201,9 +247,12 @@ class ThoughtScorer(NetworkScorer):
 
     def _estimate(self, query: Query, thoughts: Thoughts, row: int) -> Estimate:
         number = len(self.marks.answer(query.text))
+        stopped = self.options.until == "decided" and len(thoughts.answers) > 1
         try:
             return Estimate.from_log_weights(
-                thoughts.log_weights[row], num_tokens=number
+                thoughts.log_weights[row],
+                num_tokens=number,
+                bound=Bound.NONE if stopped else Bound.STOCHASTIC_LOWER,
             )
         except MissedSupportError as err:
             raise MissedSupportError(

@@ -51,9 +51,15 @@ class Thinker:
     room: Room
     """What memory was found to hold."""
 
+    def greedy(self, question: Question) -> Greedy:
+        """Return what finds greedy answers, before any thought."""
+        return Greedy([*question.answers.values()])
+
     @torch.inference_mode()
-    def draw(self, questions: Sequence[Question]) -> list[tuple[Thought, ...]]:
-        """Draw K thoughts about each question.
+    def draw(
+        self, questions: Sequence[Question], start: int, stop: int
+    ) -> list[tuple[Thought, ...]]:
+        """Draw the thoughts about each question from one number to another.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
@@ -61,10 +67,10 @@ class Thinker:
         draws = []
         for place, question in enumerate(questions):
             key = key_of(self.options.seed, question.name)
-            chosen = components(key, self.options.num_samples, len(question.hints))
+            chosen = components(key, stop, len(question.hints))
             draws += [
-                Draw(place, key, sample, question.prompts[component])
-                for sample, component in enumerate(chosen)
+                Draw(place, key, sample, question.prompts[chosen[sample]])
+                for sample in range(start, stop)
             ]
         found: list[dict[int, Thought]] = [{} for _ in questions]
         for place, sample, thought in draw(
@@ -85,6 +91,7 @@ class Thinker:
         question: Question,
         drawn: Sequence[Thought],
         known: Thoughts | None = None,
+        greedy: Greedy | None = None,
     ) -> Thoughts:
         """Read the thoughts about a question, each distinct one once, and its answers.
 
@@ -92,6 +99,7 @@ class Thinker:
             question: With A distinct answers.
             drawn: K thoughts.
             known: The same thoughts with what an earlier reading said of them.
+            greedy: What thoughts before these said of the next tokens.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
@@ -99,7 +107,7 @@ class Thinker:
         counts = Counter(drawn)
         row = {thought: n for n, thought in enumerate(counts)}
         each = torch.tensor([row[thought] for thought in drawn])
-        distinct = [self._closed(thought) for thought in counts]
+        distinct = [closed(self.marks, self.options, thought) for thought in counts]
         log_counts = torch.tensor([*counts.values()], dtype=torch.float64).log()
         log_p, log_q = torch.zeros(2, len(distinct), dtype=torch.float64)
         if known is not None:
@@ -109,14 +117,14 @@ class Thinker:
             hinted = self._hinted(question, distinct)
         answers = list(question.answers.values())
         log_p_answers = log_p.new_full((len(answers), len(distinct)), -torch.inf)
-        greedy = Greedy(answers)
+        greedy = greedy or self.greedy(question)
         own = self._read(question, question.prompts[0])
 
         def work(places: Sequence[int]) -> Marginals:
             found, reading = read_after(own, [distinct[place] for place in places])
             if known is None:
                 log_p[places] = found.cpu().double()
-                log_q[places] = _mixed(log_p[places], hinted[:, places])
+                log_q[places] = mixed(log_p[places], hinted[:, places])
             if not distinct[places[0]].answered:
                 return []
             shares = (log_p - log_q + log_counts)[places]
@@ -198,13 +206,15 @@ class Thinker:
         reader = self.network.reader(temperature=self.options.model_temperature)
         return reader.begin(prompts.to(self.network.device))
 
-    def _closed(self, thought: Thought) -> Closed:
-        closed = thought.ending is Ending.CLOSED or self.options.close == "forced"
-        read = self.marks.closed(thought.tokens, thought.ending)
-        return Closed(thought.tokens, read, closed)
+
+def closed(marks: Marks, options: ThoughtOptions, thought: Thought) -> Closed:
+    """Return a thought as it stands before an answer."""
+    answered = thought.ending is Ending.CLOSED or options.close == "forced"
+    read = marks.closed(thought.tokens, thought.ending)
+    return Closed(thought.tokens, read, answered)
 
 
-def _mixed(log_p: Tensor, hinted: Tensor) -> Tensor:
+def mixed(log_p: Tensor, hinted: Tensor) -> Tensor:
     """Return log q of thoughts, nats, (R,).
 
     Args:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lm_latent_eval.estimators import Choice
 from lm_latent_eval.wrappers.cot.marks import Ending
 
 
@@ -54,6 +55,24 @@ class Thoughts:
             log_p_answers=torch.cat([self.log_p_answers, other.log_p_answers]),
             greedy=self.greedy + other.greedy,
         )
+
+    def continued(self, later: Thoughts) -> Thoughts:
+        """Return these thoughts and later ones about the same answers."""
+        return replace(
+            later,
+            drawn=self.drawn + later.drawn,
+            log_p=torch.cat([self.log_p, later.log_p]),
+            log_q=torch.cat([self.log_q, later.log_q]),
+            log_p_answers=torch.cat([self.log_p_answers, later.log_p_answers], -1),
+        )
+
+    def choice(self, most: float) -> Choice:
+        """Return the most probable answer, and whether it is certain at 95 %.
+
+        Args:
+            most: What no weight is above.
+        """
+        return Choice.of(self.log_weights, most)
 
     @property
     def log_weights(self) -> Tensor:

@@ -1,0 +1,262 @@
+"""Coverage of intervals for bounded means, with stopping wherever it hurts most.
+
+"At any time" is the hardest stopping rule: a trial fails if the truth is outside at any
+of its draws.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import (
+    Choice,
+    Estimate,
+    bernstein_interval,
+    best_by_length,
+    difference_interval,
+    discoveries,
+    log_ratio_interval,
+    probability_interval,
+    smallest_at_most,
+)
+from lm_latent_eval.estimators.bounded import (
+    Wager,
+    bernstein_running,
+    log_capital,
+    running_log_capital,
+)
+
+TRIALS, DRAWS = 2000, 128
+PROBABILITIES = [1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.9, 0.999, 1.0]
+KINDS = ("coin", "spike", "beta", "powers")
+
+
+def uniform(*shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def weights(kind, p, *shape, seed):
+    """Draw numbers in [0, 1] of mean p, exactly."""
+    if p > 0.5:
+        rest = weights(kind, 1 - p, *shape, seed=seed) if p < 1 else 0.0
+        return torch.ones(shape, dtype=torch.float64) - rest
+    u = uniform(*shape, seed=seed)
+    if kind == "coin":
+        return (u < p).double()
+    if kind == "spike":  # hardly ever above what looks like all there is
+        often = torch.full_like(u, p / 2)
+        return often.masked_fill(u < p / (2 - p), 1.0)
+    if kind == "beta":  # u^a has mean 1 / (a + 1)
+        return u ** (1 / p - 1)
+    # Tiny by far most of the time: 10^-j with chances that give the mean.
+    values = torch.tensor([1.0, 1e-2, 1e-4, 1e-8], dtype=torch.float64)
+    chances = p * torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
+    mean = (values * chances).sum()
+    rest = (p - mean) / (1 - chances.sum())
+    place = torch.searchsorted(chances.cumsum(0), u)
+    return torch.cat([values, rest.reshape(1)])[place]
+
+
+def binomial_margin(rate, trials=TRIALS):
+    return 5 * math.sqrt(rate * (1 - rate) / trials)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("p", PROBABILITIES)
+def test_means_stay_inside_at_all_times(kind, p):
+    y = weights(kind, p, TRIALS, DRAWS, seed=7)
+    if p in (0.1, 0.5, 0.9):  # the mean is as said, or the test is of something else
+        assert y.mean().item() == pytest.approx(p, abs=6 / math.sqrt(TRIALS * DRAWS))
+    threshold = math.log(2 / 0.05)
+    upper = (p - y) / (1 - p) if p < 1 else (p - y)
+    for gain in (y / p - 1, upper):
+        ever = (running_log_capital(gain) >= threshold).any(-1).double().mean()
+        assert ever <= 0.025 + binomial_margin(0.025)
+    middle, radius = bernstein_running(y)
+    outside = ((middle - p).abs() > radius + 1e-12).any(-1).double().mean()
+    assert outside <= 0.05 + binomial_margin(0.05)
+
+
+def test_bets_that_pay_too_much_are_caught():
+    """Of twice the stake coverage is lost: the test above can fail."""
+    y = weights("coin", 0.5, TRIALS, DRAWS, seed=7)
+    unfair = running_log_capital((2 * (y / 0.5 - 1)).clamp(min=-1))
+    ever = (unfair >= math.log(40)).any(-1).double().mean()
+    assert ever > 0.025 + 2 * binomial_margin(0.025)
+
+
+@pytest.mark.parametrize("b", [1.0, 2.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ends_are_where_the_capital_crosses(kind, b):
+    """The ends against the capital itself, and the estimate between them."""
+    for p in (1e-4, 0.05, 0.5, 0.99):
+        y = weights(kind, p, 20, 64, seed=3)
+        log_w = y.log() + math.log(b)
+        at_least, at_most = probability_interval(log_w, b)
+        found = log_w.logsumexp(-1) - math.log(64)
+        assert bool((at_least <= found + 1e-9).all())
+        assert bool((found.clamp(max=0) <= at_most + 1e-9).all())
+        threshold = math.log(40)
+        some = y.sum(-1) > 0
+        assert bool(at_least[~some].isneginf().all())
+        m = (at_least.exp() / b)[some, None]
+        capital = log_capital(y[some] / m - 1)
+        assert capital.tolist() == pytest.approx([threshold] * len(m), abs=1e-6)
+        inner = at_most < -1e-4
+        m = (at_most.exp() / b)[inner, None]
+        capital = log_capital((m - y[inner]) / (1 - m))
+        assert capital.tolist() == pytest.approx([threshold] * len(m), abs=1e-6)
+
+
+def test_intervals_of_the_ends_hold_under_stopping():
+    """Draw until the interval leaves out a wrong p, or the budget ends."""
+    p, wrong, trials = 0.3, 0.25, 500
+    y = weights("beta", p, trials, 256, seed=11)
+    missed = 0
+    going = torch.ones(trials, dtype=torch.bool)
+    for number in (8, 16, 32, 64, 128, 256):
+        at_least, at_most = probability_interval(y[going, :number].log())
+        stops = (at_least > math.log(wrong)) | (at_most < math.log(wrong))
+        stops |= number == 256
+        outside = (at_least > math.log(p)) | (at_most < math.log(p))
+        missed += int((outside & stops).sum())
+        going[going.clone()] = ~stops
+    assert missed / trials <= 0.05 + binomial_margin(0.05, trials)
+
+
+@pytest.mark.parametrize("p, other", [(0.3, 0.3), (0.6, 0.1), (1e-3, 0.2)])
+def test_differences_and_ratios_stay_inside(p, other):
+    """From shared draws: large together, or one where the other is not."""
+    u = uniform(TRIALS, DRAWS, seed=5)
+    y, z = u ** (1 / p - 1), (1 - u) ** (1 / other - 1)
+    threshold = math.log(40)
+    gap = p - other
+    bets = [(y - z - gap) / (1 + gap), (gap - y + z) / (1 - gap)]
+    ratio = p / other
+    bets += [y / ratio - z, z * ratio - y]
+    for gain in bets:
+        ever = (running_log_capital(gain) >= threshold).any(-1).double().mean()
+        assert ever <= 0.025 + binomial_margin(0.025)
+    few = 300
+    y, z = y[:few], z[:few]
+    ends = difference_interval(y.log(), z.log())
+    within = (ends[0] <= gap) & (gap <= ends[1])
+    assert within.double().mean() >= 0.95 - binomial_margin(0.05, few)
+    assert bool((ends[1] - ends[0] < 0.8).all())
+    ends = log_ratio_interval(y.log(), z.log())
+    within = (ends[0] <= math.log(ratio)) & (math.log(ratio) <= ends[1])
+    assert within.double().mean() >= 0.95 - binomial_margin(0.05, few)
+    assert bool((ends[0] > -math.inf).all())
+
+
+def test_a_ratio_of_shared_draws_is_narrower_than_two_intervals():
+    u = uniform(1, 256, seed=2)
+    log_w, other = (0.5 + 0.5 * u).log(), (0.25 + 0.25 * u).log()  # always twice
+    at_least, at_most = log_ratio_interval(log_w, other)
+    a, c = probability_interval(log_w), probability_interval(other)
+    assert at_most - at_least < (a[1] - c[0]) - (a[0] - c[1])
+    assert at_least.item() <= math.log(2) <= at_most.item()
+
+
+def test_nothing_is_said_of_what_was_not_drawn():
+    none = torch.full((8,), -torch.inf)
+    assert probability_interval(none)[0].item() == -math.inf
+    every = torch.zeros(8)
+    assert probability_interval(every)[1].item() == 0.0
+    assert [end.item() for end in log_ratio_interval(none, none)] == [
+        -math.inf,
+        math.inf,
+    ]
+    assert difference_interval(none, none)[0].item() > -1
+    assert smallest_at_most(1, 2.0) == 1.0, "p is at most 1, whatever b is"
+    # Of K zeros p is known to within log(40) / K at the very best.
+    for number in (4, 64, 256):
+        best = 1 - 0.025 ** (1 / number)
+        assert best < smallest_at_most(number) < 1.2 * best
+
+
+def test_no_interval_is_narrower_than_probability_allows():
+    """Probabilities too small for doubles: the ends are logarithms."""
+    log_w = torch.tensor([-2000.0, -2001.0, -1999.0])
+    at_least, at_most = probability_interval(log_w)
+    assert -2020 < at_least.item() < -2000
+    assert at_most.exp().item() == pytest.approx(smallest_at_most(3), abs=1e-9)
+
+
+def test_a_weight_above_its_bound_is_named():
+    log_w = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, 2.5]]).log()
+    with pytest.raises(ValueError, match=r"draw 2 of row 1 weighs 2\.5, .*above 2:"):
+        probability_interval(log_w, 2.0)
+    with pytest.raises(ValueError, match="b must be positive"):
+        bernstein_interval(log_w, math.inf)
+    with pytest.raises(ValueError, match="of the same draws"):
+        difference_interval(log_w, log_w[0])
+    assert probability_interval(torch.tensor([1e-6]))[1].item() == 0.0  # rounding
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_a_wrong_option_is_hardly_ever_certain(number):
+    """Others are nearly as probable; stopped as soon as one is sure."""
+    trials, wrong, decided = 1000, 0, 0
+    u = uniform(trials, number, 96, seed=number)
+    p = torch.tensor([0.52 if number == 2 else 0.7, *[0.5] * (number - 1)])[:, None]
+    for row in (u < p).double():
+        choice = Choice.of(row.log())
+        decided += choice.decided is not None
+        wrong += choice.decided is not None and choice.best != 0
+    assert wrong / trials <= 0.05 + binomial_margin(0.05, trials)
+    assert decided > wrong, "premise: something is decided"
+
+
+def test_ties_are_not_decided():
+    trials = 1000
+    u = uniform(trials, 2, 96, seed=4)
+    sure = sum(Choice.of((row < 0.5).double().log()).decided is not None for row in u)
+    assert sure / trials <= 0.1 + binomial_margin(0.1, trials)
+    same = (u[0, :1] < 0.5).double().log().expand(2, 96)
+    assert Choice.of(same).decided is None and Choice.of(same).log_e < 0.01
+
+
+def test_a_choice_does_not_change_once_it_is_certain():
+    u = uniform(3, 64, seed=9)
+    row = (u < torch.tensor([[0.9], [0.3], [0.1]])).double().log()
+    choice = Choice.of(row)
+    assert choice.best == 0 and 5 < choice.decided < 64
+    assert Choice.of(row[:, : choice.decided]).decided == choice.decided
+    assert Choice.of(row[:, : choice.decided - 1]).decided is None
+    assert Choice.of(row[:1]) == Choice(0, 0, math.inf)
+
+
+def test_lengths_are_divided_by():
+    log_w = torch.tensor([[0.4], [0.1]]).log().expand(2, 512)
+    assert best_by_length(log_w, [1, 1]) == 0
+    assert best_by_length(log_w, [1, 10]) == 1
+    assert best_by_length(log_w[:, :4], [1, 1]) is None
+
+
+def test_certain_together_are_few_that_are_wrong():
+    """All nulls true: then any discovery is wrong, in at most 5 % of runs."""
+    trials, questions = 400, 20
+    u = uniform(trials * questions, 64, seed=1)
+    log_e = log_capital(2 * (u < 0.5).double() - 1).reshape(trials, questions)
+    found = sum(any(discoveries(row.tolist())) for row in log_e)
+    assert found / trials <= 0.05 + binomial_margin(0.05, trials)
+    assert discoveries([math.log(20.1)] * 5) == [True] * 5
+    assert discoveries([math.log(20.1), 0.0]) == [False, False]
+
+
+def test_a_wager_is_its_bets_together():
+    gain = uniform(40, seed=0) - 0.5
+    wager = Wager()
+    for part in gain.split(7):
+        wager.add(part)
+    assert wager.log_capital == pytest.approx(log_capital(gain).item())
+
+
+def test_estimates_have_no_interval_unless_weights_are_bounded():
+    estimate = Estimate.from_log_weights(torch.zeros(3), num_tokens=1)
+    assert estimate.at_least is None and estimate.at_most is None

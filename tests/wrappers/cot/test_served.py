@@ -1,0 +1,250 @@
+"""Thoughts that a server draws and scores, over real HTTP."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from lm_eval.__main__ import cli_evaluate
+
+from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.networks import completions
+from lm_latent_eval.networks.completions import NEUTRAL, ServerError
+from lm_latent_eval.networks.served import ServedNetwork
+from lm_latent_eval.report.thoughts import text, thought_files
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from tests.wrappers.cot import tiny
+from tests.wrappers.cot.completions_server import Tampering, serving
+from tests.wrappers.cot.tiny import ANSWERS, QUESTION
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    folder, found = tmp_path_factory.mktemp("served"), tiny.network()
+    found.model.save_pretrained(folder)
+    found.tokenizer.save_pretrained(folder)
+    return tiny.network(), str(folder)
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(completions, "WAITS", (0.01, 0.01, 0.01))
+
+
+def served(url, folder, *, timeout=30.0, **options):
+    opened = ServedNetwork.open(url, folder, timeout=timeout)
+    return ThinkingLM(opened).scorer({**tiny.OPTIONS, **options})
+
+
+def asked(answers=ANSWERS, name="task/0"):
+    return [Query(n, name, answer, QUESTION) for n, answer in enumerate(answers)]
+
+
+@pytest.mark.parametrize("proposal", ["prior", "hinted"])
+@pytest.mark.parametrize("close", ["natural", "forced"])
+def test_a_server_says_what_the_network_says(network, proposal, close):
+    """Its thoughts, read by the network itself: all numbers agree."""
+    options = {"proposal": proposal, "close": close, "num_samples": 24}
+    with serving(network[0]) as (url, server):
+        scorer = served(url, network[1], **options)
+        kept = tiny.keeping(scorer)
+        answers = list(scorer.score_continuations(asked()))
+    [thoughts] = kept
+    own = tiny.scorer(network[0], **options)
+    [question] = own._questions(asked())
+    again = own._thinker.answer(question, thoughts.drawn)
+    assert thoughts.log_p.tolist() == pytest.approx(again.log_p.tolist(), abs=1e-9)
+    assert thoughts.log_q.tolist() == pytest.approx(again.log_q.tolist(), abs=1e-9)
+    for row, wanted in zip(thoughts.log_p_answers, again.log_p_answers, strict=True):
+        assert row.tolist() == pytest.approx(wanted.tolist(), abs=1e-9)
+    told = [n for n, greedy in enumerate(thoughts.greedy) if greedy]
+    assert all(again.greedy[n] for n in told)
+    for answer in answers:
+        estimate = answer.estimate
+        assert estimate.at_least <= estimate.log_evidence <= estimate.at_most + 1e-12
+    drawing = [body for body in server.bodies if "n" in body]
+    assert sum(body["n"] for body in drawing) == 24
+    for body in server.bodies:
+        assert {name: body[name] for name in NEUTRAL} == NEUTRAL
+
+
+def test_draws_are_those_of_the_model(network):
+    """Frequencies of thoughts against their listed probabilities, and sums."""
+    with serving(network[0]) as (url, _):
+        scorer = served(url, network[1], num_samples=1024, close="forced")
+        kept = tiny.keeping(scorer)
+        list(scorer.score_continuations(asked()))
+    [thoughts] = kept
+    for answer, row in zip(ANSWERS, thoughts.log_weights.exp(), strict=True):
+        exact = tiny.exact(network[0], QUESTION, answer, "forced")
+        error = row.std().item() / math.sqrt(len(row))
+        assert abs(row.mean().item() - exact) < 5 * error
+    counts = dict.fromkeys(tiny.every_thought(), 0)
+    for thought in thoughts.drawn:
+        counts[thought.tokens] += 1
+    prompt = [*network[0].tokenizer.encode(QUESTION), tiny.THINK]
+    expected = {z: 1024 * math.exp(tiny.log_p(network[0], prompt, z)) for z in counts}
+    cells = [z for z in counts if expected[z] >= 5]
+    chi2 = sum((counts[z] - expected[z]) ** 2 / expected[z] for z in cells)
+    assert len(cells) > 10 and chi2 < len(cells) + 5 * math.sqrt(2 * len(cells))
+
+
+@pytest.mark.parametrize("heat", [0.5, 1.6])
+@pytest.mark.parametrize("processed", [False, True])
+def test_draws_of_another_distribution_are_refused(network, heat, processed):
+    tampering = Tampering(heat=heat, processed=processed)
+    with serving(network[0], tampering) as (url, _):
+        scorer = served(url, network[1], num_samples=1500)
+        with pytest.raises(
+            ValueError, match=r"the model's own distribution|draws from"
+        ):
+            list(scorer.score_continuations(asked()))
+
+
+def test_one_draw_returned_many_times_is_refused(network):
+    with serving(network[0], Tampering(repeats=True)) as (url, _):
+        scorer = served(url, network[1], num_samples=64)
+        with pytest.raises(ValueError, match="one thought 64 times"):
+            list(scorer.score_continuations(asked()))
+
+
+@pytest.mark.parametrize(
+    "lacks, said",
+    [
+        ("token_ids", "does not return token_ids"),
+        ("logprobs", "log-probabilities of what it draws"),
+        ("prompt_logprobs", "log-probabilities of prompts"),
+        ("max_model_len", "how long a prompt may be"),
+    ],
+)
+def test_what_a_server_does_not_return_is_named(network, lacks, said):
+    with (
+        serving(network[0], Tampering(lacks=lacks)) as (url, _),
+        pytest.raises(ValueError, match=said),
+    ):
+        list(served(url, network[1]).score_continuations(asked()))
+
+
+def test_a_server_that_stops_by_its_own_rule_is_refused(network):
+    with serving(network[0], Tampering(longest=1)) as (url, _):
+        scorer = served(url, network[1], num_samples=64)
+        with pytest.raises(ValueError, match="stops by a rule of its own"):
+            list(scorer.score_continuations(asked()))
+
+
+def test_failures_that_pass_move_nothing(network, soon):
+    with serving(network[0]) as (url, _):
+        scorer = served(url, network[1], num_samples=8, close="forced")
+        wanted = list(scorer.score_continuations(asked()))
+    tampering = Tampering(failures=[503, 0, 429])
+    with serving(network[0], tampering) as (url, _):
+        scorer = served(url, network[1], num_samples=8, close="forced")
+        assert list(scorer.score_continuations(asked())) == wanted
+    assert not tampering.failures
+
+
+@pytest.mark.parametrize(
+    "tampering, said",
+    [
+        (Tampering(failures=[400]), r"refused \(400: as the test wants it\)"),
+        (Tampering(failures=[500] * 99), r"no answer in 4 tries \(500: as the test"),
+        (Tampering(pause=0.5), r"no answer in 4 tries \(timed out"),
+    ],
+)
+def test_failures_that_stay_are_told(network, soon, tampering, said):
+    with serving(network[0], tampering) as (url, _):
+        scorer = served(url, network[1], timeout=0.1, num_samples=2)
+        with pytest.raises(ServerError, match=said):
+            list(scorer.score_continuations(asked()))
+
+
+def test_nobody_there_and_other_models_are_told(network, soon):
+    with serving(network[0]) as (url, _):
+        pass
+    with pytest.raises(ServerError, match="no answer in 4 tries"):
+        served(url, network[1])
+    with (
+        serving(network[0]) as (url, _),
+        pytest.raises(ValueError, match="no tokenizer"),
+    ):
+        served(url, "/nowhere")
+    with serving(network[0]) as (url, _):
+        with pytest.raises(ValueError, match="model_temperature=2: a server"):
+            served(url, network[1], model_temperature=2.0)
+        with pytest.raises(ValueError, match="dtype: with base_url the server"):
+            LatentCoT(
+                pretrained=network[1], base_url=url, dtype="float32", **tiny.MARKS
+            )
+
+
+TASK = """\
+task: served
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "a {{{{question}}}}"
+doc_to_choice: ["c", "a a", "b"]
+doc_to_target: 0
+metric_list:
+  - metric: acc
+"""
+
+
+def test_a_run_that_a_server_broke_goes_on(network, tmp_path, soon, monkeypatch):
+    """By the ledger: what was thought is not asked again."""
+    data = tmp_path / "questions.jsonl"
+    data.write_text('{"question": "b"}\n{"question": "c"}\n{"question": "b c"}\n')
+    (tmp_path / "served.yaml").write_text(TASK.format(data=data))
+    out = tmp_path / "results"
+
+    def run(url):
+        arguments = {**tiny.MARKS, "max_think_tokens": 3, "close": "forced"}
+        arguments |= {"base_url": url, "num_samples": 64, "until": "decided"}
+        given = ",".join(f"{name}={value}" for name, value in arguments.items())
+        monkeypatch.setattr(
+            "sys.argv",
+            [
+                *("lm_eval", "--model", "latent_cot", "--tasks", "served"),
+                *("--model_args", f"pretrained={network[1]},{given}"),
+                *("--include_path", str(tmp_path), "--output_path", str(out)),
+                *("--batch_size", "1"),
+            ],
+        )
+        cli_evaluate()
+
+    tampering = Tampering()
+    with serving(network[0], tampering) as (url, server):
+        answer = server.complete
+
+        def once(body):
+            drawn = {str(b["prompt"]) for b in server.bodies if "n" in b}
+            if len(drawn) > 1:
+                tampering.failures += [500] * 99
+            return answer(body)
+
+        server.complete = once
+        with pytest.raises((ValueError, SystemExit)):
+            run(url)
+        [unfinished] = thought_files(out)
+        known = {question.document for question in unfinished.questions}
+        assert 0 < len(known) < 3
+        tampering.failures.clear()
+        server.complete = answer
+        server.bodies.clear()
+        run(url)
+        drawn = {str(body["prompt"]) for body in server.bodies if "n" in body}
+        assert len(drawn) == 3 - len(known)
+    [finished] = thought_files(out)
+    said = text(finished)
+    assert "undecided: " in said and "accuracy of the decided" in said
+    assert len(finished.questions) == 3
+    again = {question.document: question for question in finished.questions}
+    for question in unfinished.questions:
+        assert torch.equal(
+            question.thoughts.log_p, again[question.document].thoughts.log_p
+        )
