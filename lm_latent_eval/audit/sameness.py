@@ -164,6 +164,8 @@ def _back(replies: Sequence[Reply], order: Sequence[int]) -> list[Reply]:
 
 def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply]:
     """Ask as two processes would: every other request, padded to equally many."""
+    if len(asked) < 2:
+        return ask(asked)
     found: dict[int, Reply] = {}
     most = math.ceil(len(asked) / 2)
     for rank in range(2):

@@ -144,9 +144,10 @@ class Session:
     def spaced(self) -> bool:
         """Whether texts have several words.
 
-        Where they have not, a scorer of strings is asked about characters instead.
+        Where they have not, those who score more than words are asked about characters.
         """
-        return self.kind is not Kind.STRINGS or any(map(material.cuts, self.texts))
+        of_words = self.kind in (Kind.TOKENS, Kind.WORDS)
+        return of_words or any(map(material.cuts, self.texts))
 
     def cuts(self, text: str) -> list[int]:
         """Return where a text can be cut: after words, or else anywhere."""

@@ -131,6 +131,18 @@ def test_words_of_a_closed_list_total_one():
     assert found.witness["total"] == pytest.approx(1 - missing)
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_texts_of_one_word_leave_items_untold(kind):
+    model, texts = faulty_model(world=0), ["ada", "bo"]
+    found = audit(Session(Asker(model), kind, Plan.within(300), texts))
+    said = by_title(found)
+    if kind in (Kind.TOKENS, Kind.WORDS):
+        assert not found.failed
+        assert said[verdict.BORDERS.title].verdict is Verdict.UNTOLD
+    elif kind is Kind.STRINGS:  # the model knows no characters
+        assert said[verdict.BORDERS.title].verdict is Verdict.FAILS
+
+
 class Refusing:
     def score(self, pairs):
         raise ValueError("no continuations here")
