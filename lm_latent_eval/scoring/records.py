@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from lm_latent_eval.ledger.database import (
 )
 from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.spans import Spans
 
 METADATA = b"lm_latent_eval"
 FORMAT = 3
@@ -141,7 +142,7 @@ def answer_of(row: dict[str, Any]) -> Answer:
     """
 
     def read(kind: type, *but: str) -> dict[str, Any]:
-        names = [field.name for field in fields(kind) if field.name not in but]
+        names = [each.name for each in fields(kind) if each.name not in but]
         columns = ((name, _COLUMN.get(name, name)) for name in names)
         return {name: _checked(column, row) for name, column in columns}
 
@@ -199,6 +200,18 @@ def _is_possible(column: str, value: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class Document:
+    """What a sample log says of a document, which records do not hold."""
+
+    text: str
+    """What was scored, or asked."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Of the data set, those that are words or whole numbers."""
+    spans: Spans | None = None
+    """What its parts take, where that was asked."""
+
+
+@dataclass(frozen=True)
 class Record:
     """What a run found in one task, and how."""
 
@@ -207,6 +220,8 @@ class Record:
     """What the numbers depend on, and what they are."""
     answers: Sequence[Answer]
     finished: bool = True
+    documents: Mapping[int, Document] = field(default_factory=dict, compare=False)
+    """By the index of their answers, where a sample log was read as well."""
 
     @property
     def texts_digest(self) -> str:

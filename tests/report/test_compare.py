@@ -396,7 +396,7 @@ def test_from_the_command_line(tmp_path, capsys):
     assert of_bytes[1:3] == ["A - B", "bits a byte"]
     assert main(["compare", estimates, hf, "--format", "latex"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("\\begin{tabular}{lllrrrrrrl}\n\\toprule")
+    assert shown.startswith("\\begin{tabular}{lllrrrrrrrl}\n\\toprule")
     assert r"\pm" in shown
     assert main(["compare", checkpoints["k"], estimates]) == 2
     assert "say with --data" in capsys.readouterr().err

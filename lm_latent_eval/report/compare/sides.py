@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.records import Document, Record
 
 DELTA = 0.05
 """Risk that a stochastic bound is none."""
@@ -30,6 +30,8 @@ class Side:
     runs: Sequence[dict[Key, Answer]]
     settings: Sequence[dict[str, Any]]
     finished: bool = True
+    documents: Mapping[Key, Document] = field(default_factory=dict)
+    """What is known of its texts besides."""
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Record]) -> Side:
@@ -47,8 +49,18 @@ class Side:
                 f"{name} has unnormalised scores, which are no probabilities: compare "
                 "contrastive entropies"
             )
+        documents = {
+            key: run.documents[answer.index]
+            for run, answers in zip(runs, found, strict=True)
+            for key, answer in answers.items()
+            if answer.index in run.documents
+        }
         return cls(
-            name, found, [r.settings for r in runs], all(r.finished for r in runs)
+            name,
+            found,
+            [r.settings for r in runs],
+            all(r.finished for r in runs),
+            documents,
         )
 
     @property
@@ -83,9 +95,8 @@ class Side:
             for answer in run.values()
         )
 
-    @property
-    def slack(self) -> float:
-        """Nats by which its bound can be wrong at 95 % confidence (Markov)."""
+    def slack(self, delta: float = DELTA) -> float:
+        """Return nats by which its bound is wrong with probability delta (Markov)."""
         if self.is_known or self.bound is not Bound.STOCHASTIC_LOWER:
             return 0.0
         copies = max(
@@ -93,7 +104,7 @@ class Side:
             for run in self.runs
         )
         return certificate_cost(
-            1 - DELTA, num_configurations=len(self.runs), multiplicity=copies
+            1 - delta, num_configurations=len(self.runs), multiplicity=copies
         )
 
     def nats(self, keys: Sequence[Key]) -> Tensor:
