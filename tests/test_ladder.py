@@ -48,6 +48,7 @@ LADDER = (
     "distortion",
     "metric_functions",
     "metrics",
+    "audit",
     "harness",
     "cli",
     "__main__",

@@ -26,6 +26,8 @@ from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 BEGIN = -1
 """The node before the first token of a text, which may write nothing."""
+OVERRUN = -1
+"""In the place of a token: any that overruns the string."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,28 @@ class OutgoingEdges:
     """The node after each."""
     overrun: NDArray[np.int64]
     """Tokens that write the rest and more: any of them ends the path."""
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """All edges of a lattice, those of a node side by side.
+
+    Where paths of a prefix may overrun it, a node's last edge stands for all tokens
+    that do.
+    """
+
+    first: NDArray[np.int64]
+    """The first edge of each of N nodes, in order from ``BEGIN``, and the end."""
+    tokens: NDArray[np.int64]
+    """Of each edge, (E,); ``OVERRUN``: any that overruns the string."""
+    nexts: NDArray[np.int64]
+    """The place among the nodes that each leads to, (E,)."""
+    fewest: NDArray[np.int64]
+    """The fewest tokens by which a path from there ends, (E,)."""
+    overrun: NDArray[np.int64]
+    """Tokens that overrun the string, those of an edge side by side."""
+    overrun_first: NDArray[np.int64]
+    """The first of each edge, and the end, (E + 1,)."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +173,32 @@ class SegmentationLattice:
             )
             for node in self.fewest
         }
+
+    @cached_property
+    def table(self) -> EdgeTable:
+        """All edges, as arrays."""
+        counts, tokens, nexts, overrun, lengths = [0], [], [], [], [0]
+        for node in range(BEGIN, self.final + 1):
+            one = self.edges.get(node)
+            counts.append(counts[-1])
+            if one is None:
+                continue
+            tokens += [*one.tokens.tolist(), *[OVERRUN] * bool(len(one.overrun))]
+            nexts += [*one.nexts, *[self.final] * bool(len(one.overrun))]
+            lengths += [lengths[-1]] * len(one.nexts)
+            if len(one.overrun):
+                overrun.append(one.overrun)
+                lengths.append(lengths[-1] + len(one.overrun))
+            counts[-1] = len(tokens)
+        fewest = [self.fewest.get(node, 0) for node in nexts]
+        return EdgeTable(
+            np.array(counts, int),
+            np.array(tokens, int),
+            np.array(nexts, int) - BEGIN,
+            np.array(fewest, int),
+            np.concatenate([np.empty(0, int), *overrun]),
+            np.array(lengths, int),
+        )
 
     @cached_property
     def num_segmentations(self) -> int:
