@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs crash fuzz mutate oldest newest next published study worlds lint release-check clean
+.PHONY: help demo test nightly docs crash fuzz mutate oldest newest next published study worlds lint release-check clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,12 +35,15 @@ demo: $(stamp) ## Score the demonstration with stock lm_eval, and explain the nu
 test: lint docs $(ngram) ## Lint, check types, build the documentation, run every test.
 	$(bin)/pytest $(PYTEST_ARGS)
 
+nightly: $(ngram) ## Run what takes long: kills, wheels, browsers, processes, lm-eval's next line.
+	$(bin)/pytest $(PYTEST_ARGS) -m nightly
+
 docs: $(stamp) ## Build the documentation in build/docs; a broken link is an error.
 	$(bin)/sphinx-build -W --keep-going -q -b html docs build/docs
 	$(bin)/sphinx-build -W --keep-going -q -b coverage docs build/docs/coverage > /dev/null
 
 crash: $(stamp) ## Kill everything that can be resumed, twenty times at random moments.
-	CRASH_KILLS=20 $(bin)/pytest $(PYTEST_ARGS) tests/test_crash.py
+	CRASH_KILLS=20 $(bin)/pytest $(PYTEST_ARGS) -m nightly tests/test_crash.py
 
 fuzz: $(stamp) ## Look for inputs that end in a traceback or another number (an hour).
 	$(bin)/pytest $(PYTEST_ARGS) --hypothesis-profile=fuzz tests/fuzz
@@ -73,7 +76,7 @@ next: ## Run README and the tests of the harness with the next line of lm-eval, 
 
 # Not installed but unpacked, so that no version of ours is moved: 340 MB. The licence of
 # iglm is for non-commercial use: say so.
-published: $(ngram) ## Run models that others have published (licences: docs/results/published.md).
+published: $(ngram) ## Run models that others have published (licences: docs/results.md).
 	rm -rf $(published)
 	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(published)/python \
 	  antiberty==0.1.3 jieba==0.42.1 mistral-common==1.13.1 sentencepiece==0.2.3 tiktoken==0.14.0 \
@@ -84,7 +87,7 @@ published: $(ngram) ## Run models that others have published (licences: docs/res
 	cd $(published) && apt-get download -qq libime-data-language-model && \
 	  dpkg -x libime-data-language-model_*.deb debian || \
 	  echo "no package of Debian here: its tests will be skipped" >&2
-	PYTHONPATH=$(published)/python $(bin)/pytest $(PYTEST_ARGS) tests/published
+	PYTHONPATH=$(published)/python $(bin)/pytest $(PYTEST_ARGS) -m "nightly or not nightly" tests/published
 	PYTHONPATH=$(published)/python $(bin)/python -m tests.published.folders results/published
 
 study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
@@ -98,13 +101,12 @@ lint: $(stamp) ## Lint, check the format and the types.
 	$(bin)/ruff format --check
 	$(bin)/mypy
 
-release-check: $(stamp) ## Build what a release uploads, and check it.
+release-check: nightly ## Build what a release uploads, and check it.
 	rm -rf dist
 	test -x $(release)/bin/twine || { $(PYTHON) -m venv $(release) && \
 	  $(release)/bin/pip install --quiet --disable-pip-version-check build twine; }
 	$(release)/bin/python -m build
 	$(release)/bin/twine check --strict dist/*
-	$(bin)/pytest tests/harness/test_release.py tests/harness/test_install.py
 
 clean: ## Remove what the other targets made, the environment included.
 	rm -rf $(VENV) .venv-* results build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -8,8 +8,8 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
-"""A relative link of Markdown: what it says, and a path."""
+LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
+"""A relative link or picture of Markdown: what it says, and a path."""
 
 
 def readme(text: str, address: str | None) -> str:
@@ -20,9 +20,9 @@ def readme(text: str, address: str | None) -> str:
         address: Of the source, below which its paths lie; None where there is none.
     """
     if address is not None:
-        return LINK.sub(rf"[\1]({address.rstrip('/')}/\2)", text)
+        return LINK.sub(rf"\1[\2]({address.rstrip('/')}/\3)", text)
     return (
-        LINK.sub(r"\1 (`\2`)", text)
+        LINK.sub(r"\2 (`\3`)", text)
         + "\nPaths are those of the source archive "
         + "(`pip download --no-deps --no-binary lm-latent-eval lm-latent-eval`).\n"
     )

@@ -167,8 +167,53 @@ def every_setting(checkpoint: Checkpoint, number: int) -> list[str]:
     ]
 
 
+def draw(rows: Sequence[Row], num_texts: int, path: Path) -> None:
+    """Draw errors against cost: a line an estimator and proposal, a number a K."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    from lm_latent_eval.report.figures import COLOURS, MARKS, RESOLUTION
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        lines.setdefault(row.setting.rpartition(",")[0], []).append(row)
+    for (name, found), colour, mark in zip(lines.items(), COLOURS, MARKS, strict=False):
+        cost = [row.seconds / num_texts for row in found]
+        error = [row.worst for row in found]
+        label = name.replace(",", ", ")
+        axes.plot(cost, error, color=colour, marker=mark, markersize=5, label=label)
+        for row, *place in zip(found, cost, error, strict=True):
+            samples = row.setting.rpartition(",")[2]
+            axes.annotate(
+                samples,
+                place,
+                (0, 5),
+                textcoords="offset points",
+                ha="center",
+                color=colour,
+                fontsize=7,
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("CPU seconds a text")
+    axes.set_ylabel("largest error of a text, nats")
+    axes.grid(color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(
+        title="numbers are K",
+        fontsize=8,
+        frameon=False,
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+    )
+    figure.savefig(path, bbox_inches="tight", dpi=RESOLUTION)
+
+
 def main() -> None:
-    """Print the table, and keep its rows."""
+    """Print the table, keep its rows and draw them."""
     parser = argparse.ArgumentParser(description="Errors and costs of estimators.")
     parser.add_argument("--pretrained", type=Path, default=CHECKPOINT)
     parser.add_argument("--data", type=Path, required=True, help="texts")
@@ -182,6 +227,7 @@ def main() -> None:
     parser.add_argument("--converged", type=float, default=0.01, help="nats")
     parser.add_argument("--references", type=Path, help="where they are kept")
     parser.add_argument("--output", type=Path, help="JSON of the rows")
+    parser.add_argument("--figure", type=Path, help="PNG of errors against cost")
     args = parser.parse_args()
     torch.set_num_threads(1)
 
@@ -226,6 +272,8 @@ def main() -> None:
             "rows": [vars(row) for row in rows],
         }
         args.output.write_text(json.dumps(content, indent=1) + "\n")
+    if args.figure:
+        draw(rows, len(texts), args.figure)
 
 
 if __name__ == "__main__":

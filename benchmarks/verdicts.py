@@ -2,7 +2,8 @@
 
 ``python benchmarks/verdicts.py`` prints the table of docs/comparing.md: texts whose
 differences are drawn around zero, or around the mean at which Student's t decides half
-of the time where differences are normal.
+of the time where differences are normal; texts in clusters, several models, and how
+often a difference is decided by as many texts as ``--power`` asks for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -17,7 +19,9 @@ from scipy.special import stdtrit
 from tqdm import tqdm
 
 from lm_latent_eval.estimators.degrees import pooled_degrees
-from lm_latent_eval.estimators.paired import PairedDifference
+from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
+from lm_latent_eval.estimators.power import needed, needed_questions
+from lm_latent_eval.estimators.simultaneous import holm_levels
 
 SIZES = (2, 3, 5, 10, 12, 15, 20, 30, 100, 300, 1000)
 RUNS = 2
@@ -102,17 +106,119 @@ def power(texts: int, trials: int) -> float:
     return found / (sum(map(by_t, range(trials))) / trials)
 
 
+CLUSTER = 10
+"""Texts of a cluster, on average."""
+SHARED = 0.3
+"""Share of the variance that texts of a cluster have in common."""
+CLUSTERED = (100, 150, 300, 1000)
+"""Texts, of which that many clusters are made."""
+
+
+def sizes(generator: Generator, texts: int, equal: bool) -> np.ndarray:
+    """Return how many texts each cluster has: ten, or any number with that mean."""
+    number = texts // CLUSTER
+    if equal:
+        return np.full(number, CLUSTER)
+    return generator.geometric(1 / CLUSTER, size=number)
+
+
+def of_clusters(
+    generator: Generator, texts: int, equal: bool, gain: float = 0.0, aware: bool = True
+) -> PairedDifference:
+    """Compare two models by texts of which ten are of one passage."""
+    counts = sizes(generator, texts, equal)
+    place = np.repeat(np.arange(len(counts)), counts)
+    shared = math.sqrt(SHARED) * generator.normal(size=len(counts))
+    own = math.sqrt(1 - SHARED) * generator.normal(size=len(place))
+    values = torch.from_numpy(shared[place] + own + gain)
+    return PairedDifference.of(
+        values,
+        torch.ones_like(values),
+        draws_stderr=torch.zeros_like(values),
+        clusters=place.tolist() if aware else None,
+    )
+
+
+def clusters_row(texts: int, trials: int) -> list[float]:
+    """Return shares of false verdicts: clusters equal, unequal, and not known of."""
+    kinds = ((True, True), (False, True), (True, False))
+    return [
+        decided(
+            trials,
+            texts,
+            lambda g, e=equal, a=aware: of_clusters(g, texts, e, aware=a),
+        )
+        for equal, aware in kinds
+    ]
+
+
+MODELS = 5
+
+
+def family(texts: int, trials: int) -> float:
+    """Return how often one of ten pairs of five equal models is told apart."""
+    false = 0
+    pairs = [*combinations(range(MODELS), 2)]
+    for trial in range(trials):
+        scores = normal(np.random.default_rng([texts, trial]), MODELS * texts)
+        models = scores.reshape(MODELS, texts)
+        p_values = [of_texts(models[a] - models[b]).p_value for a, b in pairs]
+        false += any(holm_levels(p_values, 0.05))
+    return false / trials
+
+
+def power_rows(trials: int) -> list[tuple[str, int, float]]:
+    """Return how often so many texts decide a difference as were said to in 80 %."""
+    rows = []
+    for gain in (0.8, 0.3, 0.1):
+        found = needed(gain, 1.0, 1000)
+        assert found is not None
+        n = found.number
+        share = decided(trials, n, lambda g, n=n, d=gain: of_texts(normal(g, n) + d))
+        rows.append((f"texts, {gain} standard deviations", n, share))
+    for gain in (0.5, 0.2):
+        spread = math.sqrt(SHARED + (1 - SHARED) / CLUSTER)
+        found = needed(gain, spread, 100)
+        assert found is not None
+        n = found.times(CLUSTER).number
+        share = decided(
+            trials, n, lambda g, n=n, d=gain: of_clusters(g, n, True, gain=d)
+        )
+        rows.append((f"texts in clusters of ten, {gain}", n, share))
+    for gain, apart in ((0.1, 0.3), (0.03, 0.15)):
+        n = needed_questions(gain, apart, 1000).number
+        shares = [(apart + gain) / 2, (apart - gain) / 2, 1 - apart]
+        split = np.random.default_rng(n).multinomial(n, shares, size=trials)
+        share = float(np.mean([PairedAccuracy.split(a, b) < 0.05 for a, b, _ in split]))
+        rows.append((f"questions, {gain:.0%} of {apart:.0%} apart", n, share))
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=10_000)
-    trials = parser.parse_args().trials
-    print("| texts |", " | ".join(KINDS), "| two runs a side | power over t's |")
-    print("|---" * (len(KINDS) + 3) + "|")
-    for texts in tqdm(SIZES):
+    named = ("texts", "clusters", "models", "power")
+    parser.add_argument("--only", choices=named, action="append", help="a table")
+    args = parser.parse_args()
+    trials, parts = args.trials, args.only or named
+    if "texts" in parts:
+        print("| texts |", " | ".join(KINDS), "| two runs a side | power over t's |")
+        print("|---" * (len(KINDS) + 3) + "|")
+    for texts in tqdm(SIZES if "texts" in parts else ()):
         *false, power = row(texts, trials)
         cells = [f"{share:.1%}" for share in false]
         print(f"| {texts:,} |", " | ".join(cells), f"| {power:.2f} |", flush=True)
+    for texts in CLUSTERED if "clusters" in parts else ():
+        cells = [f"{share:.1%}" for share in clusters_row(texts, trials)]
+        print(
+            f"| {texts:,} in {texts // CLUSTER} |", " | ".join(cells), "|", flush=True
+        )
+    for texts in (10, 30, 300) if "models" in parts else ():
+        share = family(texts, trials)
+        print(f"| {MODELS} models, {texts} texts | {share:.1%} |", flush=True)
+    for what, number, share in power_rows(trials) if "power" in parts else ():
+        print(f"| {what} | {number:,} | {share:.1%} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from tokenizers import ByteLevelBPETokenizer
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
@@ -20,8 +22,10 @@ from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
+from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 
 WORDS, SEED = 10_000, 0
 
@@ -136,3 +140,50 @@ def build(workload: Workload) -> tuple[Pretrained, TokenBatch]:
     with torch.no_grad():
         model = MODELS[workload.model]().eval().requires_grad_(False)
     return model, texts(workload.num_texts, workload.length)
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """A GPT-2 of random weights whose tokenizations are summed over."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    num_tokens: int = 376
+
+
+SEGMENTED = {
+    "tokens, small": Segmented(600, 24, 2),
+    "tokens, large": Segmented(8000, 384, 6),
+}
+
+
+def segmented(workload: Segmented) -> tuple[SegmentedLM, str]:
+    """Return a workload's model, and a text of words of random syllables."""
+    dice = random.Random(SEED)
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    words = [
+        "".join(dice.choices(syllables, k=dice.randint(1, 4))) for _ in range(5000)
+    ]
+    weights = [1 / (rank + 1) for rank in range(len(words))]
+    corpus = " ".join(dice.choices(words, weights, k=50_000))
+    trained, end = ByteLevelBPETokenizer(), "<|endoftext|>"
+    trained.train_from_iterator(
+        [corpus], workload.vocabulary, special_tokens=[end], show_progress=False
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=trained._tokenizer, eos_token=end
+    )
+    torch.manual_seed(SEED)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=workload.width,
+        n_layer=workload.layers,
+        n_head=workload.width // 12 if workload.width < 64 else workload.width // 64,
+        n_positions=512,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    network = Network.of(GPT2LMHeadModel(config).eval(), tokenizer)
+    tokens = tokenizer.encode(corpus)[: workload.num_tokens]
+    return SegmentedLM(network), tokenizer.decode(tokens)

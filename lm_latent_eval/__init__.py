@@ -12,6 +12,8 @@ Example:
     Estimate?
 """
 
+from lm_latent_eval.version import __version__
+
 TYPE_CHECKING = False  # typing's own constant would cost an import of typing
 if TYPE_CHECKING:
     from lm_latent_eval.estimators import Estimate
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from lm_latent_eval.scoring.model import LatentModel, load
     from lm_latent_eval.task import task_path
 
-__version__ = "0.3.0.dev0"
 __all__ = [
     "Estimate",
     "LatentModel",

@@ -1,4 +1,4 @@
-"""Reads what users give: in Python, as ``--model_args`` or on a command line.
+"""Parsing and type checks of user arguments (Python, ``--model_args``, command line).
 
 Imports nothing heavy, so ``--help`` is quick.
 """

@@ -1,4 +1,4 @@
-"""What devices differ in: how numbers get there, and how wide they are.
+"""Device handling: copies between host and device, and the widest floating type.
 
 Log-probabilities are float64 wherever a device has it. Apple's ``mps`` has none, and
 there they are float32; what its host adds up afterwards is float64 again.

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whatever stops the process."""
+"""Atomic, durable file writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other packages may import: interfaces, checkpoints, devices, laws.
+"""The public interface for other packages: models, checkpoints, devices, laws.
 
 A name here keeps its meaning from one release to the next, or CHANGELOG.md says how it
 changed. Who loads and scores checkpoints needs ``lm_latent_eval`` alone, and who has

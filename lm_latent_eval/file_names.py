@@ -1,4 +1,4 @@
-"""Files that others name: where they may lie, and what they may be."""
+"""Validation of file names and paths that come from other files."""
 
 from __future__ import annotations
 

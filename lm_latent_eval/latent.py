@@ -1,4 +1,4 @@
-"""The latent interface: what a latent language model and a proposal must offer.
+"""The latent interface: protocols of latent language models and proposals.
 
 A latent LM defines p(x, z); a proposal defines q(z | x). Both work on batches of B
 texts and K latents a text, in two steps:
@@ -18,7 +18,7 @@ next-token distributions and generation follow from that alone (``LeftToRight``)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
@@ -45,6 +45,18 @@ Uniforms = Callable[[int], Tensor]
 
 They are made on the host, float64; ``sent_uniforms`` of ``devices`` copies them. The
 last of the four is left to inference, for resampling."""
+
+
+def parts_of(latents: Latents) -> tuple[Tensor, ...]:
+    """Return the tensors that latents consist of."""
+    return (latents,) if isinstance(latents, Tensor) else tuple(latents)
+
+
+def rebuilt(latents: Latents, parts: Sequence[Tensor]) -> Latents:
+    """Return latents of the same kind from other tensors."""
+    if isinstance(latents, Tensor):
+        return parts[0]
+    return tuple(parts) if type(latents) is tuple else type(latents)(*parts)
 
 
 class Mass(StrEnum):
@@ -89,6 +101,9 @@ class Beam(Generic[LatentsT]):
     for log p if the proposal says so. ``-inf`` marks an unused place."""
     origin: Tensor
     """Which latent of the text so far each continues, (B, K); 0 at the beginning."""
+    log_q: Tensor | None = None
+    """log q(z_k | x) in nats, (B, K) float64, where the search knows it; what stands in
+    an unused place is not looked at. None: ``log_prob`` tells."""
 
 
 class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):

@@ -1,4 +1,4 @@
-"""What a directory is made of: a list of its files that loading holds them against.
+"""Manifests: the files of a directory with their digests, verified on loading.
 
 ``manifest.json`` names every file that a number depends on (JSON and safetensors, its
 own aside) with its size and SHA-256. A directory in which one of them is another, or

@@ -1,4 +1,4 @@
-"""Batches as large as the memory of a device, which is found out by filling it."""
+"""Batch sizes that fit into device memory, found by trial."""
 
 from __future__ import annotations
 

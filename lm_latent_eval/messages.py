@@ -1,4 +1,4 @@
-"""Errors of the system and of other libraries, in the words of a message of ours."""
+"""Error messages of the system and of libraries, rephrased for users."""
 
 from __future__ import annotations
 

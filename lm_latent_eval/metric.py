@@ -1,4 +1,4 @@
-"""Where the Hugging Face ``evaluate`` modules are, and what they share.
+"""Paths and shared code of the Hugging Face ``evaluate`` modules.
 
     evaluate.load(lm_latent_eval.metric_path("contrastive_entropy"))
 

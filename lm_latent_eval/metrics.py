@@ -1,4 +1,4 @@
-"""The metrics as plain functions, which need no ``evaluate``.
+"""The metrics as plain functions, without ``evaluate``.
 
 Each takes what ``compute`` of the module of its name takes, and returns the same.
 

@@ -1,4 +1,4 @@
-"""Tables of options: a dataclass is the table, and its docstring the help.
+"""Tables of options: dataclasses whose docstrings are the help.
 
 The command line, lm-eval's ``--model_args``, Python and docs/options.md read the same
 dataclass. Name, type and default of an option are those of its field, its help stands

@@ -1,4 +1,4 @@
-"""Parquet files of rows, whose columns are known and whose size is bounded.
+"""Parquet files of rows with known columns and bounded size.
 
 A small file may claim any number of rows, and one value may stand for millions. What a
 file claims is held against its size before anything is read, and what is read is
@@ -245,6 +245,5 @@ class _ColumnDigest:
         return self._parts.setdefault(name, hashlib.sha256())
 
     def __str__(self) -> str:
-        """Return it."""
         parts = ((name, digest.hexdigest()) for name, digest in self._parts.items())
         return _short(json.dumps(sorted(parts)).encode())

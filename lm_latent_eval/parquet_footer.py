@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file claims, read before Arrow reads the file.
+"""Parquet footers, checked before Arrow reads the file.
 
 Arrow checks a footer as it reads a file, but its Python classes of metadata do not:
 asked about columns of a damaged one, they end the process. A footer is a struct of

@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: what could be read in two ways is refused.
+"""Strict JSON: duplicate names and other ambiguities are refused.
 
 Python's ``json`` keeps the last value of a name that stands twice in an object, takes
 ``NaN`` for a number, and runs out of stack where values are nested too deeply, or

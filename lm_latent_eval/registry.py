@@ -1,4 +1,4 @@
-"""Names of models, proposals and estimators: ours, and those of other packages.
+"""Registry of models, proposals and estimators, ours and other packages'.
 
 A name is one of this package's own; or one that an installed package declares as an
 entry point; or, wherever a name is taken, ``package.module:Name`` itself. Nothing is

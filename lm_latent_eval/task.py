@@ -1,4 +1,4 @@
-"""Where the task files are: what ``lm_eval --include_path`` and ``TaskManager`` take.
+"""Path of the task files, for ``lm_eval --include_path`` and ``TaskManager``.
 
 A checkout has them in ``tasks/``, an installed wheel inside the package.
 """

@@ -1,4 +1,4 @@
-"""Uniform random numbers that are a function of a key and a counter alone.
+"""Counter-based uniform random numbers.
 
 A counter-based generator (Philox, from NumPy) has no state to carry: what is drawn for
 one text depends on its key and on nothing that was drawn before. So batch size, order,

@@ -1,4 +1,4 @@
-"""What the values of a file may be: a table of rules, held against all of them.
+"""Rules for configuration values, and their checks.
 
 Example:
     >>> rules = {"size": Whole(1), "skipped": Each(Whole(0, below="size"))}
@@ -69,11 +69,9 @@ class Share:
     """A number of at least 0 and less than 1."""
 
     def allows(self, value: Any, values: Values) -> bool:
-        """Whether it is one."""
         return type(value) in (int, float) and 0 <= value < 1
 
     def expected(self, values: Values) -> str:
-        """Say so."""
         return "a number of 0 <= p < 1"
 
 
@@ -86,7 +84,6 @@ class Flag:
         return isinstance(value, bool)
 
     def expected(self, values: Values) -> str:
-        """Say so."""
         return "true or false"
 
 
@@ -102,7 +99,6 @@ class Matching:
         return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
 
     def expected(self, values: Values) -> str:
-        """Say what it is."""
         return self.what
 
 
@@ -110,7 +106,6 @@ class OneOf:
     """One of some names."""
 
     def __init__(self, *names: str) -> None:
-        """List them."""
         self.names = names
 
     def allows(self, value: Any, values: Values) -> bool:
@@ -118,7 +113,6 @@ class OneOf:
         return isinstance(value, str) and value in self.names
 
     def expected(self, values: Values) -> str:
-        """List them."""
         return f"one of {', '.join(self.names)}"
 
 

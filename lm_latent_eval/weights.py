@@ -1,4 +1,4 @@
-"""Which types weights have, and that all of a file have the same."""
+"""Floating types of weights, which must agree within a file."""
 
 from __future__ import annotations
 

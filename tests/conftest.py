@@ -25,8 +25,9 @@ if _worker := os.environ.get("PYTEST_XDIST_WORKER"):
         Path(__file__).parents[1] / ".cache" / "modules" / _worker
     )
 
-# Examples are not timed: the machine may be busy with something else.
-settings.register_profile("untimed", deadline=None)
+# Examples are not timed: the machine may be busy with something else. `make fuzz` looks
+# for more of them.
+settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.register_profile("fuzz", deadline=None, max_examples=2_000)
 settings.load_profile("untimed")
 

@@ -125,14 +125,18 @@ def of_wrappers() -> Iterator[tuple[str, Run]]:
         yield f"tokens {estimator}", tokens
 
     sentences = [Query(n, f"text/{n}", "the fox saw Ada") for n in range(2)]
-    for estimator in ("elbo", "path"):
-        asked = {"estimator": estimator}
+    ways = {
+        "elbo": {},
+        "path": {"unmasking": "confidence"},
+        "blocks": {"block_length": 2},
+    }
+    for way, asked in ways.items():
 
         def unmask(options: dict[str, Any] = asked) -> None:
             scorer = MaskedDiffusion(masked).scorer(options, quiet=True)
             list(scorer.score_texts(sentences))
 
-        yield f"mdm {estimator}", unmask
+        yield f"mdm {way}", unmask
 
     questions = [Query(n, f"text/{n}", " c a", "a b") for n in range(2)]
 

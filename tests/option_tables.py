@@ -20,9 +20,7 @@ from lm_latent_eval.cli import compare, estimate
 from lm_latent_eval.cli.arguments import Parser
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.options import Option, table
-from lm_latent_eval.registry import ESTIMATORS
-from lm_latent_eval.scoring.budget import Auto
-from lm_latent_eval.scoring.interface import OffersOptions, TextModel
+from lm_latent_eval.scoring.interface import OffersOptions
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from lm_latent_eval.training import options as training
@@ -54,8 +52,7 @@ TRAINED = {
 HEAD = """\
 # Options
 
-Made by `python -m tests.option_tables` from the tables that the program itself reads
-(`lm_latent_eval/scoring/options.py`, `lm_latent_eval/training/options.py`).
+Made by `python -m tests.option_tables` from the tables that the program itself reads.
 
 An option has one name everywhere:
 
@@ -65,7 +62,7 @@ An option has one name everywhere:
 | `lm-latent-eval estimate`, `compare` | `--num-samples 1000 --target-stderr 0.01` |
 | Python | `model.log_likelihood(texts, num_samples=1000, target_stderr=0.01)` |
 
-Whole numbers may be written `1e3`. An option that has no effect is named in a warning,
+Integers may be written `1e3`. An option that has no effect is named in a warning,
 and an unknown one is an error that lists the known ones.
 """
 
@@ -81,49 +78,45 @@ def page() -> str:
         [
             HEAD,
             "## Every model\n",
-            *_table(OpeningOptions),
-            "\nWhere each can be given:\n",
-            *_taken(),
-            "\nThe others are given the checkpoint itself, and what `estimate` writes "
-            "and Python\nreturns has the log-weights anyway. `batch_size` and `device` "
-            "can be given as\n`lm_eval --batch_size` and `--device`, too, "
-            "and `--model_args` go before them. Where nobody gives a\nbatch size it is "
-            "`auto`: lm-eval passes on the whole number 1 then, which counts as none, "
-            'so from\nPython `simple_evaluate(batch_size="1")` is one text at a '
-            "time.\n",
+            *_opening(),
+            "\n`--model_args` go before `lm_eval --batch_size` and `--device`. "
+            "lm-eval passes on the whole\nnumber 1 where nobody gives a batch size, "
+            "which counts as none.\n",
             "## Models with latents\n",
             *_table(ScoringOptions),
-            "\n### Estimators\n",
-            "| `estimator` | |\n|---|---|",
-            f"| `auto` | {_first_line(Auto)} |",
-            *(f"| `{n}` | {_first_line(ESTIMATORS[n])} |" for n in ESTIMATORS.ours),
-            "\n### Models\n",
-            "The first estimator and the first proposal are the defaults.\n",
+            "\nThe first estimator and the first proposal are the defaults; what they "
+            "are is in\n[running models](harness.md#estimators).\n",
             "| model | estimators | proposals |\n|---|---|---|",
-            *(
-                f"| `latent_{name}` | {_has(name)} |"
-                for name in sorted(models.MODELS | models.WRAPPERS)
-            ),
+            *(f"| `latent_{name}` | {_has(name)} |" for name in sorted(models.MODELS)),
             *_own(),
             "\n## Training\n",
             "Beside files, `lm-latent-eval train MODEL` has these options:\n",
             *_table(training.Options),
-            *(line for name, of in TRAINED.items() for line in _trained(name, *of)),
+            "\nand, by model:\n",
+            *_trained(),
             "",
         ]
     )
 
 
+def _cells(row: Option) -> tuple[str, str]:
+    """Return an option's name and its default, or its type and when it has none."""
+    default = f"`{row.default}`".replace("\n", "\\n")
+    return f"`{row.name}`", f"{row.kind}: {row.unset}" if row.unset else default
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(c.replace('|', '/') for c in cells)} |".replace("``", "`")
+
+
 def _table(*kinds: type) -> Iterator[str]:
-    yield "| option | value | default | |\n|---|---|---|---|"
+    yield "| option | default | |\n|---|---|---|"
     for row in (row for kind in kinds for row in table(kind)):
-        default = row.unset or f"`{row.default}`".replace("\n", "\\n")
-        cells = (f"`{row.name}`", row.kind, default, row.sentences)
-        yield f"| {' | '.join(c.replace('|', '/') for c in cells)} |".replace("``", "`")
+        yield _line(*_cells(row), row.sentences)
 
 
-def _taken() -> Iterator[str]:
-    """Say which of the first options commands and functions take."""
+def _opening() -> Iterator[str]:
+    """List the options of opening, and which commands and functions take them."""
     takers = {
         "`lm_eval`": {*inspect.signature(Latent.__init__).parameters},
         "`estimate`": _flags(estimate),
@@ -133,10 +126,11 @@ def _taken() -> Iterator[str]:
             *inspect.signature(LatentModel.log_likelihood).parameters,
         },
     }
-    yield f"| | {' | '.join(takers)} |\n|---|{'---|' * len(takers)}"
+    yield "| option | default | of | |\n|---|---|---|---|"
     for row in table(OpeningOptions):
-        cells = ("yes" if row.name in names else "" for names in takers.values())
-        yield f"| `{row.name}` | {' | '.join(cells)} |"
+        of = [taker for taker, names in takers.items() if row.name in names]
+        said = "all" if len(of) == len(takers) else ", ".join(of)
+        yield _line(*_cells(row), said, row.sentences)
 
 
 def _flags(command: ModuleType) -> set[str]:
@@ -147,10 +141,6 @@ def _flags(command: ModuleType) -> set[str]:
     return {action.dest for action in parser._actions}
 
 
-def _first_line(kind: type) -> str:
-    return inspect.getdoc(kind).splitlines()[0]
-
-
 def _names() -> list[str]:
     return sorted(models.MODELS | models.WRAPPERS)
 
@@ -158,8 +148,6 @@ def _names() -> list[str]:
 def _has(name: str) -> str:
     """Return the estimators and proposals of a model that has been trained on all."""
     kind = models.model_class(name)
-    if issubclass(kind, TextModel):
-        return "its own way | "
     trained = getattr(inspect.getmodule(kind), "READING_MOST", None)
     config = kind.config_class(**({"proposals": [*trained]} if trained else {}))
     with torch.device("meta"):
@@ -172,13 +160,22 @@ def _own() -> Iterator[str]:
     for name in _names():
         kind = models.model_class(name)
         if issubclass(kind, OffersOptions):
-            yield f"\n## `latent_{name}`\n\n{_first_line(kind.options())}\n"
+            yield f"\n## `latent_{name}`\n"
             yield from _table(kind.options())
 
 
-def _trained(name: str, *kinds: type) -> Iterator[str]:
-    yield f"\n### `train {name}`\n"
-    yield from _table(*kinds)
+def _trained() -> Iterator[str]:
+    """List the sizes of models, each once with its defaults by model."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name, kinds in TRAINED.items():
+        for row in (row for kind in kinds for row in table(kind)):
+            _, default = _cells(row)
+            by_default = found.setdefault((row.name, row.sentences), {})
+            by_default.setdefault(default, []).append(f"`{name}`")
+    yield "| option | default | |\n|---|---|---|"
+    for (name, said), defaults in sorted(found.items(), key=lambda item: item[0][0]):
+        of = "; ".join(f"{d} ({', '.join(names)})" for d, names in defaults.items())
+        yield _line(f"`{name}`", of, said)
 
 
 def entry(row: Option, indent: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -294,3 +295,20 @@ def test_threads_sleep_while_they_wait_unless_told_otherwise(monkeypatch, capsys
     monkeypatch.delenv("OMP_WAIT_POLICY")
     assert main(["tasks"]) == 0
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
+
+
+def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
+    """Bounds from both sides, of the model's own texts."""
+    asked = ["--texts", "8", "--max-words", "6", "--num-samples", "20"]
+    assert main(["calibrate", str(kglm_directory), *asked]) == 0
+    said = capsys.readouterr().out
+    assert "texts drawn from the model" in said
+    assert re.search(
+        r"by auto, num_samples=20 are on average at most 0\.0\d+ nats", said
+    )
+
+
+def test_calibrate_refuses_texts_that_never_end(capsys, kglm_directory):
+    asked = ["--texts", "2", "--max-words", "300"]
+    assert main(["calibrate", str(kglm_directory), *asked]) == 2
+    assert "texts of 300 words: expected at most 256" in capsys.readouterr().err

@@ -44,7 +44,7 @@ from tests.killing import (
 from tests.wrappers.cot import tiny
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does"),
 ]
 

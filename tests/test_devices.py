@@ -230,12 +230,16 @@ def test_tokens(estimator):
     compare(found)
 
 
-@pytest.mark.parametrize("estimator", ["elbo", "path"])
-def test_masked_diffusion(estimator):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"unmasking": "confidence"}, {"unmasking": "low_confidence"}],
+    ids=str,
+)
+def test_masked_diffusion(options):
     def found(device):
         network = tiny_mdm.network()
         moved(network.model.float(), device)
-        scorer = MaskedDiffusion(network).scorer({"estimator": estimator}, quiet=True)
+        scorer = MaskedDiffusion(network).scorer(options, quiet=True)
         texts = [Query(0, "text/0", "the fox saw Ada")]
         return [a.estimate.log_evidence for a in scorer.score_texts(texts)]
 

@@ -100,7 +100,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_full_disk_is_told_in_one_line(made, tmp_path, capfd, name):
     command, size = COMMANDS[name]

@@ -9,6 +9,7 @@ import lm_latent_eval
 
 ROOT = Path(lm_latent_eval.__file__).parent
 LADDER = (
+    "version",
     "messages",
     "arguments",
     "options",
@@ -47,6 +48,7 @@ LADDER = (
     "distortion",
     "metric_functions",
     "metrics",
+    "audit",
     "harness",
     "cli",
     "__main__",

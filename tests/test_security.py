@@ -70,6 +70,12 @@ STATEMENTS = {
         "report/test_sample_logs.py::test_an_odd_field_is_named_with_its_line "
         "scoring/test_files.py::test_an_edited_record_is_refused_by_its_line"
     ),
+    "plain values, no tags, no aliases, no double names": (
+        "wrappers/mixtures/test_files.py::test_what_a_file_may_not_say_is_told"
+    ),
+    "is not imported without `trust_retriever=True`": (
+        "wrappers/mixtures/test_files.py::test_a_function_retrieves_with_consent"
+    ),
     "a file has two bytes a row or more": (
         "test_parquet.py::test_five_million_equal_rows_are_no_record "
         "scoring/test_workers.py::test_any_number_of_texts_is_refused_or_costs_nothing"
@@ -167,7 +173,7 @@ def test_a_statement_is_there_and_so_are_its_tests(statement):
 def test_every_row_of_what_is_not_trusted_has_a_statement():
     table = PAGE.partition("## What is not trusted")[2].partition("##")[0]
     rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
-    assert len(rows) == 10
+    assert len(rows) == 11
     # `.pt` files are "the same", and say what is not.
     assert not [r for r in rows if not any(said in r for said in STATEMENTS)]
 

@@ -93,6 +93,18 @@ def model(vocab_size, *, positions=64, seed=0, spread=1.5, dtype=torch.float64):
     return network
 
 
+def of_bytes(folder, **more):
+    """Write a network whose tokens are the bytes; return the folder."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: n for n, piece in enumerate([*alphabet, END, ODD])}
+    built = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    model(len(vocab), **more).save_pretrained(folder)
+    wrapped(built).save_pretrained(folder)
+    return folder
+
+
 def network(tokenizer, *, max_length=None, **more):
     """Return a tiny network for a tokenizer."""
     built = model(len(tokenizer), **more)

@@ -82,7 +82,9 @@ def _stopped_by(signal_number: int) -> Iterator[None]:
 _SECTIONS = {
     "scores": {
         "estimate": "score a file of texts, with Monte Carlo errors",
+        "calibrate": "say how far estimates are from log p on texts of the model",
         "compare": "compare models on the same texts, with errors and a verdict",
+        "audit": "test from outside whether a model's scores are a likelihood",
         "explain": "say what the numbers of a run mean",
         "recompute": "print the numbers of a run in every unit, without its model",
         "report": "show and compare results on one page of HTML",

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how all of them are read and listed."""
+"""Arguments shared by several commands, and the parser that reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lm-latent-eval compare``: which of several models predicts texts better."""
+"""``lm-latent-eval compare``: paired comparison of models on the same texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from lm_latent_eval.scoring.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lm_latent_eval.report.compare import Asked
+    from lm_latent_eval.report.scores import Run
     from lm_latent_eval.scoring.records import Record
+
+TABLE = ".csv"
 
 
 def add_to(commands: Commands, said: str) -> None:
@@ -26,43 +32,114 @@ def add_to(commands: Commands, said: str) -> None:
     compare = commands.add_parser(
         "compare",
         help=said,
-        description="A side is a folder of lm_eval --output_path (other models than "
-        "ours with --log_samples), a file of `estimate`, or, with --data, a "
-        "checkpoint. Several runs of a model, joined by commas, are one side.",
-        example="lm-latent-eval compare A.jsonl B.jsonl",
+        description="A side is a run of lm_eval (other models than ours with "
+        "--log_samples), of inspect_ai (JSON) or of Every Eval Ever, a file of "
+        "`estimate`, or, with --data, a checkpoint. Several runs of a model, joined by "
+        "commas, are one side. A CSV has a column a side.",
+        example="lm-latent-eval compare A B --power 1",
     )
-    compare.add_argument("sides", nargs="+", metavar="SIDE", help="two or more")
+    compare.add_argument(
+        "sides", nargs="+", metavar="SIDE", help="two or more, or one table (.csv)"
+    )
     compare.add_argument("--data", type=Path, help="texts that checkpoints score")
+    compare.add_argument(
+        "--words",
+        action="store_true",
+        help="say which words of --data the difference is in: every word is scored "
+        "after what is before it, which takes a text's length as many queries",
+    )
+    add_comparing(compare)
     add_format(compare)
     add_scoring(compare)
     compare.set_defaults(run=_compare)
 
 
-def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import as_text, compare, rows
-    from lm_latent_eval.report.tabular import Table, rendered
+def add_comparing(parser: argparse.ArgumentParser) -> None:
+    """Add what is compared, and how."""
+    group = parser.add_argument_group("comparing")
+    group.add_argument(
+        "--cluster",
+        metavar="FIELD",
+        help="what texts or questions are part of, a field of the data set; by itself "
+        "a passage that several share; none: nothing",
+    )
+    group.add_argument(
+        "--metric",
+        help="of questions, where a run has several (default: accuracy, or the first)",
+    )
+    group.add_argument(
+        "--pass-at",
+        type=int,
+        action="append",
+        default=[],
+        metavar="K",
+        help="compare pass@K of repeated answers, too; may be given again",
+    )
+    group.add_argument(
+        "--power",
+        type=float,
+        metavar="POINTS",
+        help="say how many texts or questions decide a difference of so many points, "
+        "of texts hundredths of bits a byte, at 80 %%",
+    )
 
-    if not 2 <= len(args.sides) <= len(ascii_uppercase):
-        raise ValueError(
-            f"{len(args.sides)} given: a comparison takes 2 to {len(ascii_uppercase)} "
-            "results or checkpoints"
-        )
-    if twice := [side for side in args.sides if args.sides.count(side) > 1]:
+
+def comparing(args: argparse.Namespace) -> Asked:
+    """Read it back."""
+    from lm_latent_eval.report.compare import Asked
+
+    return Asked(args.cluster, args.pass_at)
+
+
+def read_sides(
+    paths: Sequence[str], args: argparse.Namespace
+) -> tuple[dict[str, str], dict[str, list[list[Run]]]]:
+    """Read runs: name -> where it is from, and name -> its runs.
+
+    Raises:
+        ValueError: If there are too many, one stands twice, or one cannot be read.
+    """
+    if len(paths) == 1 and paths[0].endswith(TABLE):
+        from lm_latent_eval.report import columns
+
+        found = columns.read(Path(paths[0]), args.cluster)
+        labels = {name: f"{paths[0]}, column {name}" for name in found}
+        return labels, {name: [run] for name, run in found.items()}
+    if len(paths) > len(ascii_uppercase):
+        raise ValueError(f"{len(paths)} given: at most {len(ascii_uppercase)} results")
+    if twice := [path for path in paths if paths.count(path) > 1]:
         raise ValueError(f"{twice[0]} was given twice: give each side once")
+    labels = dict(zip(ascii_uppercase, paths, strict=False))
+    return labels, {
+        name: [_read(args, run) for run in runs(path)] for name, path in labels.items()
+    }
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.compare import as_text, compare, more, rows
+    from lm_latent_eval.report.tabular import Table, one_line, rendered
+
+    if len(args.sides) == 1 and not args.sides[0].endswith(TABLE):
+        raise ValueError(
+            "1 given: a comparison takes 2 results or checkpoints and more, or a table "
+            f"({TABLE}) with a column a side"
+        )
     kind = read_format(args)
     if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
         scored = (field.name for field in fields(ScoringOptions))
         opened = (field.name for field in fields(OpeningOptions))
         idle = ("data", "option", *opened, *scored)
         say_idle(args, idle, "no side is a checkpoint that is scored now")
-    names = dict(zip(ascii_uppercase, args.sides, strict=False))
-    sides = {n: [_read(args, run) for run in runs(s)] for n, s in names.items()}
-    found = compare(sides)
+    labels, sides = read_sides(args.sides, args)
+    found = compare(sides, comparing(args))
+    wanted = [] if args.power is None else [more(each, args.power) for each in found]
     if kind != "text":
-        print(rendered(Table.of(rows(found)), kind))
+        print(rendered(Table.of(rows(found, wanted)), kind))
         return
-    print("\n".join(f"{name} = {side}" for name, side in names.items()), end="\n\n")
+    print("\n".join(f"{name} = {side}" for name, side in labels.items()), end="\n\n")
     print(as_text(found))
+    for each in wanted:
+        print(f"\n{one_line(str(each))}")
 
 
 def runs(side: str) -> list[Path]:
@@ -74,22 +151,32 @@ def _is_checkpoint(run: Path) -> bool:
     return (run / "config.json").exists()
 
 
-def _read(args: argparse.Namespace, run: Path) -> list[Record]:
-    from lm_latent_eval.report.results import read
+def _read(args: argparse.Namespace, run: Path) -> list[Run]:
+    from lm_latent_eval.report.runs import read
 
     if not _is_checkpoint(run):
-        return read(run)
+        return read(run, args.metric)
+    if "data" not in args:
+        raise ValueError(f"{run} is a checkpoint: `estimate` it first")
     if args.data is None:
         raise ValueError(f"{run} is a checkpoint: say with --data what it is to score")
     return [_scored(args, run)]
 
 
 def _scored(args: argparse.Namespace, directory: Path) -> Record:
+    from dataclasses import replace
+
     from lm_latent_eval.models.checkpoint import Checkpoint
+    from lm_latent_eval.scoring.attribution import of_words
     from lm_latent_eval.scoring.files import score
     from lm_latent_eval.scoring.interface import open_model, scorer_of
+    from lm_latent_eval.scoring.records import Document
+    from lm_latent_eval.scoring.string_scorers import is_latent
     from lm_latent_eval.text.corpora import read_texts
 
+    texts = read_texts(args.data)
+    if args.model is None and not is_latent(directory):
+        return _causal(directory, texts)
     given = scoring(args)
     opened = open_model(
         directory,
@@ -103,4 +190,16 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     scorer = scorer_of(
         opened, given, batch_size=args.batch_size, max_batch_size=args.max_batch_size
     )
-    return score(scorer, read_texts(args.data))
+    parts = of_words(scorer, texts) if args.words else [None] * len(texts)
+    documents = {
+        place: Document(text, spans=part)
+        for place, (text, part) in enumerate(zip(texts, parts, strict=True))
+    }
+    return replace(score(scorer, texts), documents=documents)
+
+
+def _causal(directory: Path, texts: Sequence[str]) -> Record:
+    """Score texts by a causal network of transformers, token by token."""
+    from lm_latent_eval.scoring.string_scorers import causal_record
+
+    return causal_record(directory, texts)

@@ -1,4 +1,4 @@
-"""``lm-latent-eval convert``: a model of other code becomes a checkpoint."""
+"""``lm-latent-eval convert``: checkpoints of other programs to checkpoints of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lm-latent-eval estimate``: score a file of texts without a harness."""
+"""``lm-latent-eval estimate``: score a file of texts without lm-eval."""
 
 from __future__ import annotations
 

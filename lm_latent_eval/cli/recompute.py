@@ -1,4 +1,4 @@
-"""``lm-latent-eval recompute``: the numbers of a run again, without its model."""
+"""``lm-latent-eval recompute``: metrics of a run from its records alone."""
 
 from __future__ import annotations
 

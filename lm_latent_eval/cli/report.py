@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from string import ascii_uppercase
 
 from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.compare import add_comparing, comparing, read_sides
 
 
 def add_to(commands: Commands, said: str) -> None:
@@ -24,17 +24,14 @@ def add_to(commands: Commands, said: str) -> None:
     report.add_argument(
         "--figures", type=Path, help="a folder for its charts as PNG, SVG and PDF"
     )
+    add_comparing(report)
     report.set_defaults(run=_report)
 
 
 def _report(args: argparse.Namespace) -> None:
-    from lm_latent_eval.cli.compare import runs
     from lm_latent_eval.report.page import page
-    from lm_latent_eval.report.results import read
 
-    labels = dict(zip(ascii_uppercase, args.results, strict=False))
-    if len(labels) < len(args.results):
-        raise ValueError(f"a page shows at most {len(ascii_uppercase)} results")
-    sides = {name: [read(run) for run in runs(label)] for name, label in labels.items()}
-    page.write(sides, labels, args.output, args.figures)
+    labels, sides = read_sides(args.results, args)
+    asked = page.Options(comparing(args), args.power)
+    page.write(sides, labels, args.output, args.figures, asked)
     print(f"wrote {args.output}")

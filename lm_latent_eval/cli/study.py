@@ -1,4 +1,4 @@
-"""``lm-latent-eval study``: how an estimate depends on how it is made."""
+"""``lm-latent-eval study``: estimates by proposal, temperature and sample size."""
 
 from __future__ import annotations
 

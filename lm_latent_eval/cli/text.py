@@ -1,4 +1,4 @@
-"""``lm-latent-eval text``: the plain texts of annotated files."""
+"""``lm-latent-eval text``: plain texts of annotated files."""
 
 from __future__ import annotations
 

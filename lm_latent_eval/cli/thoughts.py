@@ -1,4 +1,4 @@
-"""``lm-latent-eval thoughts``: what they were worth, and other answers from them."""
+"""``lm-latent-eval thoughts``: diagnostics of thoughts, and rescoring from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lm-latent-eval train``: fit a model, or the spelling of one, to text."""
+"""``lm-latent-eval train``: train a model, or the spelling model of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contrastive entropy: a text against copies of it that were made worse.
+"""Contrastive entropy: log-scores of a text against those of distorted copies.
 
 Source: Arora and Rangarajan (2016).
 """

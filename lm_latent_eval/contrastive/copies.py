@@ -1,4 +1,4 @@
-"""Log-scores of texts and of their distorted copies, scored in one call."""
+"""Log-scores of texts and of their distorted copies, from one call of the model."""
 
 from __future__ import annotations
 

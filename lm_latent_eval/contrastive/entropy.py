@@ -1,4 +1,4 @@
-r"""Contrastive entropy: how much worse a model likes a text once it is distorted.
+r"""Contrastive entropy of one level of distortion, and verdicts on two models.
 
     H_C(T; d)      = (sum_n log s(x_n) - sum_n log s(x~_n)) / U
     H_CR(T; d, d0) = H_C(T; d) / H_C(T; d0)

@@ -1,4 +1,4 @@
-"""The noise channel over strings, over data sets, and as ``process_docs`` of a task."""
+"""The noise channel over strings, data sets and ``process_docs`` of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the noise channel takes for the words of a string."""
+"""Units of the noise channel: words at white space, or tokens of a tokenizer."""
 
 from __future__ import annotations
 
@@ -68,12 +68,10 @@ class Tokens:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Wrap a tokenizer."""
         self.tokenizer = tokenizer
 
     @property
     def name(self) -> str:
-        """Which tokens they are."""
         return f"tokens of {self.tokenizer.name_or_path}"
 
     @property

@@ -1,4 +1,4 @@
-"""What substitutes are drawn from: the words of a training text or of a checkpoint."""
+"""Substitutes of the noise channel: words of a training text or of a checkpoint."""
 
 from __future__ import annotations
 

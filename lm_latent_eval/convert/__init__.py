@@ -1,1 +1,1 @@
-"""Published checkpoints in: what other programs trained, taken over as ours."""
+"""Conversion of published checkpoints to checkpoints of this package."""

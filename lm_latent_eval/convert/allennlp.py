@@ -1,4 +1,4 @@
-"""Takes over what one program left of its models, KGLM and EntityNLM, and proposals.
+"""Conversion shared by KGLM and EntityNLM: AllenNLP archives of model and proposals.
 
 An archive holds one model or one proposal. A proposal has the vocabularies of its model
 and reads the word that it decides on (``peeking``), unless its dataset reader has an

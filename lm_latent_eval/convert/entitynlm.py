@@ -1,4 +1,4 @@
-"""Turns an EntityNLM that its authors' code trained into a checkpoint of ours.
+"""Conversion of EntityNLM checkpoints from the authors' code.
 
 Sizes are those of the weights. All words can be uttered, padding and start too, as the
 weights were trained: p sums to less than 1 over texts without them. No noise is added

@@ -1,4 +1,4 @@
-"""Turns a KGLM that its authors' code trained into a checkpoint of ours.
+"""Conversion of KGLM checkpoints from the authors' code.
 
 What is kept, because the weights were trained with it: choices that lead nowhere keep
 their mass (``only_possible=False``, so p is sub-normalised), copy scores are read in

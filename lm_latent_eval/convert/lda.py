@@ -1,4 +1,4 @@
-"""Topic models of gensim, scikit-learn and tomotopy become checkpoints.
+"""Conversion of topic models of gensim, scikit-learn and tomotopy.
 
 Files of gensim and scikit-learn are pickles, which are read without running anything of
 them (``unpickling.py``): neither library is needed. Those of tomotopy are read by the

@@ -1,4 +1,4 @@
-"""Turns an LRLM or NKLM that its authors' program trained into a checkpoint of ours.
+"""Conversion of LRLM and NKLM checkpoints from the authors' program.
 
 Their file is a pickled dictionary of tensors, without what the program read beside it:
 the vectors of entities, relations and aliases, the vocabulary and the facts of each

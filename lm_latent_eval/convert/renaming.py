@@ -1,4 +1,4 @@
-"""Gives tensors of other code their names in a model of ours."""
+"""Renaming of tensors from other code to the names of a model of ours."""
 
 from __future__ import annotations
 

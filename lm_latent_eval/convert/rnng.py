@@ -1,4 +1,4 @@
-"""Turns an RNNG that its authors' program trained into a checkpoint of ours.
+"""Conversion of RNNG checkpoints from the authors' program.
 
 Their file is a pickled dictionary with a whole model object in it. Nothing of it is
 imported or run (``torch_files.py``): of the object its parameters are taken.

@@ -1,4 +1,4 @@
-"""Topics of tomotopy's files, read by its own reader in a process that may crash.
+"""Topics of tomotopy files, read by tomotopy in a process with limits.
 
 That reader is C++, which damaged files crash or keep busy without end, and it unpickles
 a part of each file. The process has limits of time and memory, and unpickles nothing;

@@ -1,4 +1,4 @@
-"""A small fictional world to try a knowledge-graph language model on.
+"""The demonstration corpus: texts about a fictional country, and a trained KGLM.
 
 Some three hundred people, places, companies and works, the facts that connect them,
 and short texts that walk from one to the next with every mention marked. All of it is

@@ -1,4 +1,4 @@
-"""Distributional distortion: how well models know a language whose p is known.
+"""Distributional distortion: errors of models on languages with known probabilities.
 
 From the bottom up: ``languages`` and what is drawn from them, ``statistics`` of the
 errors of log-probabilities, ``learners`` and how they are trained and scored, the

@@ -1,4 +1,4 @@
-"""Columns of log-probabilities: all that a measurement needs of a language and a model.
+"""Columns of true and model log-probabilities, the input of every measurement.
 
 A folder of scores holds ``settings.json`` (what was scored, with which model) and
 ``shards/00000.arrow``, ..., with a row a sequence:
@@ -66,7 +66,6 @@ class Columns:
             raise ValueError(f"the columns differ in length: {lengths}")
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self.index)
 
     def __getitem__(self, which: Tensor) -> Columns:

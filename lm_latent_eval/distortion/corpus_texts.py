@@ -1,4 +1,4 @@
-"""Sequences of a corpus as texts, for models that are asked for strings."""
+"""Sequences of a corpus as strings, for models that score strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perturbed sequences: ever further from what a language utters, one edit at a time.
+"""Perturbation of sequences: swap, delete, insert or substitute, one edit at a time.
 
     x_0 = x      x_s = perturb(x_{s-1})
 

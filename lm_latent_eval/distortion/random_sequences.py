@@ -1,4 +1,4 @@
-"""Random sequences of an alphabet, far from anything that a language utters.
+"""Random sequences: Poisson lengths and uniform tokens.
 
     l ~ Poisson(lambda), x_1 .. x_l uniform over Sigma, then the end
 

@@ -1,4 +1,4 @@
-"""Rows about numbered sequences, in Arrow files that an interruption does not spoil.
+"""Resumable Arrow shards of rows about numbered sequences.
 
 Every file has its name when it is whole. What is there is checked all the same: a file
 that is cut short or of other rows is written anew.

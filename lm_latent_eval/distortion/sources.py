@@ -1,4 +1,4 @@
-"""Which sequences a model is measured on, with their true log-probabilities.
+"""Sources of sequences to measure, with their true log-probabilities.
 
 A corpus as it is, or its short sequences; each after 0, 1, .. S perturbations; random
 sequences of its alphabet; and texts that someone wrote.
@@ -67,7 +67,6 @@ class Unchanged:
         return _first(self.corpus, self.num_sequences)
 
     def settings(self) -> Settings:
-        """Return their kind."""
         return {"sequences": "corpus"}
 
     def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
@@ -99,7 +98,6 @@ class Short:
 
     @property
     def indices(self) -> range:
-        """From 0 on."""
         return range(self.num_sequences)
 
     def settings(self) -> Settings:
@@ -223,7 +221,6 @@ class Random:
 
     @property
     def indices(self) -> range:
-        """From 0 on."""
         return range(self.num_sequences)
 
     def settings(self) -> Settings:
@@ -271,7 +268,6 @@ class Texts:
 
     @property
     def indices(self) -> range:
-        """From 0 on."""
         return range(len(self.texts))
 
     def settings(self) -> Settings:

@@ -1,4 +1,4 @@
-"""Estimators: log-weights and log-probabilities in, numbers out.
+"""Estimators: log-weights and log-probabilities in, estimates with errors out.
 
 Pure functions of log-weights (nats, shape ``(..., K)``) or log-probabilities that know
 nothing of models, proposals or harnesses, and the records in which their numbers leave
@@ -59,6 +59,7 @@ from lm_latent_eval.estimators.importance import (
     effective_sample_size,
     influences,
     log_evidence,
+    log_normal_stderr,
     log_ratio_stderr,
     relative_variance,
     stderr,

@@ -1,4 +1,4 @@
-"""Beam marginalization: the mass of the latents that a beam search found.
+"""Beam marginalization: log of the summed probability of the latents in a beam.
 
 Symbols: log p(x, z_k) -> ``log_joint[..., k - 1]``; k -> the beam's width.
 Source: Logan et al. (2020), section 4, "Beam Marginalization", and table 2.

@@ -1,4 +1,4 @@
-"""The bootstrap: how far a mean would move if its values were drawn again."""
+"""Bootstrap standard errors and intervals of means."""
 
 from collections.abc import Sequence
 

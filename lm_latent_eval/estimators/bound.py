@@ -1,4 +1,4 @@
-"""What an estimate of log p(x) says of log p(x) itself."""
+"""Bounds: the relation of an estimate of log p(x) to log p(x)."""
 
 from __future__ import annotations
 

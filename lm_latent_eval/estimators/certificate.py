@@ -1,4 +1,4 @@
-r"""A certificate: what the true likelihood is at least, at a stated confidence.
+r"""Certificates: lower confidence bounds of log-likelihoods by Markov's inequality.
 
 Unbiased, independent, non-negative estimates have an unbiased product, so Markov's
 inequality bounds how far it can exceed the truth, with no assumption on the weights:

@@ -1,4 +1,4 @@
-"""What is asked of tensors before anything is computed from them."""
+"""Validation of tensors of log-weights and counts."""
 
 from torch import Tensor
 

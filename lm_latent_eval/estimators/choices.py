@@ -1,4 +1,4 @@
-r"""Choices among answers whose probabilities are estimated from shared draws.
+r"""Multiple-choice decisions from estimated probabilities with shared draws.
 
     log w_k(a) = log p(a, z_k | x) - log q(z_k | x),    k = 1..K,    a = 1..A
 

@@ -1,4 +1,4 @@
-r"""From inputs to a corpus: two aggregations.
+r"""Corpus perplexity from per-text weights, at the instance or the corpus level.
 
     instance level   exp(-1/T sum_n log (1/K sum_k w_nk))
     corpus level     exp(-1/T log (1/K sum_k prod_n w_nk))

@@ -1,4 +1,4 @@
-"""A corpus's perplexity at its levels of aggregation, with what is known of it."""
+"""A corpus's perplexity at each level of aggregation, with its diagnostics."""
 
 import math
 from collections.abc import Sequence

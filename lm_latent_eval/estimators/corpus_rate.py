@@ -1,4 +1,4 @@
-r"""A corpus's perplexity or bits a unit, with each error under its own name.
+r"""A corpus's perplexity or bits per unit, with its standard errors.
 
     R = -sum_n log p-hat(x_n) / U
 

@@ -1,4 +1,4 @@
-"""What fewer of the same samples would have estimated."""
+"""Estimates by number of samples, from the first K of one set of weights."""
 
 from collections.abc import Sequence
 

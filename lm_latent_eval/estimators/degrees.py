@@ -1,4 +1,4 @@
-r"""Student's t for errors that were estimated from few replicates.
+r"""Student's t for standard errors estimated from few replicates.
 
 .. math:: \nu = \frac{(\sum_n d_n^2)^2}{\sum_n d_n^4 / \nu_n}
 

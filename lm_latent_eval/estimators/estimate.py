@@ -1,4 +1,4 @@
-"""An estimate of log p(x) that travels with what is known about it."""
+"""The record of one estimate of log p(x): value, bound, errors, diagnostics."""
 
 from __future__ import annotations
 
@@ -94,6 +94,9 @@ class Estimate:
 
     upper: float | None = None
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
+
+    upper_stderr: float | None = None
+    """Error of ``upper`` by the draws, nats; 0 of what is exact, None without it."""
 
     at_least: float | None = None
     """What log p(x) is at least, nats, by draws whose weights are bounded
@@ -351,6 +354,7 @@ class Estimate:
             log_weights=_sums(factors),
             unseen=_worst(max, [factor.unseen for factor in factors]),
             upper=_sum([factor.upper for factor in factors]),
+            upper_stderr=_root_sum([factor.upper_stderr for factor in factors]),
             replicates=_replicates([factor.replicates for factor in factors]),
             draws_degrees=pooled_degrees(
                 (factor.draws_stderr, factor.draws_degrees) for factor in factors
@@ -408,13 +412,32 @@ class Estimate:
         """
         if self.stderr is None or self.bound is Bound.NONE:
             return self
+        return self.with_tangent(log_psi)
+
+    def with_tangent(self, log_psi: float) -> Self:
+        """Add that bound where it is known that draws miss nothing, and its error.
+
+        The error is that of p-hat: the bound holds for whatever psi was drawn.
+
+        Args:
+            log_psi: Log p-hat of other draws, nats.
+        """
         ratio = math.exp(min(self.log_evidence - log_psi, 700.0))
-        return replace(self, upper=log_psi + ratio - 1)
+        return replace(
+            self,
+            upper=log_psi + ratio - 1,
+            upper_stderr=ratio * self.draws_stderr if self.draws_stderr else 0.0,
+        )
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) if len(known) == len(values) else None
+
+
+def _root_sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.hypot(*known) if len(known) == len(values) else None
 
 
 def _worst(

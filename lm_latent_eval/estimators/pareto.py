@@ -1,4 +1,4 @@
-"""Pareto k: whether the tail of the weights lets an estimate be believed."""
+"""Pareto k: the tail index of importance weights."""
 
 import math
 from collections.abc import Callable

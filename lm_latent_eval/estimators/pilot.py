@@ -1,4 +1,4 @@
-r"""How many samples: a pilot decides K, fresh draws give the number.
+r"""Sample size for a target standard error, from a pilot run.
 
     pilot weights -> relative variance v of one weight -> K = v / target^2
 

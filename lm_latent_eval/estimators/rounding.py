@@ -1,4 +1,4 @@
-"""Ties: scores that differ by no more than rounding, which no decision may go by.
+"""Ties: scores that differ by no more than rounding.
 
 A score is a sum of one number a token, and rounded otherwise in another batch.
 """

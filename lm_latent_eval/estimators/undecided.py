@@ -1,4 +1,4 @@
-"""Whether other draws may give a question another answer."""
+"""Detection of questions whose answer may change with other draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""How much of p(x) draws are likely to miss, as a search tells that did not need them.
+r"""Missing mass: the share of p(x) that draws are likely to miss, from a search.
 
 A search finds distinct latents B, of which p and q are both known. Order them by their
 weight w = p(x, z) / q(z | x), the largest first, and let F_j be the share of p(B) on

@@ -1,1 +1,1 @@
-"""The lm-evaluation-harness side: the only package of ours that imports lm_eval."""
+"""Integration with lm-evaluation-harness; only this package imports lm_eval."""

@@ -1,4 +1,4 @@
-"""Answers that are numbers to the harness and carry their estimate to our metrics."""
+"""Floats for lm-eval that carry their ``Estimate`` to our metrics."""
 
 from __future__ import annotations
 
@@ -84,7 +84,6 @@ class ScoredFloat(float):
     answer: Answer
 
     def __new__(cls, answer: Answer) -> ScoredFloat:
-        """Wrap an answer."""
         value = super().__new__(cls, answer.estimate.log_evidence)
         value.answer = answer
         return value
@@ -95,7 +94,6 @@ class ScoredFloat(float):
         return self.answer.estimate
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the answer."""
         return ScoredFloat, (self.answer,)
 
 

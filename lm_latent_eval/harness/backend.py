@@ -1,4 +1,4 @@
-"""What every backend of ours shares: requests in, ``ScoredFloat`` answers out.
+"""Base class of our lm-eval backends: requests in, ``ScoredFloat`` answers out.
 
 The arithmetic is in ``inference`` and ``estimators``. All that is known of a model here
 is that it answers queries (``scoring.interface.TextScorer``).
@@ -32,7 +32,11 @@ from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import Recorder
-from lm_latent_eval.harness.running import running_tasks, stock_rates
+from lm_latent_eval.harness.running import (
+    is_component,
+    running_tasks,
+    stock_rates,
+)
 from lm_latent_eval.harness.shares import Request, Score, shared
 from lm_latent_eval.latent import Mass
 from lm_latent_eval.registry import ESTIMATORS
@@ -126,7 +130,6 @@ class Backend(LM):
 
     @property
     def _alias(self) -> str:
-        """What ``--model`` calls it."""
         return f"latent_{self.model_name}" if self.model_name else "latent"
 
     # -- lm-eval's interface ----------------------------------------------------------
@@ -252,7 +255,7 @@ class Backend(LM):
         if self.world_size == 1:
             self._report()
         lost = [scored for scored in ordered if isinstance(scored, MissedFloat)]
-        if lost and not running_tasks():
+        if lost and not running_tasks() and not is_component():
             raise unscored.error_of(lost, len(ordered))
         return ordered
 

@@ -1,4 +1,4 @@
-"""Make ``lm_eval --model latent_...`` work with lm-eval 0.4.13.
+"""Start-up hook that registers our models with lm-eval 0.4.13.
 
 Later releases of lm-eval discover backends through entry points; 0.4.13 knows only
 its own. This file and ``bridge.pth`` beside it are installed into site-packages, as

@@ -1,4 +1,4 @@
-"""Keeps lm-eval's ``--use_cache`` from answering with numbers of other settings.
+"""Guard against ``--use_cache`` entries from other settings.
 
 lm-eval keys its cache by the request alone. The fingerprint of model and estimator is
 stored beside the answers, and a cache with another one is refused. An answer is in the

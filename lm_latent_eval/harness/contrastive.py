@@ -1,4 +1,4 @@
-"""Contrastive entropy as an lm-eval task, for any model that scores whole texts.
+"""Contrastive entropy as an lm-eval task.
 
 A document is a sentence. It asks at once for the log-likelihoods of itself and of its
 distorted copies at every level, so it is scored once, and one call of the model sees

@@ -1,4 +1,4 @@
-"""Estimation errors on an artificial language as an lm-eval task, for any model.
+"""Distributional distortion as an lm-eval task.
 
 A document is a sequence of a corpus with its true log-probability, written as a text:
 

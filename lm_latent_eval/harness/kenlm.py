@@ -81,7 +81,6 @@ class KenLM(LM):
         device: Any = None,
         **unknown: Any,
     ) -> None:
-        """Load the model."""
         super().__init__()
         # --trust_remote_code is about data sets, but lm-eval tells models as well.
         unknown.pop("trust_remote_code", None)

@@ -1,4 +1,4 @@
-"""What task YAMLs take from here: each document's answer, paired with its counts."""
+"""Metrics for task YAMLs: each document's answer, paired with its counts."""
 
 from __future__ import annotations
 

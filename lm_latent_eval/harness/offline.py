@@ -1,4 +1,4 @@
-"""Data sets of lm-eval's own tasks from local files.
+"""Local copies of the data sets of lm-eval's own tasks.
 
 A task names its data by a repository of the hub. Without a network it reads the folder
 of that name in the working directory, if there is one: Parquet files, and a

@@ -1,4 +1,4 @@
-"""Data parallelism as the harness does it: a share of documents a process."""
+"""Data parallelism over the processes of lm-eval."""
 
 from __future__ import annotations
 

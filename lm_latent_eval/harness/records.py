@@ -1,4 +1,4 @@
-"""Leaves a record of every task beside lm-eval's results.
+"""Records of tasks, written beside lm-eval's results.
 
 Where no ``simple_evaluate`` runs, or it writes no results, nothing is recorded.
 """

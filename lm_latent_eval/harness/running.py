@@ -1,4 +1,4 @@
-"""What the ``simple_evaluate`` that is running knows.
+"""State of the running ``simple_evaluate`` call.
 
 lm-eval tells a model neither where results go nor what its cache has answered for it.
 The function that runs knows both, and they are read from there.
@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -50,8 +51,28 @@ class Host:
     """Name -> task, whose instances hold their answers."""
 
 
+_asking: ContextVar[bool] = ContextVar("_asking", default=False)
+
+
+@contextmanager
+def asking_a_component() -> Iterator[None]:
+    """Ask a model for another one of ours, which keeps the answers itself."""
+    before = _asking.set(True)
+    try:
+        yield
+    finally:
+        _asking.reset(before)
+
+
+def is_component() -> bool:
+    """Whether another model of ours is who asks."""
+    return _asking.get()
+
+
 def host() -> Host | None:
-    """Find the ``simple_evaluate`` that runs and writes results."""
+    """Find the ``simple_evaluate`` that runs and writes results of this model."""
+    if is_component():
+        return None
     tracker = evaluation().get("evaluation_tracker")
     if tracker is None or not tracker.output_path:
         return None

@@ -1,4 +1,4 @@
-"""Requests of all processes, shared out anew so that each has about as much to do.
+"""Load balancing: redistribution of requests over processes by length.
 
 lm-eval gives every process each n-th document, however long it is, and all wait for the
 one whose documents are longest. Random numbers follow from a request's name, so whoever

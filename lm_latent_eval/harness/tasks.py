@@ -1,4 +1,4 @@
-"""What tasks of ours have in common, on lm-eval 0.4 and 0.5.
+"""Base class of our tasks, for lm-eval 0.4 and 0.5.
 
 A task file names a class (``class: !function functions.WholeTextTask``). What the two
 lines do differently is asked of the one that is installed, never read off its version.
@@ -25,7 +25,6 @@ class WholeTextTask(RollingTask):
     """A task of a YAML file about whole texts, with errors among its metrics."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Read the file's content."""
         super().__init__(config={k: v for k, v in config.items() if k != "class"})
 
     def aggregate(self, bootstrap_iters: int | None = None) -> Any:

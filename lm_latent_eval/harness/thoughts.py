@@ -1,4 +1,4 @@
-"""Leaves the thoughts of a run beside lm-eval's results, a file a task.
+"""Files of thoughts, written beside lm-eval's results, one a task.
 
 They are written as they are drawn, and a run that is killed and started again takes
 them up, with a cache or without.

@@ -1,4 +1,4 @@
-"""Ends a run in which texts have no number, when all that it found is kept and shown.
+"""Error raised at the end of a run that left texts unscored.
 
 Where a backend raises, lm-eval writes nothing: neither results nor the sample log of
 the texts that were scored. So such texts are answered by ``MissedFloat``, and the error

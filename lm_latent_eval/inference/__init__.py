@@ -1,4 +1,4 @@
-"""A model and a proposal in, an estimate out; a module an estimator."""
+"""Inference: a model and a proposal in, an estimate out; a module an estimator."""
 
 from __future__ import annotations
 

@@ -216,7 +216,6 @@ class Sweeps(Generic[P, Q]):
     num_tokens: int
 
     def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
-        """Sweep once."""
         of_p = self.model.conditionals(self.p, at.latents)
         of_q = self.proposal.conditionals(self.q, at.latents)
         uniforms = self.numbers(step, self.num_tokens)
@@ -242,8 +241,6 @@ class Metropolis(Generic[P, Q]):
     streams: Streams
 
     def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
-        """Try once."""
-
         def uniforms(n: int) -> Tensor:
             return self.streams(step * SWEEP + n)
 

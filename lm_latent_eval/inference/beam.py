@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,12 +21,44 @@ from lm_latent_eval.inference.particles import (
     fingerprint,
     pieces,
 )
-from lm_latent_eval.latent import Latents
+from lm_latent_eval.latent import Beam, Latents
 from lm_latent_eval.text.batch import TokenBatch
 
 
+class SearchingEstimator(Estimator):
+    """What estimators share that search: long texts are read piece by piece."""
+
+    searches: ClassVar[bool] = True
+
+    def log_weights(
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
+    ) -> Tensor:
+        """Weigh latents of whole texts: see ``Estimator``."""
+        encoded = encode(model, proposal, batch)
+        if encoded is not None:
+            return self.weigh(model, proposal, batch, keys, encoded)
+        begin = Particles.begin(len(keys), batch.inputs.device)
+        starts = [0] * len(keys)
+        return self.extend(model, proposal, batch, keys, starts, begin).log_w
+
+    @abstractmethod
+    def weigh(
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
+        encoded: tuple[P, Q],
+    ) -> Tensor:
+        """Weigh latents of texts that p and q have read as a whole."""
+
+
 @dataclass(frozen=True)
-class BeamMarginalization(Estimator):
+class BeamMarginalization(SearchingEstimator):
     """The k distinct latents of high q, summed: a strict lower bound of p(x).
 
     Source: Logan et al. (2020), section 5.
@@ -36,7 +69,6 @@ class BeamMarginalization(Estimator):
         "beam marginalization: latents found by the {proposal} proposal are summed"
     )
     bound: ClassVar[Bound] = Bound.STRICT_LOWER
-    searches: ClassVar[bool] = True
     seeded: ClassVar[bool] = False
     num_samples: int
     """k, the width of the beam."""
@@ -46,18 +78,15 @@ class BeamMarginalization(Estimator):
         """Latents of a text that are held at once: all."""
         return self.num_samples
 
-    def log_weights(
+    def weigh(
         self,
         model: LM[P],
         proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
+        encoded: tuple[P, Q],
     ) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        encoded = encode(model, proposal, batch)
-        if encoded is None:
-            begin = Particles.begin(len(keys), batch.inputs.device)
-            return self.extend(model, proposal, batch, keys, [], begin).log_w
         return self.search(model, proposal, *encoded)[0].log_w
 
     def search(
@@ -74,11 +103,20 @@ class BeamMarginalization(Estimator):
         Returns:
             The latents as particles, and as they are.
         """
-        beam = searching(proposal).beam(q, self.num_samples)
+        beam = self.found(proposal, q)
+        return self.weighed(model, p, beam), beam.latents
+
+    def found(self, proposal: Sampler[Q], q: Q) -> Beam[Latents]:
+        """Find latents of whole texts."""
+        return searching(proposal).beam(q, self.num_samples)
+
+    @staticmethod
+    def weighed(model: LM[P], p: P, beam: Beam[Latents]) -> Particles:
+        """Return what was found of whole texts as particles."""
         log_p = widened(model.log_joint(p, beam.latents))
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
-        return Particles(None, None, log_p, beam.score, path), beam.latents
+        return Particles(None, None, log_p, beam.score, path)
 
     def extend(
         self,

@@ -1,4 +1,4 @@
-r"""Cuts of a search: which of many choices go on, and what each survivor then weighs.
+r"""Pruning of searches and filters: survivors of a cut and their weights.
 
 A beam keeps the W best. A discrete particle filter keeps W as well, but lets every
 choice survive with a probability and weighs the survivors for it, so that sums over

@@ -1,4 +1,4 @@
-r"""Discrete particle filters: a search whose cut is unbiased, beside a plain one.
+r"""Discrete particle filters with unbiased thinning, beside a beam.
 
 R independent passes hold up to W histories each, all distinct. At every step each pass
 lists every choice of every history, ranks them by log p so far plus what is expected
@@ -41,16 +41,15 @@ from lm_latent_eval.estimators import (
     log_ratio_stderr,
     stderr,
 )
-from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
-from lm_latent_eval.inference.interface import Estimator, Weighted
+from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
 from lm_latent_eval.inference.particles import (
     Partial,
     Particles,
     as_particles,
-    encode,
     encode_again,
     fingerprint,
     is_in,
@@ -116,7 +115,6 @@ class Survivors:
         return thinned.log_w.masked_fill(inside, -torch.inf)
 
     def select(self, index: Tensor) -> Survivors:
-        """Pick texts."""
         return Survivors(
             self.found.select(index),
             self.fewer.select(index),
@@ -144,7 +142,7 @@ class Survivors:
 
 
 @dataclass(frozen=True)
-class DiscreteFilter(Estimator):
+class DiscreteFilter(SearchingEstimator):
     """A beam of K, and K histories in five unbiased passes for the rest of p(x)."""
 
     name: ClassVar[str] = "dpf"
@@ -154,7 +152,6 @@ class DiscreteFilter(Estimator):
         "(effective samples count passes, which are five)"
     )
     checks: ClassVar[bool] = True
-    searches: ClassVar[bool] = True
     own_proposal: ClassVar[bool] = True
     num_samples: int
     """K, the width of the beam, and of all passes together."""
@@ -206,19 +203,15 @@ class DiscreteFilter(Estimator):
         yield BeamMarginalization(self.num_samples)
         yield BeamMarginalization(max(1, self.num_samples // NARROWER))
 
-    def log_weights(
+    def weigh(
         self,
         model: LM[P],
         proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
+        encoded: tuple[P, Q],
     ) -> Tensor:
         """Return the weights of whole texts, see ``Survivors``, (B, 2 R + 3)."""
-        encoded = encode(model, proposal, batch)
-        if encoded is None:
-            begin = Particles.begin(len(keys), batch.inputs.device)
-            starts = [0] * len(keys)
-            return self.extend(model, proposal, batch, keys, starts, begin).log_w
         p, q = encoded
         passes = self._passes(model, proposal, p, q, _cut(keys, self.width))
         found, fewer = (b.search(model, proposal, p, q)[0] for b in self._beams)

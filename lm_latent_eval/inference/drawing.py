@@ -1,4 +1,4 @@
-"""Draws by inverting distribution functions: of rows of probabilities, and normal."""
+"""Inverse-transform sampling of categorical and normal variables."""
 
 from __future__ import annotations
 

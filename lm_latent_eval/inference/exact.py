@@ -66,7 +66,6 @@ class Exact(Estimator):
         starts: list[int],
         after: Weighted,
     ) -> Partial:
-        """Read on."""
         begun = after if isinstance(after, Partial) else None
         particles = begun.particles if begun else as_particles(after)
         if isinstance(model, Summable):

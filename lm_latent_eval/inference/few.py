@@ -1,4 +1,4 @@
-"""What estimators of whole texts share, and those by a few chains of much work."""
+"""Base classes of estimators of whole texts, and of those by a few long chains."""
 
 from __future__ import annotations
 

@@ -42,7 +42,6 @@ class ImportanceSampling(Estimator):
 
     @property
     def kept(self) -> int:
-        """Log-weights in an estimate: all."""
         return self.num_samples
 
     def log_weights(

@@ -1,4 +1,4 @@
-"""What scoring asks of an estimator."""
+"""The estimator interface that scoring uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""The left-to-right estimator of topic models: each word given those before it.
+r"""The left-to-right estimator of topic models (Wallach et al., 2009).
 
 A particle draws z_t, the decision of word t, given the words and decisions so far, and
 before every word redraws all earlier decisions once:

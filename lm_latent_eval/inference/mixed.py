@@ -1,4 +1,4 @@
-r"""Search and sampling joined: what a beam finds is summed, the rest is drawn.
+r"""Beam search and importance sampling joined: found mass summed, the rest sampled.
 
 B is a set of distinct latents that a search finds, z_1 .. z_N are draws from q:
 
@@ -34,17 +34,17 @@ from lm_latent_eval.estimators import (
     Estimate,
     degrees_of_freedom,
     log_evidence,
+    log_normal_stderr,
     log_ratio_stderr,
     unseen_share,
 )
-from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.interface import Estimator, Weighted
+from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
-    encode,
     is_in,
     predicted_by,
 )
@@ -81,7 +81,6 @@ class Population:
         return torch.cat([outside, log_p, weights], -1)
 
     def select(self, index: Tensor) -> Population:
-        """Pick texts."""
         return Population(self.found.select(index), self.drawn.select(index))
 
     def ahead(
@@ -104,7 +103,7 @@ class Population:
 
 
 @dataclass(frozen=True)
-class Mixed(Estimator):
+class Mixed(SearchingEstimator):
     """K latents: some are found by beam search, others drawn; unbiased for p(x)."""
 
     name: ClassVar[str] = "mixed"
@@ -113,7 +112,6 @@ class Mixed(Estimator):
         "the {proposal} proposal at temperature {temperature:g}, seed {seed}"
     )
     checks: ClassVar[bool] = True
-    searches: ClassVar[bool] = True
     num_samples: int
     """K, found and drawn together."""
     searcher: Sampler[object] | None = field(default=None, compare=False, repr=False)
@@ -147,31 +145,30 @@ class Mixed(Estimator):
         """Log-weights in an estimate: of the draws."""
         return self.sampling.num_samples
 
-    def log_weights(
+    def weigh(
         self,
         model: LM[P],
         proposal: Sampler[Q],
         batch: TokenBatch,
         keys: list[int],
+        encoded: tuple[P, Q],
     ) -> Tensor:
         """Return the weights of whole texts, see ``Population``, (B, N + 2 W) float64.
 
         Texts that are read in pieces are not checked: what was found of one of several
         pieces is all that is known of it when the next one begins.
         """
-        encoded = encode(model, proposal, batch)
-        if encoded is None:
-            begin = Particles.begin(len(keys), batch.inputs.device)
-            return self.extend(model, proposal, batch, keys, [], begin).log_w
         (p, q), searcher = encoded, self.searcher
         if searcher is None:
-            found, latents = self.search.search(model, proposal, p, q)
+            beam = self.search.found(proposal, q)
         else:
-            by = searcher.encode(batch)
-            found, latents = self.search.search(model, searcher, p, by)
+            beam = self.search.found(searcher, searcher.encode(batch))
+        found, log_q = self.search.weighed(model, p, beam), beam.log_q
         log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
         drawn = Particles(None, None, log_w, log_w, path)
-        weights = found.log_w - proposal.log_prob(q, latents)
+        if searcher is not None or log_q is None:
+            log_q = proposal.log_prob(q, beam.latents)
+        weights = found.log_w - log_q
         weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
         return Population(found, drawn, weights).log_w
 
@@ -190,7 +187,6 @@ class Mixed(Estimator):
         searcher = cast(Sampler[object], self.searcher or proposal)
         if isinstance(searcher, WholeText):
             searcher = searcher.left_to_right
-        starts = starts or [0] * len(keys)
         return Population(
             self.search.extend(model, searcher, batch, keys, starts, after.found),
             self.sampling.extend(model, proposal, batch, keys, starts, after.drawn),
@@ -224,9 +220,11 @@ class Mixed(Estimator):
 
         Exact where B has room left, since it then holds every latent there is.
 
-        The error is never taken to be below 1/N nats otherwise: had one more draw been
-        outside, with a weight of p(x), it would have moved the estimate by as much. It
-        is Student's t of as many degrees of freedom as the draws tell it by.
+        Otherwise the error is the largest of three: the draws' own; that of log-normal
+        weights as wide, since the largest are seldom among few draws; and 1/N nats, by
+        which one more draw outside, with a weight of p(x), would have moved the
+        estimate. It is Student's t of as many degrees of freedom as the draws tell it
+        by.
 
         Raises:
             MissedSupportError: If p is zero for all that was found and drawn.
@@ -239,13 +237,15 @@ class Mixed(Estimator):
                 num_samples=self.num_samples,
                 bound=Bound.EXACT,
             )
+        unbiased = self.unbiased(log_w)
         drawn = Estimate.from_log_weights(
-            self.unbiased(log_w), num_tokens=num_tokens, estimator=self.name
+            unbiased, num_tokens=num_tokens, estimator=self.name
         )
+        errors = drawn.draws_stderr, log_normal_stderr(unbiased), 1 / len(outside)
         estimate = replace(
             drawn,
-            draws_stderr=max(drawn.draws_stderr, 1 / len(outside)),
-            draws_degrees=degrees_of_freedom(self.unbiased(log_w)),
+            draws_stderr=max(errors),
+            draws_degrees=degrees_of_freedom(unbiased),
             num_samples=self.num_samples,
         )
         if weights.isnan().any():

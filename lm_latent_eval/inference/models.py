@@ -1,4 +1,4 @@
-"""Models and proposals as estimators ask them.
+"""Protocols of models and proposals as estimators use them.
 
 Nobody looks into what they make of a batch: of a model it is a ``P``, of its proposal a
 ``Q``, and neither gets the other's.

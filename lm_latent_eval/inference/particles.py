@@ -1,4 +1,4 @@
-"""Weighted latents of a text that is read piece by piece.
+"""Weighted particles of a text that is read piece by piece.
 
 A left-to-right model stops after any piece and goes on, so a context is read once for
 all of its continuations, and a text of any length fits into the memory of one piece.
@@ -25,6 +25,7 @@ from lm_latent_eval.latent import (
     Proposal,
     ReadsOnce,
     State,
+    parts_of,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -128,7 +129,6 @@ class Partial:
         return torch.cat([self.particles.log_w, mark], -1)
 
     def select(self, index: Tensor) -> Partial:
-        """Pick texts."""
         return Partial(self.particles.select(index), self.cut[index])
 
     def ahead(
@@ -226,8 +226,8 @@ def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
     Returns:
         Shape (B, K), int64, where ``before`` is, or without it the latents.
     """
-    parts = (latents,) if isinstance(latents, Tensor) else latents
-    codes = torch.cat([part.flatten(2) for part in map(_as_integers, parts)], -1)
+    parts = map(_as_integers, parts_of(latents))
+    codes = torch.cat([part.flatten(2) for part in parts], -1)
     random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
     odd = sent(torch.from_numpy(random.view(np.int64)), codes.device)
     code = (codes * odd[1:]).sum(-1)

@@ -1,4 +1,4 @@
-"""Rows of different lengths, kept as one flat axis with the row of each element.
+"""Ragged arrays: rows of different lengths on one flat axis.
 
 Which rows and elements there are is told on the host, where no device has to be waited
 for; their values may be on a device.

@@ -1,4 +1,4 @@
-r"""Particle filters: importance samples that are chosen anew as the text goes on.
+r"""Particle filters: sequential importance sampling with resampling.
 
 K particles are divided among R independent filters of M each. A filter extends its
 particles token by token, and where their weights have become uneven it draws M of them

@@ -1,4 +1,4 @@
-r"""The engine of latents that unfold from left to right: one loop for every model.
+r"""The engine of left-to-right latents: one loop of steps for every model.
 
 A model says what a step is: what z_t can be after each history, what each choice is
 worth, and where it leads. From that alone come draws with their log q, searches,
@@ -434,10 +434,16 @@ class Found(NamedTuple, Generic[StateT]):
     """Log of one over the probability to survive, (B, K) float64; 0 of a beam."""
     cut: Tensor
     """Whether any choice of a text was left out, (B,) bool; of a beam, as if it was."""
+    log_q: Tensor | None
+    """Of the piece, nats, (B, K) float64; None: nobody asked."""
 
 
 def search(
-    steps: Steps[StateT], cut: Cut, score: Tensor | None = None
+    steps: Steps[StateT],
+    cut: Cut,
+    score: Tensor | None = None,
+    *,
+    with_log_q: bool = False,
 ) -> Found[StateT]:
     """Search for latents, cutting after every step.
 
@@ -446,6 +452,7 @@ def search(
         cut: Which of the choices go on.
         score: Of the histories before the piece, nats, (B, K); None: there are none, or
             they are all worth the same.
+        with_log_q: Whether to add up log q, which the scores of every choice are then.
     """
     state = steps.begin(None)
     device, batch, groups = steps.length.device, len(steps.length), cut.groups
@@ -456,6 +463,7 @@ def search(
         score = wide_zeros((batch, histories), device)
     score = widened(sent(score, device))
     weigh, log_f = cut.exhaustive, torch.zeros_like(score)
+    log_q = torch.zeros_like(score)
     links: list[Tensor] = []
     path: list[Columns] = []
     stay = _best_histories(score, cut)
@@ -481,6 +489,12 @@ def search(
             too_many = (rank > -torch.inf).sum(1) > cut.width
             some_left = too_many.view(batch, -1).any(1) | ~choices.lists_all()
             left_out = left_out | (some_left & (steps.length > t))
+        if with_log_q:
+            assert isinstance(choices, Dense)
+            every = widened(choices.log_p if choices.score is None else choices.score)
+            picked = every.gather(1, origin[..., None].expand(-1, -1, every.shape[2]))
+            log_step = choices.at(picked, choice).masked_fill(~going_on, 0.0)
+            log_q = log_q.gather(1, origin) + log_step
         before = score.gather(1, kept).masked_fill(~used, -torch.inf)
         score = torch.where(going_on, added.unflatten(0, size).flatten(1), before)
         state = taken.state
@@ -492,14 +506,16 @@ def search(
     if not links:
         nothing = _stacked(path, steps.num_columns, stay)
         score, log_f = score.gather(1, stay), log_f.gather(1, stay)
-        return Found(nothing, score, stay, state, log_f, left_out)
+        found_q = log_q.gather(1, stay) if with_log_q else None
+        return Found(nothing, score, stay, state, log_f, left_out, found_q)
     # Follow the links back.
     origin, found = _every(score), []
     for link, decided in zip(reversed(links), reversed(path), strict=True):
         found.append([column.gather(1, origin) for column in decided])
         origin = link.gather(1, origin)
     columns = _stacked(found[::-1], steps.num_columns, origin)
-    return Found(columns, score, origin, state, log_f, left_out)
+    found_q = log_q if with_log_q else None
+    return Found(columns, score, origin, state, log_f, left_out, found_q)
 
 
 def _every(score: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Decisions redrawn one after another: sweeps of a Gibbs sampler.
+"""Sweeps of a Gibbs sampler.
 
 A sweep of one order that follows a distribution is reversed by a sweep of the other
 order, which is all that estimators need to know of it.

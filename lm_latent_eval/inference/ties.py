@@ -1,4 +1,4 @@
-"""Ties in a search, which go by index and not by what rounding makes of them."""
+"""Tie-breaking in beam search by index, robust to rounding."""
 
 from __future__ import annotations
 

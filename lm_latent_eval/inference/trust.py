@@ -1,4 +1,4 @@
-"""What a run can check of a model: on a few prefixes, before its numbers are believed.
+"""Consistency checks of a model on a few prefixes.
 
 A model and its proposal promise shapes, types and probabilities. What breaks a promise
 mostly still gives a number, with a small error. So the first texts of a run are cut to
@@ -28,6 +28,8 @@ from lm_latent_eval.latent import (
     Searches,
     Summable,
     WholeText,
+    parts_of,
+    rebuilt,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -96,7 +98,7 @@ def decides_nothing(proposal: Sampler[Q], batch: TokenBatch) -> bool:
     """Say if a latent holds no number, so that there is one of a text at most."""
     one = batch.select(torch.arange(min(1, len(batch.length))))
     found = searching(proposal).beam(proposal.encode(one), 1)
-    return all(part[:, :1].numel() == 0 for part in _parts(found.latents))
+    return all(part[:, :1].numel() == 0 for part in parts_of(found.latents))
 
 
 _PROVEN: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
@@ -161,7 +163,7 @@ def _prefixes(batch: TokenBatch, *, whole: bool) -> TokenBatch:
 def _check_draws(proposal: object, draws: Draws[Latents], texts: int) -> None:
     """Check shapes and types of what was drawn."""
     _check_numbers(proposal, "sample", draws.log_q, (texts, DRAWS), "log_q")
-    for part in _parts(draws.latents):
+    for part in parts_of(draws.latents):
         if part.shape[:2] != (texts, DRAWS):
             _refuse(
                 proposal,
@@ -201,7 +203,7 @@ def _check_beam(
             "auto out of estimators",
         )
     beam = proposal.beam(q, MOST)
-    drawn, found = _parts(draws.latents), _parts(beam.latents)
+    drawn, found = parts_of(draws.latents), parts_of(beam.latents)
     kinds = [[(part.dtype, part.ndim) for part in parts] for parts in (drawn, found)]
     if kinds[0] != kinds[1]:
         _refuse(
@@ -267,16 +269,14 @@ def _check_causality(
     those are not there. Latents are cut where each of their tensors has a token axis.
     """
     num_tokens = batch.targets.shape[1]
-    parts = _parts(latents)
+    parts = parts_of(latents)
     if any(part.ndim < 3 or part.shape[2] != num_tokens for part in parts):
         return
     total, state = torch.zeros_like(widened(log_p)), None
     for t in range(num_tokens):
         piece = batch.piece(t, t + 1)
         here = [part[:, :, t : t + 1] for part in parts]
-        cut: Latents = (
-            here[0] if isinstance(latents, Tensor) else _rebuilt(latents, here)
-        )
+        cut = rebuilt(latents, here)
         encoded = model.encode(piece, state)
         total = total + widened(model.log_joint(encoded, cut))
         state = model.advance(encoded, cut)
@@ -289,15 +289,6 @@ def _check_causality(
             f"at once, {apart:.3g} nats apart: it looks at tokens that follow, or "
             "advance does not return where the latents lead",
         )
-
-
-def _rebuilt(latents: tuple[Tensor, ...], parts: Sequence[Tensor]) -> Latents:
-    """Return latents of the same kind from other tensors."""
-    return tuple(parts) if type(latents) is tuple else type(latents)(*parts)
-
-
-def _parts(latents: Latents) -> tuple[Tensor, ...]:
-    return (latents,) if isinstance(latents, Tensor) else tuple(latents)
 
 
 def _said(parts: Sequence[Tensor]) -> str:

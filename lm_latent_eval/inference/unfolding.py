@@ -1,4 +1,4 @@
-"""Proposals whose latents unfold step by step: draws and searches from the engine.
+"""Proposals from step distributions: sampling and beam search by the engine.
 
 ``DrawnProposal`` can only be drawn from; ``StepProposal`` lists its choices as well.
 """
@@ -101,6 +101,9 @@ class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
 class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
     """q(z | x) that says what its steps are, choice by choice."""
 
+    searches_know_q: ClassVar[bool] = False
+    """Whether ``searched_steps`` list every choice, with log q for its score."""
+
     @abstractmethod
     def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
         """Return the steps that searches go by."""
@@ -121,12 +124,17 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
             cut: What goes on after every step.
             score: Of the latents so far, (B, K) nats; None: there are none.
         """
-        found = steps.search(self.searched_steps(encoded), cut, score)
+        known = self.searches_know_q
+        going_by = self.searched_steps(encoded)
+        found = steps.search(going_by, cut, score, with_log_q=known)
         if self.on_host:
             found = found._replace(columns=fetched(*found.columns))
         score, origin, log_f, was_cut = (
             sent(x, encoded.batch.targets.device)
             for x in (found.score, found.origin, found.log_f, found.cut)
         )
-        beam = Beam(self.latents(encoded, found), score, origin)
+        log_q = found.log_q
+        if log_q is not None:
+            log_q = sent(log_q, encoded.batch.targets.device)
+        beam = Beam(self.latents(encoded, found), score, origin, log_q)
         return Thinning(beam, log_f, was_cut)

@@ -1,4 +1,4 @@
-"""What a stopped run leaves, and how the same command goes on from it.
+"""Ledgers: resumable storage of the results of a run.
 
 Whatever can be resumed says what was asked for (``settings``), is written by one run at
 a time (``one_writer``), and is not gone on with under other settings.

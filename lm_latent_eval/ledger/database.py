@@ -1,4 +1,4 @@
-"""Rows of a run in an SQLite file: found one by one, kept whatever stops the run.
+"""The ledger of a run: rows in an SQLite file, committed one by one.
 
 A row is committed before the next one is found, so a kill loses the row in hand at
 most. SQLite writes ahead (WAL) where the file system is a disk of this machine: a
@@ -313,8 +313,8 @@ class Rows:
 
 
 def read_run(
-    ledgers: Sequence[Ledger], parse: Callable[[Found], T]
-) -> tuple[Settings, list[T]]:
+    ledgers: Sequence[Ledger], parse: Callable[[Row], T]
+) -> tuple[Settings, dict[str, list[T]]]:
     """Read what one run has left in several files: one a process, say.
 
     Args:
@@ -322,24 +322,29 @@ def read_run(
         parse: Makes a result of a row, or raises a ``ValueError``.
 
     Returns:
-        What the results depend on, and the results in the order of files and rows.
+        What the results depend on, and the results of each part in the order of their
+        keys. Of a key that several files have, the last counts.
 
     Raises:
         ValueError: If they are of several runs or something else, or a row was edited.
     """
-    runs, results = dict[str, Settings](), []
+    runs, parts = dict[str, Settings](), dict[str, dict[Key, T]]()
     for ledger in ledgers:
         settings, rows = ledger.read()
         runs[json.dumps(settings)] = settings
         for found in rows:
             try:
-                results.append(parse(found))
+                parts.setdefault(found.part, {})[found.key] = parse(found.row)
             except ValueError as err:
                 raise ledger.edited(found.place, str(err)) from err
     if len(runs) > 1:
         names = ", ".join(str(ledger.path) for ledger in ledgers)
         raise ValueError(f"there are several unfinished runs: name one of {names}")
-    return next(iter(runs.values()), {}), results
+    ordered = {
+        part: [results[key] for key in sorted(results)]
+        for part, results in parts.items()
+    }
+    return next(iter(runs.values()), {}), ordered
 
 
 def refuse_old(paths: Iterable[Path]) -> None:

@@ -1,4 +1,4 @@
-"""A folder of files, each whole or not there, beside what they depend on."""
+"""Resumable folders of files, each written whole, beside their settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of a run as JSON lines: what they depend on, then a result a line."""
+"""Results as JSON lines: a header of settings, then a result a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run at a time writes an output."""
+"""File locks: one writer an output."""
 
 from __future__ import annotations
 

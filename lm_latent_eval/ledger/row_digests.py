@@ -1,4 +1,4 @@
-"""Digests of rows, by which one that was edited is known, and which field it was.
+"""Digests of rows, which reveal edited ones and the field that changed.
 
 A row carries six hexadecimal digits for each of its fields, which follow from the
 field's name and value and from the settings of its run. They tell damage and edits, not

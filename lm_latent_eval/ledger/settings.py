@@ -1,4 +1,4 @@
-"""What results depend on, beside them: only the same is gone on with."""
+"""Settings that results depend on, checked when a run is resumed."""
 
 from __future__ import annotations
 

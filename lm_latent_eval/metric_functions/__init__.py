@@ -1,1 +1,1 @@
-"""What the modules for ``evaluate`` compute, which none of this needs."""
+"""Computations behind the ``evaluate`` modules, which need no ``evaluate``."""

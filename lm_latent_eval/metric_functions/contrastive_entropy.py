@@ -1,4 +1,4 @@
-"""Contrastive entropy: how much worse a model likes a text once it is distorted."""
+"""Contrastive entropy as a metric function."""
 
 from __future__ import annotations
 

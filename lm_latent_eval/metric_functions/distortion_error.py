@@ -1,4 +1,4 @@
-"""Distortion error: which sequences a model finds less probable than they are."""
+"""Distortion error as a metric function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importance-sampled perplexity of latent language models, with its diagnostics."""
+"""Importance-sampled perplexity as a metric function, with its diagnostics."""
 
 from __future__ import annotations
 

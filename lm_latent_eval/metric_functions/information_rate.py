@@ -1,4 +1,4 @@
-"""Information rates: one log-likelihood in every unit, and what a text alone says."""
+"""Information rates as a metric function: a log-likelihood in every unit."""
 
 from __future__ import annotations
 

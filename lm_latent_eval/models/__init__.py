@@ -1,4 +1,4 @@
-"""Latent language models, a folder a paper; this table alone knows them by name."""
+"""The table of latent language models; a folder a paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports every model that has a name, so that transformers' Auto classes know it.
+"""Registration of every model with transformers' Auto classes.
 
     import lm_latent_eval.models.auto
     from transformers import AutoModel

@@ -1,4 +1,4 @@
-"""Checkpoints: one directory with everything that a number depends on.
+"""Checkpoints: directories of configuration, weights, tokenizer and manifest.
 
 ``config.json`` says which model it is, ``model.safetensors`` holds p and the proposals,
 ``tokenizer.json`` the vocabulary, ``spelling.safetensors`` and ``spacing.json``, if it

@@ -1,4 +1,4 @@
-"""From new weights to a checkpoint: what trainings of models of words share."""
+"""Training of word models: from new weights to a checkpoint."""
 
 from __future__ import annotations
 

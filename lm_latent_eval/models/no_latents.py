@@ -1,4 +1,4 @@
-"""The proposal of a model without latents: there is one choice, of nothing."""
+"""The trivial proposal of models without latents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ class Unmoved:
     """The state of what reads nothing."""
 
     def select(self, index: Tensor) -> Unmoved:
-        """Pick texts."""
         return self
 
     def resample(self, index: Tensor) -> Unmoved:
-        """Pick latents of each text."""
         return self
 
 

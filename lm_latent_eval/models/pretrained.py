@@ -1,4 +1,4 @@
-"""What every model and configuration shares: transformers' ways, checked.
+"""Base classes of models and configurations: transformers' own, with checks.
 
 What ``save_pretrained`` writes has a manifest, and what ``from_pretrained`` reads is
 held against it, wherever it is. Every value of a configuration has a rule.
@@ -126,7 +126,6 @@ class Pretrained(PreTrainedModel):
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Tell transformers of a model."""
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         config = vars(cls).get("config_class")
         # An abstract class has the name that it annotates.

@@ -1,4 +1,4 @@
-"""Proposals by name: a model's own, or another package's."""
+"""Lookup of proposals by name: a model's own, or another package's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Real-valued latents: some numbers a token (``RealStepLM``), or a text.
+r"""Real-valued latents: numbers a token (``RealStepLM``), or a text.
 
 .. math:: p(x, z) = \prod_t p(z_t \mid z_{<t}, x_{<t}) \, p(x_t \mid z_{\le t}, x_{<t})
 
@@ -34,6 +34,7 @@ from lm_latent_eval.models.stepwise import (
     EncodedSteps,
     EncodedText,
     Histories,
+    OfModel,
     UnfoldingModel,
 )
 from lm_latent_eval.text.batch import TokenBatch
@@ -190,20 +191,10 @@ class RealSteps(EncodedText):
 
 
 @dataclass(frozen=True)
-class RealStepProposal(DrawnProposal[EncodedSteps, Tensor, Histories]):
+class RealStepProposal(OfModel, DrawnProposal[EncodedSteps, Tensor, Histories]):
     """q(z | x) of a ``RealStepLM``."""
 
     model: RealStepLM
-    name: str
-    temperature: float
-
-    def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
-        """Read a piece that follows some histories."""
-        return self.model.encode(batch, after)
-
-    def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return where K histories stand after the encoded piece."""
-        return self.model.advance(encoded, latents)
 
     def log_prob(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64: a density."""
@@ -214,12 +205,7 @@ class RealStepProposal(DrawnProposal[EncodedSteps, Tensor, Histories]):
         return total.expand(latents.shape[:2])
 
     def drawn_steps(self, encoded: EncodedSteps) -> RealSteps:
-        """Return the steps."""
         return RealSteps(encoded, self.model, self.name, self.temperature)
-
-    def histories(self, encoded: EncodedSteps) -> int:
-        """Return how many histories of a text a piece follows."""
-        return encoded.before.parts[0].shape[1]
 
     def latents(
         self, encoded: EncodedSteps, found: Sampled[Histories] | Found[Histories]

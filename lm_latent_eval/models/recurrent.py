@@ -1,4 +1,4 @@
-"""Recurrent layers that stop after a piece of text and go on, and how they begin."""
+"""Recurrent layers with resumable state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class Carry:
     """(hidden, cell) of an LSTM layer, (hidden,) of an Elman layer."""
 
     def select(self, index: Tensor) -> Carry:
-        """Pick texts."""
         there = sent(index, self.layers[0][0].device)
         return Carry(tuple(tuple(s[there] for s in layer) for layer in self.layers))
 

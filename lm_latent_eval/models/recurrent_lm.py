@@ -1,4 +1,4 @@
-"""What recurrent language models share: no latents, one log p(x), exact.
+"""Base class of recurrent language models without latents.
 
     p(x) = prod_t p(x_t | x_<t)
 
@@ -78,7 +78,6 @@ class RecurrentLM(Pretrained, ABC):
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
-        """Build the layers."""
         super().__init__(config)
         inner = [config.hidden_size] * (config.num_layers - 1)
         self.embeddings = nn.Embedding(config.vocab_size, config.embedding_dim)
@@ -115,7 +114,6 @@ class RecurrentLM(Pretrained, ABC):
         return self.log_joint(self.encode(batch), NO_LATENT)[:, 0]
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        """Read every token."""
         known = batch.inputs.masked_fill(
             batch.inputs >= self.config.vocab_size, UNKNOWN
         )

@@ -1,4 +1,4 @@
-r"""Models that say what one step is, and nothing else: ``StepLM``.
+r"""``StepLM``: models defined by one step of their latents.
 
 .. math:: p(x, z) = \prod_t p(z_t \mid z_{<t}, x_{<t}) \, p(x_t \mid z_{\le t}, x_{<t})
 
@@ -114,6 +114,10 @@ class UnfoldingModel(Pretrained):
         """Read a piece that follows some histories."""
         before = Histories(self.begin(batch)) if after is None else after
         return EncodedSteps(batch, self.read(batch), before)
+
+    @abstractmethod
+    def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
+        """Return where K histories stand after the encoded piece."""
 
     def mixed(self, log_words: Tensor, log_share: Tensor) -> Tensor:
         """Mix predictions of K histories, (B, K, V), by their shares, (B, K).
@@ -289,10 +293,10 @@ class ModelSteps(EncodedText):
 
 
 @dataclass(frozen=True)
-class ModelProposal(StepProposal[EncodedSteps, Tensor, Histories]):
-    """q(z | x) of a ``StepLM``."""
+class OfModel:
+    """What proposals of a model's own steps share: they read as it does."""
 
-    model: StepLM
+    model: UnfoldingModel
     name: str
     temperature: float
 
@@ -304,6 +308,17 @@ class ModelProposal(StepProposal[EncodedSteps, Tensor, Histories]):
         """Return where K histories stand after the encoded piece."""
         return self.model.advance(encoded, latents)
 
+    def histories(self, encoded: EncodedSteps) -> int:
+        """Return how many histories of a text a piece follows."""
+        return encoded.before.parts[0].shape[1]
+
+
+@dataclass(frozen=True)
+class ModelProposal(OfModel, StepProposal[EncodedSteps, Tensor, Histories]):
+    """q(z | x) of a ``StepLM``."""
+
+    model: StepLM
+
     def log_prob(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         unfolding = self.drawn_steps(encoded)
@@ -314,10 +329,6 @@ class ModelProposal(StepProposal[EncodedSteps, Tensor, Histories]):
         return ModelSteps(encoded, self.model, self.name, self.temperature)
 
     searched_steps = drawn_steps
-
-    def histories(self, encoded: EncodedSteps) -> int:
-        """Return how many histories of a text a piece follows."""
-        return encoded.before.parts[0].shape[1]
 
     def latents(
         self, encoded: EncodedSteps, found: Sampled[Histories] | Found[Histories]

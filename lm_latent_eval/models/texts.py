@@ -1,4 +1,4 @@
-"""Plain texts of every file that one of the models is trained on."""
+"""Plain texts of every file format that a model is trained on."""
 
 from __future__ import annotations
 

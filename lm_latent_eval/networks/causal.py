@@ -1,4 +1,4 @@
-"""Causal language models of transformers: token ids in, log p of every next id out.
+"""Causal language models of transformers: token ids in, next-token log p out.
 
 A ``CausalReader`` reads in two ways. ``begin`` reads rows of tokens and keeps their
 keys and values, so that rows can be dropped, repeated and gone on with. ``score`` reads
@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.memory import SCORES, Room, fitting
+from lm_latent_eval.networks.growing import grow_in_place
 
 PADDING = 0
 AT_ONCE = 1 << 21
@@ -69,7 +70,6 @@ class CausalReader:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.model.device
 
     def begin(self, tokens: Tensor) -> Reading:
@@ -243,6 +243,7 @@ class Reading:
         cache = getattr(out, "past_key_values", None)
         if not callable(getattr(cache, "reorder_cache", None)):
             cache = None
+        grow_in_place(cache)
         log_p = reader.log_probs(out.logits[:, -1])
         return cls(reader, log_p, cache, tokens if cache is None else None)
 

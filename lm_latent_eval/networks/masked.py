@@ -1,4 +1,4 @@
-"""Networks that predict masked tokens: token ids in, log p at masked places out.
+"""Masked language models of transformers: token ids in, log p at masks out.
 
 A network is a function from tokens to scores, which ``MaskedReader`` reads in batches
 of texts of one length.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,19 @@ R = TypeVar("R")
 
 Logits: TypeAlias = Callable[[Tensor], Tensor]
 """Tokens (B, T), int64 -> scores (B, T, V) of what stands at each place."""
+
+
+@runtime_checkable
+class ReadsOn(Protocol):
+    """A network that keeps what it has read of a text's beginning."""
+
+    def __call__(self, tokens: Tensor, /) -> Tensor:
+        """Return the scores of each place, (B, T, V)."""
+        ...
+
+    def read_on(self, tokens: Tensor, first: int) -> Tensor:
+        """Return scores from the place before ``first`` on, (B, 1 + T - first, V)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,9 +54,10 @@ class MaskedReader:
         batch_size: Texts read together; None is as many as memory allows.
         most: The most that those are.
         room: What memory was found to hold.
+        mask_is_word: Whether the mask has a probability, as in LLaDA's program.
     """
 
-    logits: Logits
+    logits: Logits | ReadsOn
     mask: int
     shift: int
     num_scores: int
@@ -51,9 +65,10 @@ class MaskedReader:
     batch_size: int | None = None
     most: int = MOST_ROWS
     room: Room = field(default_factory=Room)
+    mask_is_word: bool = False
 
     @torch.inference_mode()
-    def log_probs(self, tokens: Tensor, places: Tensor) -> Tensor:
+    def log_probs(self, tokens: Tensor, places: Tensor, first: int = 0) -> Tensor:
         """Return log p of every token at some places, (M, V) nats.
 
         The mask is no token that a text can have: its probability is zero, and the
@@ -61,28 +76,34 @@ class MaskedReader:
 
         Args:
             tokens: (B, T), some of them the mask.
-            places: (B, T), where M entries are true.
+            places: (B, T), where M entries are true, all from ``first`` on.
+            first: Where what is read anew begins, if the network keeps the rest.
 
         Reference:
             Sahoo et al. (2024), section 3.2.3, "zero masking probabilities".
         """
-        return self.normalised(self.scores(tokens)[places.to(self.device)])
+        where = places[:, first:].to(self.device)
+        return self.normalised(self.scores(tokens, first)[where])
 
-    def scores(self, tokens: Tensor) -> Tensor:
-        """Return the scores of each place at that place, (B, T, V).
+    def scores(self, tokens: Tensor, first: int = 0) -> Tensor:
+        """Return the scores of each place at that place, (B, T - first, V).
 
         Of shifted scores the first place has none, and takes those of its own token, as
         Dream does; nothing is predicted there.
         """
-        scores = self.logits(tokens.to(self.device))
-        if not self.shift:
-            return scores
-        return torch.cat([scores[:, :1], scores[:, :-1]], dim=1)
+        tokens = tokens.to(self.device)
+        if first and isinstance(self.logits, ReadsOn):
+            scores = self.logits.read_on(tokens, first)
+        else:
+            whole = self.logits(tokens)
+            begin = whole[:, :1] if first == 0 else whole[:, first - 1 : first]
+            scores = torch.cat([begin, whole[:, first:]], dim=1)
+        return scores[:, :-1] if self.shift else scores[:, 1:]
 
     def normalised(self, rows: Tensor) -> Tensor:
         """Return log-probabilities of scores, (M, V), in float32 at least."""
         rows = rows.clone() if rows.dtype == torch.float64 else rows.float()
-        if self.mask < self.num_scores:
+        if self.mask < self.num_scores and not self.mask_is_word:
             rows[:, self.mask] = -torch.inf
         return rows.log_softmax(-1)
 
@@ -168,17 +189,24 @@ def scores_of(model: PreTrainedModel, mixed_precision: torch.dtype | None) -> Lo
     Raises:
         ValueError: If this one does.
     """
-    timed = "timesteps" in inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
+    timed = "timesteps" in parameters
     if timed and getattr(model.config, "time_conditioning", False):
         raise ValueError(
             "time_conditioning: the network's scores depend on a time that orders of "
             "unmasking do not have, so it has no likelihood by them"
         )
 
+    # BD3LM masks its own attention, over blocks of its own length, where it is told to
+    # sample; else it takes a text and its masked copy side by side, as in training.
+    more = {"sample_mode": True} if "sample_mode" in parameters else {}
+
     def logits(tokens: Tensor) -> Tensor:
         time = {"timesteps": torch.zeros(len(tokens), device=tokens.device)}
         with autocast(tokens.device, mixed_precision):
-            found: Tensor = model(input_ids=tokens, **(time if timed else {})).logits
+            found: Tensor = model(
+                input_ids=tokens, **(time if timed else {}), **more
+            ).logits
         return found
 
     return logits

@@ -1,4 +1,4 @@
-"""A pretrained network of transformers with its tokenizer, whoever loaded it."""
+"""A pretrained network of transformers with its tokenizer."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Network:
             model,
             tokenizer,
             str(getattr(model, "name_or_path", "") or type(model).__name__),
-            _digest(model, tokenizer),
+            digest_of(model, tokenizer),
             max_length,
             max(max_length, configured),
             prefix_token,
@@ -155,7 +155,6 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where its input goes."""
         return self.model.device
 
     @property
@@ -313,7 +312,7 @@ def configured_length(
     )
 
 
-def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+def digest_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash what was loaded; about a second a gigabyte."""
     config = model.config.to_dict()
     said = {key: value for key, value in config.items() if key not in OF_FILES}

@@ -51,7 +51,7 @@ class ServedNetwork:
                 long a prompt may be.
         """
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as err:
             raise ValueError(
                 f"pretrained={name}: no tokenizer ({one_line(err)}). With base_url, "
@@ -81,6 +81,6 @@ class ServedNetwork:
 
 def _generation(name: str) -> GenerationConfig | None:
     try:
-        return GenerationConfig.from_pretrained(name)
+        return GenerationConfig.from_pretrained(name, trust_remote_code=False)
     except OSError:
         return None

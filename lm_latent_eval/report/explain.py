@@ -12,6 +12,7 @@ from lm_latent_eval.estimators.rounding import ROUNDING
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.advice import advice
+from lm_latent_eval.report.mixtures import components
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
 from lm_latent_eval.report.tabular import one_line
@@ -165,6 +166,9 @@ def _explained(content: dict[str, Any]) -> str:
     for task, values in content["results"].items():
         lines = [_wrapped(line, indent="  ") for line in advice(values, ours)]
         head = one_line(task)
+        parts = ours.get("mixture", {}).get(task)
+        if parts:
+            lines += [_indented(said) for said in components(parts)]
         sections.append("\n".join([head, _task(values, bound), *lines]))
     return "\n\n".join(sections)
 
@@ -265,6 +269,13 @@ def _task(values: dict[str, Any], bound: Bound) -> str:
             meaning += BOUNDS.get(bound, "")
         lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
     return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    """Return a sentence for a terminal, or a table as it stands."""
+    if "\n" in text:
+        return textwrap.indent(text, "  ")
+    return _wrapped(text, indent="  ")
 
 
 def _wrapped(text: str, indent: str = "") -> str:

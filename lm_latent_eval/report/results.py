@@ -12,15 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.file_names import beside
+from lm_latent_eval.file_names import beside, safe_name
 from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.folder import SETTINGS_FILE
 from lm_latent_eval.ledger.settings import FormatError
+from lm_latent_eval.plain_json import parse
 from lm_latent_eval.report import sample_logs
+from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import is_there, read_record
-from lm_latent_eval.scoring.records import Record
-from lm_latent_eval.text import strict_json
+from lm_latent_eval.scoring.records import Document, Record
+from lm_latent_eval.scoring.spans import NO_END
+from lm_latent_eval.text.files import read_text
 
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")
@@ -35,17 +38,37 @@ SAID = {
 """Settings that tables, verdicts and exports are made of -> types, besides None."""
 WHOLE_TEXTS = "loglikelihood_rolling"
 """What lm-eval calls tasks of them."""
+GENERATED = "generate_until"
+"""What it calls those whose answers are written, and have no likelihood."""
 
 
 def read(path: Path) -> list[Record]:
-    """Read the records of a result, one a task.
+    """Read the records of a result, one a task: log-likelihoods.
 
     Raises:
         FileNotFoundError: If there is no result.
         ValueError: If there are those of several models, or it lacks what each text
             was found to have, or says something else than a result does.
     """
-    found = _read(path)
+    return [run for run in read_runs(path) if isinstance(run, Record)]
+
+
+def read_runs(
+    path: Path, *, metric: str | None = None, documents: bool = False
+) -> list[Run]:
+    """Read what a result says of single texts and questions, one a task.
+
+    Args:
+        path: A folder or a file.
+        metric: What tasks of questions are scored by; None is the log-likelihood or
+            accuracy, and of generated answers the first metric that there is.
+        documents: Whether to read what a sample log says of documents.
+
+    Raises:
+        FileNotFoundError: If there is no result.
+        ValueError: As for ``read``.
+    """
+    found = _read(path, metric, documents)
     for record in found:
         for name, kinds in SAID.items():
             said = record.settings.get(name)
@@ -57,16 +80,16 @@ def read(path: Path) -> list[Record]:
     return found
 
 
-def _read(path: Path) -> list[Record]:
+def _read(path: Path, metric: str | None, documents: bool) -> list[Run]:
     if path.is_dir():
-        return _folder(path)
+        return _folder(path, metric, documents)
     if not is_there(path):
         raise FileNotFoundError(f"{path} does not exist")
     if path.suffix == ".json":
-        return _results(path)
+        return _results(path, metric, documents)
     refuse_old([path])
     if path.suffix == ".parquet" or path.name.endswith(UNFINISHED):
-        return records.read(path)
+        return [*records.read(path)]
     return [read_record(path)]
 
 
@@ -83,44 +106,43 @@ def newest(folder: Path) -> Path | None:
     return files[-1] if files else None
 
 
-def _folder(folder: Path) -> list[Record]:
+def _folder(folder: Path, metric: str | None, documents: bool) -> list[Run]:
     if (folder / SETTINGS_FILE).exists():
         raise FormatError(
             f"{folder} has no results of lm_eval. If `estimate --workers` of "
             "lm-latent-eval 0.2 wrote it, that version reads it"
         )
     if results := newest(folder):
-        return _results(results)
+        return _results(results, metric, documents)
     refuse_old(folder.rglob("record_*"))
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
     if found := records.read_unfinished(unfinished):
-        return found
+        return [*found]
     raise FileNotFoundError(
         f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
     )
 
 
-def _results(path: Path) -> list[Record]:
-    content = strict_json.read(path)
+def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
+    content = parse(read_text(path), infinities=True)  # other programs write metrics
     try:
         config = content["config"]
         ours = config.get("latent_eval", {}).get("records", {})
         named = {"name": config.get("model_args") or {}, **_about(content)}
-        found = []
+        found: list[Run] = []
         for listed, task in content["configs"].items():
             name = task.get("task", listed)  # without that of a group
-            if name in ours:
+            about = {**named, "groups": _groups(content, listed)}
+            if name in ours and metric is None:
                 [record] = records.read(beside(path, ours[name]))
+                settings = {**about, **record.settings}
+                more = _documents(path, listed) if documents else {}
                 found.append(
-                    replace(record, task=name, settings={**named, **record.settings})
+                    replace(record, task=name, settings=settings, documents=more)
                 )
             elif (log := _sample_log(path, listed)).exists():
-                settings = {**named, "model": config["model"], **_foreign(config)}
-                answers = sample_logs.read(log)
-                if task.get("output_type") == WHOLE_TEXTS:
-                    # Neither greedy nor the contrary: lm-eval 0.5 writes False.
-                    answers = [replace(answer, is_greedy=None) for answer in answers]
-                found.append(Record(name, settings, answers))
+                settings = {**about, "model": config["model"], **_foreign(config)}
+                found.append(_of_log(log, name, task, settings, metric, documents))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
@@ -128,6 +150,52 @@ def _results(path: Path) -> list[Record]:
             f"{path} says nothing of single texts: models of ours leave a record "
             "beside it; run other models with --log_samples"
         )
+    return found
+
+
+def _documents(results: Path, task: str) -> dict[int, Document]:
+    """Return what is known of documents beside a record, which names its own file."""
+    stamp = results.stem.removeprefix("results_")
+    log = results.with_name(safe_name(f"samples_{task}_{stamp}.jsonl"))
+    return sample_logs.documents(log) if log.exists() else {}
+
+
+def _of_log(
+    log: Path,
+    name: str,
+    task: dict[str, Any],
+    settings: dict[str, Any],
+    metric: str | None,
+    documents: bool,
+) -> Run:
+    """Read the sample log of a model that is not ours, or what a metric says there."""
+    kind = task.get("output_type")
+    if metric is not None or kind == GENERATED:
+        listed = task.get("metric_list") or [{}]
+        wanted = metric or str(listed[0].get("metric"))
+        lower = any(
+            each.get("metric") == wanted and each.get("higher_is_better") is False
+            for each in listed
+        )
+        rows = sample_logs.read_scores(log, wanted)
+        return Scores(name, wanted, settings, rows, lower)
+    answers = sample_logs.read(log)
+    if kind == WHOLE_TEXTS:
+        # Neither greedy nor the contrary: lm-eval 0.5 writes False.
+        answers = [replace(answer, is_greedy=None) for answer in answers]
+    more = sample_logs.documents(log) if documents else {}
+    return Record(name, settings, answers, documents=more)
+
+
+def _groups(content: dict[str, Any], task: str) -> list[str]:
+    """Return the groups that a task is in, with those that these are in."""
+    tasks = content.get("group_subtasks") or {}
+    found, inner = list[str](), [task]
+    while inner:
+        inner = [
+            g for g, some in tasks.items() if {*some} & {*inner} and g not in found
+        ]
+        found += inner
     return found
 
 
@@ -162,9 +230,7 @@ def _foreign(config: dict[str, Any]) -> dict[str, Any]:
     return {
         "checkpoint": known or _name(config),
         "strings_scored": not by_words,
-        "tokens_are": "words, and the ends of sentences"
-        if by_words
-        else "pieces of its own tokenizer; no end of a text is charged",
+        "tokens_are": "words, and the ends of sentences" if by_words else NO_END,
         "estimator": "exact",
     }
 

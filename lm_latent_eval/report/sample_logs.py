@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.file_names import regular
 from lm_latent_eval.plain_json import parse
+from lm_latent_eval.report.scores import Score, as_fields, number
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import checked_answer
+from lm_latent_eval.scoring.records import Document, checked_answer
 from lm_latent_eval.text.files import numbered_lines
 
 Sample = dict[str, Any]
@@ -25,23 +25,102 @@ def read(path: Path) -> list[Answer]:
             names the line and the field.
     """
     found: dict[tuple[int, int], Answer] = {}
+
+    def add(sample: Sample) -> None:
+        for answer in _answers(sample):
+            place = answer.index, answer.option
+            if place in found:
+                raise ValueError(f"doc_id: {answer.index} stands twice")
+            found[place] = answer
+
+    _each(path, add)
+    return [*found.values()]
+
+
+def read_scores(path: Path, metric: str) -> list[Score]:
+    """Read what a metric gave each document, and each repeat of it.
+
+    Raises:
+        ValueError: If a line is no sample, or the metric is no number in it.
+    """
+    found: dict[int, list[Score]] = {}
+
+    def add(sample: Sample) -> None:
+        document = _document(sample)
+        if document in found:
+            raise ValueError(f"doc_id: {document} stands twice")
+        if metric not in sample:
+            there = sorted(
+                name
+                for name, value in sample.items()
+                if type(value) in (int, float, bool) and name != "doc_id"
+            )
+            raise ValueError(
+                f"{metric}: there is none; --metric NAME takes one of "
+                f"{', '.join(there) or 'those that the task computes a document'}"
+            )
+        repeats = sample.get("scores_per_repeat")
+        several = repeats.get(metric) if isinstance(repeats, dict) else None
+        values = several if isinstance(several, list) else [sample[metric]]
+        about, digest = _about(sample), sample.get("doc_hash")
+        found[document] = [
+            Score(
+                str(document),
+                number(metric, value),
+                repeat,
+                digest=f"lm_eval {digest}" if isinstance(digest, str) else "",
+                text=about.text,
+                fields=about.fields,
+            )
+            for repeat, value in enumerate(values)
+        ]
+
+    _each(path, add)
+    return [score for scores in found.values() for score in scores]
+
+
+def documents(path: Path) -> dict[int, Document]:
+    """Read what a sample log says of documents."""
+    found: dict[int, Document] = {}
+
+    def add(sample: Sample) -> None:
+        found[_document(sample)] = _about(sample)
+
+    _each(path, add)
+    return found
+
+
+def _each(path: Path, add: Callable[[Sample], None]) -> None:
+    """Hand over the samples of the first filter; errors name their line."""
     first: Any = None
-    for number, line in numbered_lines(regular(path)):
+    for place, line in numbered_lines(regular(path)):
         try:
             sample = parse(line, infinities=True)  # other programs write metrics
             if not isinstance(sample, dict):
                 raise ValueError("it is no object")
             first = sample if first is None else first
-            if sample.get("filter") != first.get("filter"):
-                continue
-            for answer in _answers(sample):
-                place = answer.index, answer.option
-                if place in found:
-                    raise ValueError(f"doc_id: {answer.index} stands twice")
-                found[place] = answer
+            if sample.get("filter") == first.get("filter"):
+                add(sample)
         except ValueError as err:
-            raise ValueError(f"{path}, line {number}: {err}") from err
-    return [*found.values()]
+            raise ValueError(f"{path}, line {place}: {err}") from err
+
+
+def _document(sample: Sample) -> int:
+    document = sample.get("doc_id")
+    if type(document) is not int:
+        raise ValueError(f"doc_id: expected a whole number, not {document!a:.40}")
+    return document
+
+
+def _about(sample: Sample) -> Document:
+    asked = sample.get("arguments")
+    requests = [*asked.values()] if isinstance(asked, dict) else asked
+    first = requests[0] if isinstance(requests, list) and requests else None
+    strings = [*first.values()] if isinstance(first, dict) else first
+    words = [each for each in strings or () if isinstance(each, str)]
+    if len(words) > 1 and len(requests or ()) > 1:  # a question, whose options differ
+        words = words[:1]
+    return Document("".join(words), as_fields(sample.get("doc")))
 
 
 def _answers(sample: Sample) -> Iterator[Answer]:
@@ -51,12 +130,10 @@ def _answers(sample: Sample) -> Iterator[Answer]:
         raise ValueError(f"arguments: expected an object, not {asked!a:.40}")
     if not isinstance(given, list) or len(given) != len(asked):
         raise ValueError(f"resps: expected a list of {len(asked)}, not {given!a:.40}")
-    document = sample.get("doc_id")
-    if type(document) is not int:
-        raise ValueError(f"doc_id: expected a whole number, not {document!a:.40}")
+    document = _document(sample)
     accuracy = sample.get("acc")
     if accuracy is not None:
-        accuracy = _number("acc", accuracy)
+        accuracy = number("acc", accuracy)
     for option, (strings, answers) in enumerate(
         zip(asked.values(), given, strict=True)
     ):
@@ -95,21 +172,8 @@ def _answer(answers: Any) -> tuple[float, bool | None]:
     greedy = {"True": True, "False": False, True: True, False: False}
     said = given[1] if len(given) > 1 else None
     if isinstance(said, str | bool | None) and (said is None or said in greedy):
-        return _number("resps", given[0]), None if said is None else greedy[said]
+        return number("resps", given[0]), None if said is None else greedy[said]
     raise ValueError(f"resps: expected True or False, not {said!a:.40}")
-
-
-def _number(field: str, value: Any) -> float:
-    """Return a finite number, which lm-eval may have written as a string."""
-    number = math.nan
-    if isinstance(value, str | int | float):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{field}: expected a number, not {value!a:.40}")
-    return number
 
 
 def _count(sample: Sample, metric: str, otherwise: int) -> int:
@@ -117,4 +181,4 @@ def _count(sample: Sample, metric: str, otherwise: int) -> int:
     term = sample.get(metric)
     if not isinstance(term, list) or len(term) != 2:
         return otherwise
-    return int(_number(metric, term[1]))
+    return int(number(metric, term[1]))

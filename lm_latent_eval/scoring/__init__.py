@@ -1,1 +1,1 @@
-"""Strings in, estimates out: a checkpoint answers queries about texts."""
+"""Scoring: strings in, estimates out, by a checkpoint."""

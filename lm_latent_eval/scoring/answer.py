@@ -1,4 +1,4 @@
-"""What is found for a query: one record from scorers to samples, files and tables."""
+"""The answer to a query: one record from scorers to samples, files and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which estimator spends the budget of a text, and how large the budget is.
+"""Budget of a text: the estimator that spends it, and how many samples it is.
 
 What decides is a pilot with random numbers of its own, or what beams find, in which
 nothing is random: so given the decision an estimate is unbiased, and its bound and
@@ -73,7 +73,6 @@ class Fixed(Budget):
     """It also reads contexts and continuations."""
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Give every text the same."""
         _announce([(self.method, texts)])
         yield self.method, texts
 
@@ -149,7 +148,6 @@ class Auto(Budget):
         return cls(levels[0], tuple(levels))
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Give every text the least."""
         _announce([(self.method, texts)])
         yield self.method, texts
 

@@ -1,4 +1,4 @@
-"""log p-hat of continuations, and whether they are the most probable ones."""
+"""log p-hat of continuations, and their greediness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run takes: said before it starts where it is much, refused where too much."""
+"""Cost of a run in evaluations and memory: announced if large, refused if too large."""
 
 from __future__ import annotations
 

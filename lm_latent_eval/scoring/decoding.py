@@ -1,4 +1,4 @@
-"""How a continuation is written: greedily or by chance, until a stop string."""
+"""Decoding of continuations: greedy or sampled, until a stop string."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class GenerationOptions:
     """0 is greedy decoding."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be written."""
         if not all(self.until):
             raise ValueError(
                 f"until={self.until!r}: expected strings to stop before, none empty"
@@ -80,7 +79,6 @@ class Utterance:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        """Write the context, once."""
         self._begin = len(self.encoder.decode(self.context))
 
     @property

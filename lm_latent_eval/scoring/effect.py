@@ -1,4 +1,4 @@
-"""Options that were given and move no likelihood, told by name."""
+"""Warn about options that have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores a corpus into a file of estimates; a crash loses none of them.
+"""Resumable scoring of a corpus into a file of estimates.
 
 The output is JSON lines: first what the numbers depend on, then the row of each text's
 record. Until the last text is scored they are in a ledger beside it. The same command
@@ -14,7 +14,6 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-import lm_latent_eval
 from lm_latent_eval.ledger.database import UNFINISHED, Found, Ledger, Row, remove
 from lm_latent_eval.ledger.folder import SETTINGS_FILE
 from lm_latent_eval.ledger.lines import LinesFile
@@ -25,6 +24,7 @@ from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.records import FORMAT, Record, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.digests import digest
+from lm_latent_eval.version import __version__
 
 TASK = "estimate"
 KIND = "file of estimates"
@@ -189,7 +189,7 @@ def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
         continue
     return {
         "format": FORMAT,
-        "lm_latent_eval": lm_latent_eval.__version__,
+        "lm_latent_eval": __version__,
         "num_texts": seen.number,
         "texts": seen.digest,
         **scorer.fingerprint,
@@ -217,7 +217,6 @@ class SeenTexts:
         self._texts, self._hash = texts, hashlib.sha256(b"[")
 
     def __iter__(self) -> Iterator[str]:
-        """Read them."""
         for text in self._texts:
             comma = ", " if self.number else ""
             self._hash.update(f"{comma}{json.dumps(text)}".encode())

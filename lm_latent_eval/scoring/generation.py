@@ -1,4 +1,4 @@
-"""Writes continuations word by word, each text as long as it takes."""
+"""Generation of continuations word by word."""
 
 from __future__ import annotations
 

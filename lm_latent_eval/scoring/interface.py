@@ -1,4 +1,4 @@
-"""The scoring interface: what answers questions about strings.
+"""The scoring interface: protocols of models and scorers of strings.
 
 There are two ways to offer it. A model of the latent interface (``latent.py``) offers
 p(x, z) and a proposal; ``Scorer`` scores it with every estimator. The other is for

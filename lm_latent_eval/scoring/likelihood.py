@@ -1,4 +1,4 @@
-"""What gives a sequence a log-probability, be it a string or a list of token ids.
+"""``SequenceScorer``: log-probabilities of strings or of token sequences.
 
 ``string_scorers`` makes such a thing of any model or function that scores strings;
 the languages of ``distortion``, and the models that learned them, are such of token

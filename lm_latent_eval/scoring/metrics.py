@@ -1,4 +1,4 @@
-"""Numbers of a corpus, from the estimates of its documents.
+"""Corpus metrics from the estimates of documents.
 
 Numbers named ``<metric>_stderr`` fill the harness's Stderr column. As for any model,
 it is the error over texts: that of the draws is in it, and has rows of its own.

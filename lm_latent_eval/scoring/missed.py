@@ -1,4 +1,4 @@
-"""Texts that an estimator found no latent of: told when all others are answered."""
+"""Error for texts of which no latent was found, raised after all others are scored."""
 
 from __future__ import annotations
 

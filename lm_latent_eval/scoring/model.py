@@ -1,4 +1,4 @@
-"""A checkpoint as a Python object that answers questions about strings."""
+"""``load`` and ``LatentModel``: a checkpoint as a Python object that scores strings."""
 
 from __future__ import annotations
 

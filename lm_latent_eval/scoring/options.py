@@ -1,4 +1,4 @@
-"""How log-likelihoods are estimated, checked before anything is loaded.
+"""Options of scoring, checked before anything is loaded.
 
 The two dataclasses are the tables of options that models of latents and all models
 have: see ``lm_latent_eval.options``. Neither needs torch.

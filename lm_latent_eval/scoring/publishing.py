@@ -1,4 +1,4 @@
-"""Sends a checkpoint to the hub, with a model card that says how it is scored."""
+"""Upload of a checkpoint to the hub, with a model card."""
 
 from __future__ import annotations
 

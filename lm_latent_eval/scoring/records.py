@@ -1,4 +1,4 @@
-"""The record of a run: one row an answer, from which its numbers can be made again.
+"""The record of a run: one row an answer, sufficient to recompute every metric.
 
 A finished record is a Parquet file, whose metadata say how it was made. While a run
 goes on its rows are in a ledger, so that one which is killed leaves what it has.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,13 @@ from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.ledger.database import (
     UNFINISHED,
-    Found,
     Ledger,
     Row,
     read_run,
 )
 from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.spans import Spans
 
 METADATA = b"lm_latent_eval"
 FORMAT = 3
@@ -49,6 +49,7 @@ TYPES = {
     "draws_degrees": pa.float64(),
     "unseen": pa.float64(),
     "upper": pa.float64(),
+    "upper_stderr": pa.float64(),
     "at_least": pa.float64(),
     "at_most": pa.float64(),
     "effective_sample_size": pa.float64(),
@@ -83,6 +84,7 @@ _MAY_BE_EMPTY = (
     "stderr",
     "unseen",
     "upper",
+    "upper_stderr",
     "at_least",
     "at_most",
     "effective_sample_size",
@@ -92,7 +94,9 @@ _MAY_BE_EMPTY = (
     "tied",
     "canonical",
 )
-_ONLY_WHERE_KNOWN = ("at_least", "at_most", "log_weights")
+_NEW = ("upper_stderr", "at_least", "at_most")
+"""Columns that records of before have not."""
+_ONLY_WHERE_KNOWN = (*_NEW, "log_weights")
 """Columns that a record lacks if none of its answers has them."""
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
 _INFINITE = ("inf", "-inf")
@@ -102,6 +106,7 @@ _MAY_BE_INFINITE = (
     "draws_stderr",
     "draws_degrees",
     "upper",
+    "upper_stderr",
     "at_least",
     "at_most",
     "pareto_k",
@@ -142,7 +147,7 @@ def answer_of(row: dict[str, Any]) -> Answer:
     """
 
     def read(kind: type, *but: str) -> dict[str, Any]:
-        names = [field.name for field in fields(kind) if field.name not in but]
+        names = [each.name for each in fields(kind) if each.name not in but]
         columns = ((name, _COLUMN.get(name, name)) for name in names)
         return {name: _checked(column, row) for name, column in columns}
 
@@ -163,7 +168,7 @@ def checked_answer(answer: Answer) -> Answer:
 
 def _checked(column: str, row: dict[str, Any]) -> Any:
     """Return the value of a column."""
-    if column not in row and column not in ("at_least", "at_most"):
+    if column not in row and column not in _NEW:
         raise ValueError(f"there is no {column}")
     value = row.get(column)
     if value is None and column in _MAY_BE_EMPTY:
@@ -200,6 +205,18 @@ def _is_possible(column: str, value: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class Document:
+    """What a sample log says of a document, which records do not hold."""
+
+    text: str
+    """What was scored, or asked."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Of the data set, those that are words or whole numbers."""
+    spans: Spans | None = None
+    """What its parts take, where that was asked."""
+
+
+@dataclass(frozen=True)
 class Record:
     """What a run found in one task, and how."""
 
@@ -208,6 +225,8 @@ class Record:
     """What the numbers depend on, and what they are."""
     answers: Sequence[Answer]
     finished: bool = True
+    documents: Mapping[int, Document] = field(default_factory=dict, compare=False)
+    """By the index of their answers, where a sample log was read as well."""
 
     @property
     def texts_digest(self) -> str:
@@ -296,18 +315,8 @@ def read_unfinished(paths: Sequence[Path]) -> list[Record]:
     Raises:
         ValueError: If a file is none, or they are of several runs.
     """
-
-    def placed(found: Found) -> tuple[str, Answer]:
-        return found.part, answer_of(found.row)
-
-    settings, rows = read_run([_ledger(path) for path in paths], placed)
-    tasks: dict[str, dict[tuple[int, int], Answer]] = {}
-    for task, answer in rows:  # of what two processes were asked, the last
-        tasks.setdefault(task, {})[answer.index, answer.option] = answer
-    return [
-        Record(task, settings, [found[place] for place in sorted(found)], False)
-        for task, found in tasks.items()
-    ]
+    settings, tasks = read_run([_ledger(path) for path in paths], answer_of)
+    return [Record(task, settings, answers, False) for task, answers in tasks.items()]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Scores queries in batches: strings in, estimates out.
+"""``Scorer``: batched scoring of queries under the latent interface.
 
 A text is cut into words once. Contexts that several queries share are read once, and a
 word across the border of a context belongs to the continuation. Nothing here depends on

@@ -1,4 +1,4 @@
-"""A model and how its texts are scored: all that was chosen, and batches of texts."""
+"""A model with its scoring settings, and batches of texts for it."""
 
 from __future__ import annotations
 

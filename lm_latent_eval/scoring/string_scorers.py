@@ -7,7 +7,7 @@ causal LM; or one of our latent LMs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,10 +21,15 @@ from transformers import (
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models import name_of
-from lm_latent_eval.networks.causal import CausalReader, Tokens
+from lm_latent_eval.networks.causal import CausalReader, Tokens, TokenScores
 from lm_latent_eval.networks.network import load_causal, positions_of, start_token
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.attribution import of_tokens
+from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.likelihood import LogLikelihoods, SequenceScorer
 from lm_latent_eval.scoring.model import LatentModel, load
+from lm_latent_eval.scoring.records import Document, Record
+from lm_latent_eval.scoring.spans import NO_END
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
 """Strings -> a log-score of each, nats, or an estimate that knows its error."""
@@ -116,6 +121,14 @@ class CausalLMScorer:
         """Return the log-likelihood of each string, exactly.
 
         Raises:
+            ValueError: As of ``score_tokens``.
+        """
+        return LogLikelihoods.of([each.total for each in self.score_tokens(sequences)])
+
+    def score_tokens(self, sequences: Sequence[str]) -> list[TokenScores]:
+        """Return the log-likelihood of each token of strings.
+
+        Raises:
             ValueError: If dropout is on, the tokenizer has no start, a text is longer
                 than the model's window, or it does not fit into memory.
         """
@@ -143,7 +156,7 @@ class CausalLMScorer:
 
         wanted = [((start,), each) for each in ids if each]
         found = iter(self._reader.score(wanted, self.batch_size, refusal))
-        return LogLikelihoods.of([next(found).total if each else 0.0 for each in ids])
+        return [next(found) if each else TokenScores((), ()) for each in ids]
 
     @cached_property
     def _reader(self) -> CausalReader:
@@ -151,6 +164,33 @@ class CausalLMScorer:
 
     def _encode(self, text: str) -> Tokens:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def causal_record(directory: Path, texts: Sequence[str]) -> Record:
+    """Score texts by the causal network of a directory, into a record with spans.
+
+    Raises:
+        ValueError: If there is no such network, or a text is longer than its window.
+    """
+    model = load_causal(directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+    scores = CausalLMScorer(model, tokenizer).score_tokens(texts)
+    settings = {
+        "model": "hf",
+        "checkpoint": directory.name,
+        "estimator": "exact",
+        "strings_scored": True,
+        "tokens_are": NO_END,
+    }
+    answers = [
+        replace(Answer.exact(each.total, text), index=place)
+        for place, (text, each) in enumerate(zip(texts, scores, strict=True))
+    ]
+    documents = {
+        place: Document(text, spans=of_tokens(text, tokenizer, each))
+        for place, (text, each) in enumerate(zip(texts, scores, strict=True))
+    }
+    return Record(TASK, settings, answers, documents=documents)
 
 
 def is_latent(path: str | Path) -> bool:

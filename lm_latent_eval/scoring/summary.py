@@ -1,4 +1,4 @@
-"""What a run says of all its estimates together."""
+"""Summary of all estimates of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Summary:
     """Collects the diagnostics of every answer of a run."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.answers: list[Answer] = []
 
     def add(self, answers: list[Answer]) -> None:

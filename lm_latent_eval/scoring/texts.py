@@ -1,4 +1,4 @@
-"""Queries, and the texts they are cut into: words in, words out of a context.
+"""Queries, and their texts as words within a context.
 
 A model of documents gets a query as one text. A model of sentences gets its sentences,
 whose probabilities are multiplied: those that lie in the context altogether cancel, so
@@ -58,7 +58,6 @@ class Text:
 
     @property
     def num_words(self) -> int:
-        """Given and to be predicted."""
         return len(self.context) + len(self.words)
 
     @property

@@ -1,4 +1,4 @@
-"""log p-hat of whole texts: weights of each, spent as its budget says."""
+"""log p-hat of whole texts, by their budgets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ class WholeTexts:
     def _shown(
         self, parts: Iterator[PartT], total: int, which: str = ""
     ) -> Iterator[PartT]:
-        """Show how many have come."""
         unit = "sentences" if isinstance(self.setting.model, SentenceModel) else "texts"
         with self.setting.bar(total, which + unit) as bar:
             for part in parts:

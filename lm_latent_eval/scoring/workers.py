@@ -1,4 +1,4 @@
-"""Scores a corpus by workers of a Ray cluster, each of which loads the model once.
+"""Scoring of a corpus by workers of a Ray cluster.
 
 Ray Data reads blocks of texts while others are scored, hands them to the workers, and
 gives those of a worker that died to another one. What they find comes back to the

@@ -1,4 +1,4 @@
-"""How an estimated perplexity depends on proposal, temperature, samples and level.
+"""Studies of estimates by proposal, temperature, samples and level.
 
 The experiments of Logan et al. (2020) for any model of the latent interface:
 

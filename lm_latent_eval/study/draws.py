@@ -1,4 +1,4 @@
-"""Log-weights of a corpus, each kept in the study's ledger as soon as it is drawn."""
+"""Log-weights of a corpus, kept in the study's ledger as they are drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings a study compares."""
+"""Settings that a study compares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class StudySetting:
 
     @property
     def name(self) -> str:
-        """A name for its file."""
         if self.estimator == "beam":
             return f"beam-{self.proposal}-{self.num_samples}"
         return f"is-{self.proposal}-{self.temperature:g}"

@@ -1,4 +1,4 @@
-"""Runs a study of one checkpoint on one corpus, and goes on with an interrupted one."""
+"""Resumable execution of a study of one checkpoint on one corpus."""
 
 from __future__ import annotations
 

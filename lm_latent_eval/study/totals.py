@@ -1,4 +1,4 @@
-r"""What the log-weights of a corpus say, a few texts at a time.
+r"""Corpus totals from log-weights, a few texts at a time.
 
 K samples of a text are K / k disjoint replicates of k samples. With
 :math:`\ell_n^{(r)} = \log \frac{1}{k} \sum_{j \in r} w_{nj}`,
@@ -85,7 +85,6 @@ class Totals:
     """Texts whose Pareto k is too large."""
 
     def __post_init__(self) -> None:
-        """Start with nothing read."""
         self.corpus = torch.zeros(self.num_samples, dtype=torch.float64)
         self.instance = {}
         for size in self.sizes:

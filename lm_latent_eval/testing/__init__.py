@@ -1,4 +1,4 @@
-"""The laws that every latent language model owes, for tests of packages that join.
+"""Laws of latent language models, for test suites of other packages.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A model that is small enough to list its latents, and what laws say of numbers."""
+"""Test cases: a model small enough to enumerate, with tolerances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models and proposals owe that stop after a piece of a text and go on."""
+"""Laws of models and proposals that stop after a piece of text and go on."""
 
 from __future__ import annotations
 

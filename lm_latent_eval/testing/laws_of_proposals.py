@@ -1,4 +1,4 @@
-"""What every proposal owes: q totals one, covers p, and what is made of it is p(x)."""
+"""Laws of proposals: normalization, coverage, unbiasedness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every latent language model owes, whatever its latents are.
+"""Laws of every latent language model.
 
 A law takes a ``Case``: a model that is small enough to list every latent of a short
 text. Sums over that list are the truth, and share nothing with what is tested but
@@ -54,7 +54,6 @@ class Law:
         self.holds()
 
     def __str__(self) -> str:
-        """Name it."""
         return self.of
 
 

@@ -1,1 +1,1 @@
-"""Strings to a model's alphabet and back."""
+"""Encoding of strings to a model's units, and back."""

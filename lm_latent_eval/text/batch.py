@@ -1,4 +1,4 @@
-"""Batches of tokens for models that predict one word after another."""
+"""Batches of tokens for left-to-right models."""
 
 from __future__ import annotations
 

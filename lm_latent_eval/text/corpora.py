@@ -1,4 +1,4 @@
-"""Reads plain texts from the files that corpora come in.
+"""Reading of plain texts from corpus files.
 
 A file is of JSON lines or of lines of text: JSON if its name says so (``.jsonl``,
 ``.ndjson``, ``.json``, in any case) or its first line looks like it. What is annotated

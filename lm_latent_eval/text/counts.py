@@ -1,4 +1,4 @@
-"""How long a text is, in every unit that a rate can be per."""
+"""Lengths of a text in every unit of a rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of texts, by which they are known again."""
+"""Digests that identify texts."""
 
 from __future__ import annotations
 

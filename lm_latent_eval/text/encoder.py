@@ -1,4 +1,4 @@
-"""Strings to the units that a model predicts, and back: words, bytes or subwords.
+"""Encoders of strings to units and back: words, bytes or subwords.
 
 Words with reserved ids, unknown ones among them, are in ``reading``; they are what
 checkpoints have unless their model brings an encoder of its own (``OwnEncoder``).

@@ -1,4 +1,4 @@
-"""Text files as they come: UTF-8, with a byte-order mark or without."""
+"""Text files: UTF-8, with or without a byte-order mark."""
 
 from __future__ import annotations
 

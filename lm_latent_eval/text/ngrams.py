@@ -1,4 +1,4 @@
-r"""What a text alone says of its entropy: Shannon's F_N and a gambler's capital.
+r"""Entropy of a text alone: Shannon's F_N and the gambling bound.
 
 F_N, the entropy of a symbol after the N - 1 before it, falls to the entropy rate as N
 grows. Computed from one text's frequencies it falls too far: a context seen once seems

@@ -1,4 +1,4 @@
-"""The noise channel of contrastive entropy: words are substituted or transposed.
+"""The noise channel of contrastive entropy: substitution and transposition of words.
 
     for i = 1 .. n, in place, from left to right, exactly one of
         x_i <- v          probability x_S;  v uniform over the vocabulary
@@ -53,7 +53,6 @@ class NoiseChannel(Generic[T]):
     vocabulary: Sequence[T]
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         for name in ("substitution", "transposition"):
             value = getattr(self, name)
             if not _is_share(value, most=1):

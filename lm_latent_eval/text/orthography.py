@@ -1,4 +1,4 @@
-"""How texts are written: what turns a model of words into one of strings."""
+"""Orthography: spelling and spacing models that make word models models of strings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Orthography:
     spacing: Spacing
 
     def save(self, directory: Path) -> None:
-        """Write ``spelling.safetensors`` and ``spacing.json``."""
         self.spelling.save(directory)
         self.spacing.save(directory)
 

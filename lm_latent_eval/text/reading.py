@@ -1,4 +1,4 @@
-"""Reads strings for a word-level model, and prices what its words do not say.
+"""Tokenization into words, with the cost of spelling and spacing.
 
 A model of words gives one probability to all unknown words together, and none to the
 white space between words. What is charged for them is a matter of policy
@@ -79,7 +79,6 @@ class ClassReader(_WordReader):
     """What any unknown word costs, nats."""
 
     def __call__(self, text: str) -> Reading:
-        """Read a string."""
         words = self.tokenizer(text)
         return Reading(
             words.ids,
@@ -118,7 +117,6 @@ class StringReader(_WordReader):
     policy: UnknownWords = UnknownWords.SPELLED
 
     def __call__(self, text: str) -> Reading:
-        """Read a string."""
         text, words = encodable(text), self.tokenizer(text)
         strings = [text[a:b] for a, b in zip(words.starts, words.ends, strict=True)]
         return Reading(

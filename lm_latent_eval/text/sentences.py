@@ -1,4 +1,4 @@
-"""Where the sentences of a document begin, by Wikimedia's ``sentencex`` or by lines."""
+"""Sentence boundaries of a document, by ``sentencex`` or by lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""What stands between words: the white space that a word tokenizer drops.
+r"""Spacing model: white space between words.
 
 .. math:: p(\text{text}) = p(\text{words}) \prod_t p(g_t \mid l_t, r_t)
 
@@ -97,7 +97,6 @@ class Spacing:
         )
 
     def save(self, directory: Path) -> None:
-        """Write ``spacing.json``."""
         rows = [[*gap, count] for gap, count in sorted(self.counts.items())]
         write_text(directory / FILE_NAME, json.dumps(rows, ensure_ascii=True))
 

@@ -1,4 +1,4 @@
-r"""How unknown words are spelled: a recurrent model of the bytes of a word.
+r"""Spelling model: a recurrent model of the bytes of unknown words.
 
 .. math::
     s(w) = \prod_i p(b_i \mid b_{<i}), \qquad
@@ -151,7 +151,6 @@ class Spelling(nn.Module):
     # -- files ------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:
-        """Write ``spelling.safetensors``."""
         shape = {"alphabet": self.alphabet.hex(), **self.sizes}
         # One entry: several are written in an order of chance, and files have digests.
         metadata = {"shape": json.dumps(shape)}

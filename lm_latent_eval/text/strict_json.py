@@ -1,4 +1,4 @@
-"""Files of JSON that somebody else wrote, and the types of what is in them.
+"""Typed reading of JSON files from other programs.
 
 A string where a list is expected would be read letter by letter.
 """

@@ -1,4 +1,4 @@
-"""What a word outside a model's vocabulary costs."""
+"""Policies of unknown words: spelled, penalized, closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strings to words and back, with a vocabulary that belongs to the checkpoint.
+"""Word tokenizer, with a vocabulary that belongs to the checkpoint.
 
 The work is done by Hugging Face ``tokenizers``: a word-level tokenizer in one
 ``tokenizer.json``. Its first V words can be uttered by the model; the words after them

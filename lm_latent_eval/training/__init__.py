@@ -1,1 +1,1 @@
-"""Fitting models to text."""
+"""Training of models on text."""

@@ -1,4 +1,4 @@
-"""What a training run can be told; imports nothing heavy, so ``--help`` is quick."""
+"""Training options; imports nothing heavy, so ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot train."""
         for name in ("epochs", "batch_size", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
@@ -109,7 +108,6 @@ class LDAFit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot train."""
         for name in ("num_topics", "iterations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
@@ -184,7 +182,6 @@ class MDMSize:
     max_length: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
         if self.hidden_size % (2 * self.num_heads):
             raise ValueError(
                 f"hidden_size={self.hidden_size}: expected a multiple of twice "
@@ -210,7 +207,6 @@ class MarginObjective:
     l2: float = 1e-4
 
     def __post_init__(self) -> None:
-        """Refuse what teaches nothing."""
         if not 0 < self.distortion <= 0.5:
             raise ValueError(
                 f"distortion={self.distortion}: expected more than 0 and at most 0.5"

@@ -1,4 +1,4 @@
-"""Training of how texts are written: spelling and spacing."""
+"""Training of spelling and spacing models."""
 
 from __future__ import annotations
 

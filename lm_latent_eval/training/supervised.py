@@ -1,4 +1,4 @@
-"""Fits modules by gradient descent, with early stopping, progress and resumption.
+"""Gradient descent with early stopping, progress and resumption.
 
 Several parts (a generative model, its proposals) train side by side on the same
 batches: each has its own loss, its own learning rate and its own best epoch, and stops

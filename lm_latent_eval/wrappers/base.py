@@ -1,4 +1,4 @@
-"""What all models over a network share: opening, fingerprints, windows."""
+"""Base of models over a network: opening, fingerprints, windows."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_batches_change_nothing(noise, batch_size):
     assert mapped["text"][4] != TEXTS[4]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_change_nothing(noise):
     data = Dataset.from_dict({"text": TEXTS})
     mapped = data.map(noise, batched=True, with_indices=True, num_proc=2)

@@ -7,12 +7,15 @@ import torch
 from arviz_stats.base.array import array_stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import t as student_t
 
 from lm_latent_eval.estimators import (
     checked_weights,
+    degrees_of_freedom,
     effective_sample_size,
     log_evidence,
     log_grid,
+    log_normal_stderr,
     log_ratio_stderr,
     pareto_k,
     relative_variance,
@@ -387,6 +390,38 @@ def test_tied_weights_of_discrete_latents(values, counts, reliable):
 @pytest.mark.parametrize("sd", [10.0, 100.0, 300.0, 1e3, 1e5])
 def test_wide_tails_are_flagged_however_wide(sd):
     assert (pareto_k(normal(5, 100, seed=8, sd=sd)) > 0.7).all()
+
+
+@pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
+def test_intervals_of_wide_weights_hold(sd):
+    """Those of 50 log-normal weights, against their mean, exp(s^2 / 2)."""
+    trials = 2000
+    log_w = normal(trials, 50, seed=3, sd=sd)
+    off = (log_evidence(log_w) - sd**2 / 2).abs()
+    drawn = stderr(log_w)
+    wide = torch.tensor([log_normal_stderr(row) for row in log_w])
+    degrees = np.array([degrees_of_freedom(row) for row in log_w])
+    quantile = torch.from_numpy(student_t.ppf(0.975, degrees))
+    margin = 2 * math.sqrt(0.05 * 0.95 / trials)
+    held = off <= quantile * torch.maximum(drawn, wide)
+    assert held.double().mean() > 0.95 - margin
+    if sd == 2:
+        narrow = off <= quantile * drawn
+        assert narrow.double().mean() < 0.95 - margin, "premise: it is needed"
+
+
+def test_the_error_of_log_normal_weights_by_hand():
+    even = torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64)
+    # The quantiles are the third and the fourth of -1, 0, 1, 3: they are 2 apart.
+    uneven = torch.tensor([3.0, -1.0, 1.0, 0.0], dtype=torch.float64)
+    assert log_normal_stderr(even) < 1e-6
+    expected = math.sqrt(math.log1p(math.expm1(4) / 4))
+    assert log_normal_stderr(uneven) == pytest.approx(expected)
+    assert log_normal_stderr(uneven - 5000) == pytest.approx(expected)
+    assert log_normal_stderr(torch.tensor([0.0, -math.inf, -math.inf])) == 0
+    assert log_normal_stderr(torch.tensor([0.0])) == 0
+    wide = torch.tensor([0.0, 0.0, 5000.0], dtype=torch.float64)
+    assert log_normal_stderr(wide) == pytest.approx(5000, rel=1e-6)
 
 
 # -- a ratio of two estimates from the same draws -----------------------------------

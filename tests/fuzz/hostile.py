@@ -1,7 +1,7 @@
 """Files of ours as somebody damages or changes them, the same ones for a seed.
 
 ``make fuzz`` makes them ten times over, with a seed of its own (``HOSTILE_SEED`` makes
-them again); elsewhere a quarter of them is made.
+them again); elsewhere a tenth of them is made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COUNTS = {
     "results": 120,
 }
 """How many of each kind are made once over."""
-SLICE, FUZZ = 0.25, 3
+SLICE, FUZZ = 0.1, 3
 SECONDS, MEMORY = 20.0, 1 << 29
 """What a file of some kilobytes may take."""
 

@@ -151,7 +151,7 @@ def tiny_gpt2(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("default")  # of lm-eval's own hf model
 def test_the_harness_own_models_are_asked_the_same_way(evaluate, tiny_gpt2):
     from lm_eval.models.huggingface import HFLM

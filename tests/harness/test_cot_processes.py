@@ -189,7 +189,7 @@ def test_a_killed_run_leaves_its_thoughts(
         assert_same(found, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_think_as_one(work, whole, tmp_path):
     out = tmp_path / "out"
     done = work(out, ACCELERATE)

@@ -257,7 +257,7 @@ def test_shares_of_processes_know_the_bins_of_the_whole(corpus):
     assert shares == whole
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command(corpus, tmp_path):
     """``lm_eval`` as a user types it, with a cache, a limit and its log of samples."""
     pretrained = save(causal(spread=0.05), tmp_path / "model")

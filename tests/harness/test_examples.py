@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 PERPLEXITY = "latent_perplexity"
 EXAMPLES = {
     "hmm": (PERPLEXITY, "auto", ("the cat saw a dog", "a dog ran")),

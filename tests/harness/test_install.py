@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import PROJECT
 from tests.environment import Environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -40,9 +40,17 @@ def backend(directory):
 
 
 @pytest.mark.usefixtures("stock_data")
-@pytest.mark.parametrize("estimator", ["elbo", "is"])
-def test_stock_tasks_run_unmodified(backend, estimator):
-    lm = backend(estimator=estimator, num_samples=16)
+@pytest.mark.parametrize(
+    ("how", "bound"),
+    [
+        ({"estimator": "elbo"}, "strict lower"),
+        ({"estimator": "is"}, "stochastic lower"),
+        ({"block_length": 4}, "exact"),
+    ],
+    ids=str,
+)
+def test_stock_tasks_run_unmodified(backend, how, bound):
+    lm = backend(num_samples=16, **how)
     results = lm_eval.simple_evaluate(
         model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0
     )
@@ -61,11 +69,12 @@ def test_stock_tasks_run_unmodified(backend, estimator):
         assert expected == [a for a, _ in found["blimp_adjunct_island", i]]
     assert results["results"]["wikitext"]["word_perplexity,none"] > 1
     ours = results["config"]["latent_eval"]
+    estimator = how.get("estimator", "auto")
     assert ours["estimator"] == estimator and ours["ends"] == "conditioned"
+    assert ours["process"] == lm.fingerprint["process"]
     assert ours["questions"] == len(PAIRS)
     assert 0 <= ours["questions_within_monte_carlo_error"] <= ours["questions"]
     # At most four tokens, whose sets of masks are all read.
-    bound = "strict lower" if estimator == "elbo" else "stochastic lower"
     assert ours["bound_of_log_likelihood"][bound] > 0
 
 
@@ -95,7 +104,7 @@ def everything(lm):
     [
         {"num_samples": 20},
         {"estimator": "is", "num_samples": 9, "proposal": "adapted"},
-        {"estimator": "path", "order": "margin"},
+        {"unmasking": "margin"},
     ],
     ids=str,
 )
@@ -153,9 +162,9 @@ def test_python_and_the_record_agree(directory, backend):
     assert estimate.num_samples == 100
     assert str(estimate.bound) == "estimate of a lower bound"
     assert 0 < estimate.stderr == estimate.draws_stderr
-    [path] = model.log_likelihood([TEXTS[1]], estimator="path", order="left_to_right")
+    [path] = model.log_likelihood([TEXTS[1]], unmasking="left_to_right")
     assert str(path.bound) == "exact" and path.stderr == 0
-    lm = backend(estimator="path", order="left_to_right")
+    lm = backend(unmasking="left_to_right")
     assert lm.loglikelihood_rolling(rolling(TEXTS[1])) == [
         pytest.approx(path.log_evidence, rel=1e-9)
     ]

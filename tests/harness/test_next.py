@@ -19,7 +19,7 @@ from tests.conftest import PROJECT
 from tests.environment import Environment
 from tests.harness.test_processes import close_to
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 NEXT = "lm_eval==0.5.0.dev1"
 TASKS = ["latent_demo", "latent_demo_facts", "wikitext", "blimp_adjunct_island", "said"]

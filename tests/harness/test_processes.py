@@ -137,7 +137,7 @@ def alone(run):
     return run("alone", ())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "launch", [ACCELERATE, TORCHRUN], ids=["accelerate", "torchrun"]
 )
@@ -194,7 +194,7 @@ if lm.rank == 0:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_unmask_as_one(folder, tmp_path):
     network = mdm.network("bert", framed=True)
     network.model.save_pretrained(tmp_path)
@@ -274,7 +274,7 @@ for i in range(10):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_group_is_left_right_after_the_last_answer(tmp_path):
     """Of torch 2.6 such an end waited for ever, within ten times."""
     script = tmp_path / "leaves.py"

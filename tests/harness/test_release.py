@@ -15,7 +15,7 @@ import lm_latent_eval
 from hatch_build import readme
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 TOP = {
     *("lm_latent_eval", "metrics", "tasks", "tests", "docs", "benchmarks", "examples"),
@@ -90,6 +90,7 @@ def test_both_say_the_same(sdist, wheel):
 
 def test_links_of_the_readme_lead_somewhere_on_pypi():
     text = "[a](docs/a.md#b), [c](https://c.org) and [d](#d)"
+    assert readme("![e](f.png)", None).startswith("e (`f.png`)\n")
     rest = "[c](https://c.org) and [d](#d)"
     assert readme(text, None).startswith(f"a (`docs/a.md#b`), {rest}\nPaths are")
     linked = readme(text, "https://here.org/blob/v1/")

@@ -244,7 +244,7 @@ def test_upper_bounds_hold_on_average_and_mean_nothing_where_draws_miss():
         for e, psi in zip(first, second, strict=True)
     ]
     uppers = torch.tensor([upper for upper in bounded if upper is not None])
-    assert len(uppers) > 0.99 * len(first)
+    assert len(uppers) > 0.97 * len(first)
     error = uppers.std().item() / math.sqrt(len(uppers))
     assert uppers.mean().item() >= truth - 3 * error
     p, q = blind(0.99)

@@ -13,7 +13,7 @@ from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from tests.published.folders import ANTIBERTY, HEAVY, LIGHT, antibody, spaced
 from tests.tiny_checkpoint import conditional, rolling
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 START, END = HEAVY[:100], HEAVY[100:104]
 
 
@@ -85,6 +85,23 @@ def test_estimators_agree_on_six_residues(opened):
     drawn_stderr = drawn.estimate.draws_stderr
     assert abs(float(drawn) - float(exact)) < 5 * drawn_stderr
     assert float(bound) < float(exact) + 5 * bound.estimate.draws_stderr
+
+
+def test_blocks_are_models_of_their_own(opened):
+    """Eight residues after a hundred: each process within its own bounds."""
+    asked = conditional((spaced(START), f" {spaced(HEAVY[100:108])}"))
+    found = {}
+    for length in (1, 2, 4):
+        [(exact, _)] = opened(block_length=length).loglikelihood(asked)
+        found[length] = float(exact)
+        how = {"estimator": "is", "num_samples": 8, "bounds": "both"}
+        [(drawn, _)] = opened(block_length=length, **how).loglikelihood(asked)
+        estimate = drawn.estimate
+        assert float(drawn) - 5 * estimate.draws_stderr <= float(exact) + 1e-3
+        assert float(exact) - 1e-3 <= estimate.upper + 5 * estimate.upper_stderr
+    [(left, _)] = opened(unmasking="left_to_right").loglikelihood(asked)
+    assert found[1] == pytest.approx(float(left), abs=1e-3)
+    assert len({round(each, 3) for each in found.values()}) == 3
 
 
 def test_whole_domains(opened):

@@ -13,7 +13,7 @@ from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from tests.published.folders import HEAVY, IGLM, LIGHT, antibody, spaced
 from tests.tiny_checkpoint import conditional
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 CHAINS = {"[HEAVY]": HEAVY, "[LIGHT]": LIGHT}
 
 

@@ -18,7 +18,7 @@ from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests.published.folders import TOKENIZERS, tokenizer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 SHORT = ("The cat", "é 日本", "a\n\nb")
 LONG = "The miller’s cat sat on 1024 naïve 日本 mats 🙂,  twice.\n\nThen it left."
 

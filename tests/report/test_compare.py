@@ -121,6 +121,46 @@ def test_a_strict_bound_without_error_is_no_number():
         assert not verdict(sure(loose), exact).decided
 
 
+def test_an_upper_bound_decides_against_a_side():
+    """Undecided by lower bounds alone: the worse side may be better than was found."""
+    best = record(3.0)
+    loose = record(0.0, "stochastic lower", seed=1)
+    assert not verdict(best, loose).decided
+
+    def at_most(gain, error=0.1):
+        answers = [
+            _estimated(
+                a, {"upper": a.estimate.log_evidence + gain, "upper_stderr": error}
+            )
+            for a in loose.answers
+        ]
+        return replace(loose, answers=answers)
+
+    found = verdict(best, at_most(1.0))
+    assert found.decided and "B at its upper bounds of log p" in found.verdict
+    assert "A takes 0.02" in found.verdict, "the distance that is sure: 2 nats of 100"
+    again = verdict(at_most(1.0), best)
+    assert again.decided and "B predicts these texts better" in again.verdict
+    assert not verdict(best, at_most(2.9)).decided, "within the errors over texts"
+    assert not verdict(best, at_most(5.0)).decided, "it may be the better one"
+    assert not verdict(best, at_most(1.0, error=30.0)).decided, "nothing is known"
+    heavy = estimated(at_most(1.0), pareto_k=0.8)
+    assert not verdict(best, heavy).decided, "draws may have missed much"
+    some = replace(loose, answers=[*at_most(1.0).answers[:-1], loose.answers[-1]])
+    assert not verdict(best, some).decided, "one text has no bound"
+
+
+def test_one_network_under_two_processes_is_two_models():
+    sides = [
+        record(gain, settings={**SPELLED, "checkpoint": "c", "process": process})
+        for gain, process in ((0.0, "blocks of 2"), (1.0, "blocks of 4"))
+    ]
+    found = verdict(*sides)
+    assert any("a bound of one is none of the other" in note for note in found.notes)
+    same = verdict(sides[0], replace(sides[1], settings=sides[0].settings))
+    assert not any("two processes" in note for note in same.notes)
+
+
 def test_few_texts_have_no_verdict():
     found = verdict(record(9.0, texts=9), record(0.0, seed=1, texts=9))
     assert not found.decided
@@ -396,7 +436,7 @@ def test_from_the_command_line(tmp_path, capsys):
     assert of_bytes[1:3] == ["A - B", "bits a byte"]
     assert main(["compare", estimates, hf, "--format", "latex"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("\\begin{tabular}{lllrrrrrrl}\n\\toprule")
+    assert shown.startswith("\\begin{tabular}{lllrrrrrrrl}\n\\toprule")
     assert r"\pm" in shown
     assert main(["compare", checkpoints["k"], estimates]) == 2
     assert "say with --data" in capsys.readouterr().err

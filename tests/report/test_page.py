@@ -90,8 +90,9 @@ def test_charts_are_files_for_papers(path):
         "t-more-samples.pdf",
         "t-effective-samples-by-length.pdf",
         "t-pareto-k.pdf",
+        "q-differences.pdf",
     }
-    assert len(names) == 15, "as PNG and SVG, too"
+    assert len(names) == 18, "as PNG and SVG, too"
     pdf = path.with_name("figures").joinpath("t-models.pdf").read_bytes()
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf
 
@@ -116,10 +117,13 @@ def test_the_page_needs_nothing_else(path):
     inside = [a[k] for _, a in tags for k in loading & a.keys()]
     assert all(str(each).startswith("#") for each in inside), inside
     assert not re.search(r"@import|url\((?!#)", text)
-    assert names.count("table") == 4, "models, differences, worst; models of questions"
-    assert names.count("svg") == 5
+    assert names.count("table") == 6, "models, differences, worst, gap; of questions: 2"
+    assert names.count("svg") == 6
     identities = [a["id"] for _, a in tags if "id" in a]
-    assert "$" not in re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL)
+    copied = re.findall(r"<textarea[^>]*>(.*?)</textarea>", text, re.DOTALL)
+    assert [each.strip()[:6] for each in copied[:2]] == ["\\begin", "| task"]
+    code = r"<(script|textarea)\b.*?</\1>"
+    assert "$" not in re.sub(code, "", text, flags=re.DOTALL)
     assert identities, "premise: SVG refers to its parts by name"
 
 
@@ -174,7 +178,7 @@ document.getElementById("found").textContent = JSON.stringify({
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("window", "dark"), [("phone", True), ("desk", False)])
 def test_a_browser_shows_it(path, tmp_path, window, dark):
     names = (os.environ.get("CHROMIUM", ""), *BROWSERS)

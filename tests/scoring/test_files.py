@@ -179,6 +179,9 @@ CHANGES = {
     "tokens": ["6", None, -1],
     "unseen": ["0.5", []],
     "upper": ["-3", {}],
+    "upper_stderr": ["0.1", {}],
+    "at_least": ["-13", {}],
+    "at_most": ["-11", {}],
     "bound": ["lower", 3],
     "estimator": [3, None],
     "log_weights": [["-1.0"], -1.0, None, {}],
@@ -252,7 +255,9 @@ def test_an_edited_record_is_refused_by_its_line(checkpoint, tmp_path, finished,
     sums = {"log_sum_weights", "log_sum_squared_weights"}  # of weights that are there
     assert {*record} == {*CHANGES} | sums, "premise: every field"
     missing = {key: value for key, value in record.items() if key != name}
-    edited = [missing, *(record | {name: value} for value in CHANGES[name])]
+    new = ("upper_stderr", "at_least", "at_most")  # which records of before have not
+    absent = [] if name in new else [missing]
+    edited = [*absent, *(record | {name: value} for value in CHANGES[name])]
     output = tmp_path / "out.jsonl"
     # Whoever edits them may know the digest, or keep the old one.
     old = {"digest": json.loads(first)["digest"]}

@@ -67,7 +67,7 @@ def data(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys):
     """Beside what an interrupted run has left."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -97,7 +97,7 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path, capsys
     assert "of another file of estimates (seed is 0 there" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_text_that_kills_every_worker_ends_the_run(spelled_directory, data, tmp_path):
     pytest.importorskip("ray", reason="the extra ray is not installed")
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -121,7 +121,7 @@ def test_narrow_types_of_latent_models_are_refused(dtype):
         (LatentTokens, {}),
         (LatentTokens, {"estimator": "canonical"}),
         (LatentCoT, {}),
-        (LatentMDM, {"estimator": "path"}),
+        (LatentMDM, {"estimator": "auto"}),
         (LatentMDM, {"estimator": "exact"}),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.interface import Query
+from lm_latent_eval.wrappers.tokens import walk
 from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
 from tests import tiny_causal
 
@@ -58,9 +61,9 @@ def test_a_proposal_is_a_distribution_over_all_of_them(
         quiet=True,
     )
     pieces = [scorer._whole_texts.cut(text)[0] for text in TEXTS]
-    for walk in scorer._walks(pieces, TEXTS, scorer._walker.scores(pieces)):
-        assert len(walk.found) == walk.stretch.lattice.num_segmentations > 5
-        total = math.fsum(math.exp(spot.log_q) for spot in walk.found)
+    for one in scorer._walks(pieces, TEXTS, scorer._walker.scores(pieces)):
+        assert len(one.found) == one.stretch.lattice.num_segmentations > 5
+        total = math.fsum(math.exp(spot.log_q) for spot in one.found)
         assert total == pytest.approx(1, rel=1e-12)
 
 
@@ -173,6 +176,35 @@ def test_what_begins_alike_is_read_once(model, monkeypatch):
     assert sum(read) == 2 * once
 
 
+def test_a_step_is_as_many_calls_for_more_of_everything(model):
+    """One pass of the network a token, and no call a piece, a draw or a text."""
+    counted = {}
+    for number, samples in ((1, 4), (6, 40)):
+        scorer = model.scorer({"num_samples": samples}, batch_size=1000, quiet=True)
+        pieces = [scorer._whole_texts.cut("abaabbaab")[0]] * number
+        names = [str(n) for n in range(number)]
+        scores = scorer._walker.scores(pieces)
+        plan = scorer._estimator.plan
+        calls = Counter()
+
+        def note(frame, event, _, calls=calls):
+            if event == "call" and frame.f_code.co_filename == walk.__file__:
+                calls[frame.f_code.co_name] += 1
+
+        sys.setprofile(note)
+        try:
+            found = scorer._walker.walk(pieces, names, scores, plan)
+        finally:
+            sys.setprofile(None)
+        assert all(len(one.draws) == samples // 2 for one in found)
+        steps = calls["step"]
+        assert steps == calls["_go_on"] + 1 <= len("abaabbaab")
+        counted[number] = {
+            name: calls[name] / steps for name in ("step", "_draw", "_picked", "_given")
+        }
+    assert counted[1] == counted[6], "a step"
+
+
 def test_a_unigram_tokenizer_proposes_by_its_own_model():
     model = SegmentedLM(tiny_causal.network(tiny_causal.unigram()))
     scores = dict(tiny_causal.UNIGRAM)
@@ -180,9 +212,9 @@ def test_a_unigram_tokenizer_proposes_by_its_own_model():
     options = {"estimator": "exact", "proposal": "lattice", "temperature": 2}
     scorer = model.scorer(options, quiet=True)
     [piece] = scorer._whole_texts.cut("aabab")
-    [walk] = scorer._walks([piece], ["one"], scorer._walker.scores([piece]))
+    [one] = scorer._walks([piece], ["one"], scorer._walker.scores([piece]))
     found = []
-    for spot in walk.found:
+    for spot in one.found:
         tokens, path = [], spot.path
         while path is not None:
             path, token, _ = path

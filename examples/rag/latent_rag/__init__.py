@@ -8,6 +8,9 @@ over all documents, so it is exact where they are no more than the samples asked
 
 Source: Lewis et al. (2020), "Retrieval-augmented generation", section 2.1. Departures:
 the retriever counts words and the generator is a unigram model, to be short.
+
+``Generator`` is p(y | d) alone, given the text of a document: with the retriever of
+``latent_rag.documents``, ``latent_mixture`` makes the same sum of it (mixture.yaml).
 """
 
 from __future__ import annotations
@@ -74,13 +77,13 @@ class RAG(StepLM):
         score = (there * rarity).T[words] * question.inside[..., None]
         return score.sum(1).log_softmax(-1)
 
-    def write(self) -> Tensor:
-        """Return log p(y | d) of every word, (D, V)."""
+    def write(self, counts: Tensor) -> Tensor:
+        """Return log p(y | d) of every word, documents' counts of words, (D, V)."""
         end, of_document, any_word = widened(self.sources).softmax(0)
         number = self.config.vocab_size - 4
-        words = torch.zeros_like(widened(self.counts))
+        words = torch.zeros_like(widened(counts))
         words[:, [UNKNOWN, *range(4, 4 + number)]] = any_word / (number + 1)
-        counts = widened(self.counts) + 1e-12
+        counts = widened(counts) + 1e-12
         share = F.pad(counts[:, 4:], (4, 0))
         words = words + of_document * share / share.sum(1, keepdim=True)
         words[:, END] = end
@@ -88,7 +91,7 @@ class RAG(StepLM):
 
     def read(self, batch: TokenBatch) -> Read:
         """Retrieve, and look up what each document makes of the words."""
-        log_words = self.write()
+        log_words = self.write(self.counts)
         words, cost = batch.uttered(self.config.vocab_size)
         log_word = log_words.T[words] + cost[..., None]
         return Read(self.retrieve(batch.given), log_word, log_words)
@@ -100,7 +103,7 @@ class RAG(StepLM):
     def log_choice(self, read: Read, state: tuple[Tensor, ...]) -> Tensor:
         """Return log p(d | x, what was chosen), (B, K, D)."""
         (chosen,) = state
-        other = torch.arange(len(read.log_words), device=chosen.device)
+        other = torch.arange(read.log_d.shape[-1], device=chosen.device)
         other = other != chosen[..., None]
         stays = torch.zeros_like(read.log_d[:, None]).masked_fill(other, -torch.inf)
         return torch.where(chosen[..., None] < 0, read.log_d[:, None], stays)
@@ -119,3 +122,27 @@ class RAG(StepLM):
         """Return log p of every next word, (B, K, number of words)."""
         log_d = self.log_choice(read, state)
         return (log_d[..., None] + read.log_words).logsumexp(-2)
+
+
+class GeneratorConfig(RAGConfig):
+    """Words; the document is given."""
+
+    model_type = "rag_generator"
+
+
+class Generator(RAG):
+    """p(y | d): the generator, which reads its only document as what it is given."""
+
+    config_class = GeneratorConfig
+    conditional_on = "the document"
+
+    def read(self, batch: TokenBatch) -> Read:
+        """Count the words of each document, and look up what it makes of the words."""
+        given, _ = batch.given.uttered(self.config.vocab_size)
+        there = batch.given.inside.double()
+        counts = there.new_zeros(len(given), self.config.vocab_size)
+        log_words = self.write(counts.scatter_add(1, given, there))
+        words, cost = batch.uttered(self.config.vocab_size)
+        log_word = log_words.gather(1, words) + cost
+        log_d = log_words.new_zeros(len(given), 1)
+        return Read(log_d, log_word[..., None], log_words[:, None, None])

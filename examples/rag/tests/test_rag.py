@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from latent_rag import RAG, RAGConfig
-from latent_rag.__main__ import DOCUMENTS, write
+from latent_rag.__main__ import write
+from latent_rag.documents import DOCUMENTS, retrieve
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
 
 import lm_latent_eval
-from lm_latent_eval.extend import UNKNOWN, Case, laws
+from lm_latent_eval.extend import UNKNOWN, Case, TokenBatch, laws
 
 
 def tiny() -> Case:
@@ -83,3 +87,52 @@ def test_the_question_chooses_the_document(opened):
     [of_river] = opened.log_likelihood([" river"], contexts=["where is the river"])
     [of_school] = opened.log_likelihood([" river"], contexts=["where is the school"])
     assert of_river.log_evidence > of_school.log_evidence + 0.5
+
+
+MIXTURE = Path(__file__).parents[1] / "mixture.yaml"
+OPTIONS = (" hanne brunander", " the school", " the salt lake", " laskhaven")
+
+
+def test_a_mixture_over_retrieved_documents_is_the_same_sum(opened, tmp_path):
+    """The generator given a document, by ``latent_mixture``, against ``RAG``."""
+    write(tmp_path, generator=True)
+    mixed = get_model("latent_mixture")(
+        mixture=str(MIXTURE),
+        base="latent",
+        model="latent_rag:Generator",
+        pretrained=str(tmp_path),
+        trust_retriever=True,
+        device="cpu",
+    )
+    pairs = [(question, option) for question in QUESTIONS for option in OPTIONS]
+    asked = [
+        Instance("loglikelihood", {}, pair, n, metadata=("task", n, 1))
+        for n, pair in enumerate(pairs)
+    ]
+    found = [score for score, _ in mixed.loglikelihood(asked)]
+    questions, answers = zip(*pairs, strict=True)
+    truth = opened.log_likelihood([*answers], contexts=[*questions])
+    for score, estimate in zip(found, truth, strict=True):
+        assert score == pytest.approx(estimate.log_evidence, rel=1e-6)
+        assert str(score.estimate.bound) == str(estimate.bound) == "exact"
+    parts = found[0].answer.parts
+    joint = [a + b for a, b in zip(parts.log_weights, parts.log_p, strict=True)]
+    carried = parts.names[joint.index(max(joint))]
+    assert carried == ("document 1",), "what hanne brunander wrote"
+
+
+def test_the_retriever_is_that_of_the_model(opened):
+    tokenizer, model = opened.checkpoint.tokenizer, opened.checkpoint.model
+    for question in QUESTIONS:
+        given = TokenBatch.collate([tokenizer(question).ids], first=UNKNOWN)
+        weights = torch.tensor([row["weight"] for row in retrieve(question)])
+        expected = (weights / weights.sum()).double().log()
+        assert torch.allclose(model.retrieve(given)[0], expected, atol=1e-6)
+
+
+def test_nothing_is_called_without_consent(tmp_path):
+    write(tmp_path, generator=True)
+    with pytest.raises(ValueError, match=r"latent_rag.documents:retrieve.*trust_ret"):
+        get_model("latent_mixture")(
+            mixture=str(MIXTURE), base="latent", pretrained=str(tmp_path)
+        )

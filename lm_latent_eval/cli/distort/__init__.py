@@ -1,4 +1,4 @@
-"""``lm-latent-eval distort``: models of languages whose probabilities are known."""
+"""``lm-latent-eval distort``: models of languages with known probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``distort sample`` and ``distort tokenizer``: languages of known probabilities."""
+"""``distort sample`` and ``distort tokenizer``: samples of artificial languages."""
 
 from __future__ import annotations
 

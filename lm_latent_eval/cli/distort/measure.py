@@ -1,4 +1,4 @@
-"""From a corpus and a model to columns, and from columns to numbers and figures."""
+"""``distort score`` and ``distort measure``: log-probabilities, error statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All of it in one command: languages, models, measurements, figures and claims."""
+"""``lm-latent-eval distort study``: a whole distortion study in one command."""
 
 from __future__ import annotations
 

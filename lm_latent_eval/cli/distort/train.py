@@ -1,4 +1,4 @@
-"""``lm-latent-eval distort train``: a GPT-2, an LSTM or another causal LM."""
+"""``lm-latent-eval distort train``: train a causal LM on an artificial language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The derivations of a corpus as a treebank."""
+"""``lm-latent-eval distort trees``: derivations of a corpus as a treebank."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files of other programs, read without running anything that is in them."""
+"""Readers of other programs' files, which execute nothing in them."""

@@ -1,4 +1,4 @@
-"""Reads the archives that AllenNLP wrote: configuration, vocabularies and weights.
+"""AllenNLP archives: configuration, vocabularies and weights.
 
 An archive is a ``tar.gz`` or the directory that it unpacks to::
 
@@ -141,7 +141,6 @@ class _AtMost:
         self.size = 0
 
     def read(self, size: int) -> bytes:
-        """Read the next bytes."""
         content = self.file.read(size)
         self.size += len(content)
         if self.size > self.limit:

@@ -1,4 +1,4 @@
-"""NumPy arrays out of pickles and ``.npy`` files, of which nothing is run."""
+"""NumPy arrays in pickles and ``.npy`` files, read without executing anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tar archives as streams, of plain files and directories alone.
+"""Tar archives as streams of plain files and directories.
 
 Python's ``tarfile`` reads what headers declare before anybody can look at them: a pax
 header of digits takes it quadratic time (CVE-2024-6232), a map of holes no end. Here a

@@ -1,4 +1,4 @@
-"""Reads tensors and modules out of files that ``torch.save`` wrote.
+"""Tensors and modules in files of ``torch.save``, read without executing anything.
 
 torch's own reader of weights refuses the old row of pickles where it holds modules, and
 allocates what a file merely declares. Here both forms of file are read, the zip archive

@@ -1,4 +1,4 @@
-"""Reads pickles without running them.
+"""A pickle reader that executes nothing.
 
 A pickle is a program: it may import any function, call it, and set what it likes on
 what it gets. Here its instructions are carried out by a reader that knows those of
@@ -73,7 +73,6 @@ class _Class:
     name: str
 
     def __call__(self, *arguments: Any) -> StandIn:
-        """Hold the arguments."""
         return StandIn(self.name, arguments)
 
 

@@ -1,1 +1,1 @@
-"""How published models name their tensors and settings, a file a paper."""
+"""Names of tensors and settings in published models, a file a paper."""

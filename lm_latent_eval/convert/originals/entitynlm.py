@@ -1,4 +1,4 @@
-"""Takes over the weights of an original EntityNLM and EntityDisc."""
+"""Weights of an original EntityNLM and EntityDisc in this package's layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes over the parts of an original KGLM: weights, words, graph, aliases.
+"""Weights, words, graph and aliases of an original KGLM in this package's layout.
 
 The originals score as their authors wrote them; what must be kept so that trained
 weights mean the same (copy scores read in another order, choices that lead nowhere) is

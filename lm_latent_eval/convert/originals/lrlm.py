@@ -1,4 +1,4 @@
-"""The original implementation's models in this package's terms.
+"""Weights and settings of an original LRLM in this package's layout.
 
 Words 0 and 1 change places (unknown and padding), relations with a number below 0
 follow the others, and the vector of unknown objects follows those of the known ones.

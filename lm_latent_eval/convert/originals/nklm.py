@@ -1,4 +1,4 @@
-"""The original implementation's NKLM in this package's terms; see ``lrlm/original``."""
+"""Weights and settings of an original NKLM in this package's layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no file of an original program may be."""
+"""Error raised for an unreadable original checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes over the weights of an original (Kim et al., 2019) RNNG and its proposal.
+"""Weights of an original RNNG (Kim et al., 2019) and its proposal in our layout.
 
 Originals charge for actions that newly trained models exclude; ``only_possible=False``
 in the configuration keeps their probabilities as their authors scored them.

@@ -1,1 +1,1 @@
-"""Artificial languages: distributions over sequences whose probabilities are known."""
+"""Artificial languages: distributions over sequences with known probabilities."""

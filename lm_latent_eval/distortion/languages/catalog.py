@@ -1,4 +1,4 @@
-"""Languages by name: built-in examples, JSON files, directories of causal LMs."""
+"""Languages by name: built-in grammars, JSON files, directories of causal LMs."""
 
 from __future__ import annotations
 

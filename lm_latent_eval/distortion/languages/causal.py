@@ -64,7 +64,6 @@ class CausalLanguage(ExactModel[Sequence[int]]):
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature}: expected more than 0")
         if self.batch_size < 1:
@@ -122,7 +121,6 @@ class CausalLanguage(ExactModel[Sequence[int]]):
 
     @property
     def vocab_size(self) -> int:
-        """All ids of the model."""
         return int(self.model.config.vocab_size)
 
     @torch.inference_mode()

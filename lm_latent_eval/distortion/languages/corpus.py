@@ -1,4 +1,4 @@
-"""A sample of a language on disk: Arrow shards that an interruption does not spoil.
+"""Samples of a language on disk, in Arrow shards that can be resumed.
 
 A folder holds ``settings.json`` (all that the sequences depend on), what the language
 saves (tokenizer, grammar) and ``shards/00000.arrow``, ..., with a row a sequence:
@@ -137,12 +137,10 @@ class Corpus:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences there are."""
         return int(self.settings["num_sequences"])
 
     @property
     def end_id(self) -> int:
-        """What a sequence ends with."""
         return int(self.settings["end_id"])
 
     @property
@@ -152,7 +150,6 @@ class Corpus:
 
     @property
     def indices(self) -> range:
-        """The numbers of the sequences."""
         first = int(self.settings["first"])
         return range(first, first + self.num_sequences)
 

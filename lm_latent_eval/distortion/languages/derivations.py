@@ -1,4 +1,4 @@
-"""Derivations of a grammar: drawn from the left, and written in brackets.
+"""Leftmost derivations of a grammar: sampling, and bracket notation.
 
 A leftmost derivation is a list of steps: a symbol (and with it the rule that rewrites
 it), a word, or the end of what a symbol was rewritten as.
@@ -22,7 +22,6 @@ class Rewriter:
     """Rewrites the start of a grammar, one random number a rule."""
 
     def __init__(self, grammar: Grammar) -> None:
-        """Prepare the rules."""
         self._start = grammar.start
         # The last part first, as a stack takes them; under them what closes the symbol.
         self._rules: dict[Step, tuple[list[float], list[tuple[Step, ...]]]] = {

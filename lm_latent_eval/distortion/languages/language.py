@@ -1,4 +1,4 @@
-r"""The protocol: a language draws sequences of token ids and knows their probability.
+r"""The protocol of languages: samples of token sequences and their probabilities.
 
 A sequence is what follows the begin-of-sequence token: token ids, the last of which is
 the end-of-sequence token unless the sequence was cut at the maximum length N (the end

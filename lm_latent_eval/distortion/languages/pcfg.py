@@ -104,7 +104,6 @@ class PCFG(ExactModel[Sequence[int]]):
 
     @property
     def vocab_size(self) -> int:
-        """Words, begin and end."""
         return FIRST_WORD + len(self.grammar.words)
 
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
@@ -123,11 +122,9 @@ class PCFG(ExactModel[Sequence[int]]):
         return log_p_by_length(checked_sequences(sequences, self), self._log_p)
 
     def settings(self) -> dict[str, Any]:
-        """Return kind and digest."""
         return {"kind": "pcfg", "digest": description_digest(self._description)}
 
     def save(self, directory: Path) -> None:
-        """Write ``language.json`` and the tokenizer."""
         write_description(self._description, directory / LANGUAGE_FILE)
         word_tokenizer(self.grammar.words).save_pretrained(directory)
 

@@ -1,4 +1,4 @@
-"""Languages of words: ids, the tokenizer that reads them, and files of probabilities.
+"""Languages over words: ids, tokenizer, and files of probabilities.
 
 Ids 0 and 1 are the begin and the end of a sequence, then come the words in the order of
 the file.

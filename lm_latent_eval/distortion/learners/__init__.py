@@ -1,1 +1,1 @@
-"""Models that learn an artificial language, and how well they know it."""
+"""Models trained on artificial languages, and their evaluation."""

@@ -1,4 +1,4 @@
-"""What a learner is before it is trained: a configuration, or a pretrained model."""
+"""Untrained learners: configurations of architectures, or pretrained models."""
 
 from __future__ import annotations
 
@@ -137,7 +137,6 @@ class Configuration:
     def build(
         self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
-        """Draw the weights; see :meth:`Start.build`."""
         ids = (vocabulary.size, vocabulary.begin_id, vocabulary.end_id)
         config = self._config(dict(zip(_FILLED_IN, ids, strict=True)))
         with torch.random.fork_rng():
@@ -150,7 +149,6 @@ class Configuration:
         return model
 
     def settings(self) -> dict[str, Any]:
-        """Return the configuration."""
         return {"config": dict(self.config)}
 
     def _config(self, filled_in: Mapping[str, int]) -> PreTrainedConfig:
@@ -181,7 +179,6 @@ class PretrainedStart:
     def build(
         self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
-        """Load it; see :meth:`Start.build`."""
         language = self._load(vocabulary.begin_id, vocabulary.end_id)
         name = str(self.path)
         vocabulary.check_tokens(name, language.vocab_size, language.tokenizer)

@@ -1,4 +1,4 @@
-"""What a learner is trained on: a corpus, natural text, or fresh sequences an epoch."""
+"""Training data of learners: a corpus, natural text, or fresh samples an epoch."""
 
 from __future__ import annotations
 
@@ -64,22 +64,18 @@ class CorpusData:
 
     @cached_property
     def vocabulary(self) -> TokenIds:
-        """That of the corpus."""
         return TokenIds.of(self.corpus)
 
     @property
     def max_length(self) -> int:
-        """That of the corpus."""
         return self.corpus.max_length
 
     @property
     def num_sequences(self) -> int:
-        """All of the corpus."""
         return self.corpus.num_sequences
 
     @property
     def repeated(self) -> Corpus:
-        """The corpus."""
         return self.corpus
 
     def sequences(self, epoch: int) -> TokenSequences:
@@ -94,7 +90,6 @@ class CorpusData:
         return self.corpus, self.corpus.indices
 
     def settings(self) -> dict[str, Any]:
-        """Return those of the corpus."""
         return {"corpus": self.corpus.settings}
 
     @cached_property
@@ -137,12 +132,10 @@ class FreshData:
 
     @cached_property
     def vocabulary(self) -> TokenIds:
-        """That of the corpus."""
         return TokenIds.of(self.corpus)
 
     @property
     def max_length(self) -> int:
-        """That of the corpus."""
         return self.corpus.max_length
 
     @property
@@ -168,7 +161,6 @@ class FreshData:
         return TokenSequences.of_corpus(drawn)
 
     def clear(self) -> None:
-        """Remove what was drawn last."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def drawn(self, epochs: int) -> tuple[Corpus, range]:

@@ -1,4 +1,4 @@
-"""A learner in training: its validation loss, and its scores after every epoch."""
+"""Evaluation during training: validation loss, and scores after every epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run went through, an epoch a line."""
+"""Training history: one line of JSON an epoch."""
 
 from __future__ import annotations
 

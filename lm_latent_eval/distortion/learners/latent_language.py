@@ -135,7 +135,6 @@ class LatentLanguage(ExactModel[Sequence[int]]):
 
     @property
     def vocab_size(self) -> int:
-        """Words, begin and end."""
         return FIRST_WORD + len(self.words)
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""The words of an artificial language, and what a model of words calls them.
+"""Mapping between the words of an artificial language and a model's vocabulary.
 
 A latent model scores words, so it can learn a language whose tokens are words: each of
 them one word of the checkpoint. Then sequences and texts are one to one, and p(text) is

@@ -60,7 +60,6 @@ class LSTMForCausalLMConfig(PreTrainedConfig):
         tie_word_embeddings: bool = True,
         **others: Any,
     ) -> None:
-        """Store the sizes."""
         self.vocab_size = vocab_size
         self.embedding_dim = embedding_dim
         self.hidden_size = hidden_size

@@ -1,4 +1,4 @@
-"""What the training of a learner can be told; imports nothing heavy."""
+"""Training options of learners; imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains an RNNG on a corpus: on its derivations, or on its sequences alone."""
+"""Training of an RNNG on a corpus: on derivations, or on sequences alone."""
 
 from __future__ import annotations
 

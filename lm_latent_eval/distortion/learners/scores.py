@@ -1,4 +1,4 @@
-"""Scores sequences under a language and a learner, and keeps the columns."""
+"""Scoring of sequences under a language and a learner, into columns."""
 
 from __future__ import annotations
 

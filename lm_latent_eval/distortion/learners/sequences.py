@@ -1,4 +1,4 @@
-"""Sequences of token ids where they lie, and the batches made of them."""
+"""Token sequences, end to end in arrays of Arrow, and batches of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class TokenSequences:
         return cls.of(arrays)
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self.lengths)
 
     def __getitem__(self, place: int) -> NDArray[np.int32]:
@@ -96,7 +95,6 @@ class Batches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return -(-self.num_sequences // self.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""Natural text as training data, for a model that is to become a language."""
+"""Natural text as training data, for a model that becomes a language."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class TextData:
 
     @property
     def num_sequences(self) -> int:
-        """How many texts there are."""
         return len(self._sequences)
 
     @property

@@ -1,4 +1,4 @@
-"""Which ids sequences are made of: language and learner must mean the same by them."""
+"""Checks that language and learner agree on their token ids."""
 
 from __future__ import annotations
 

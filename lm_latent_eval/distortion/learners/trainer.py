@@ -1,4 +1,4 @@
-"""The Trainer of transformers, with the loss and the batches that a learner needs."""
+"""The Trainer of transformers, with the loss and batches of learners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a learner on a language: best weights, history, and scores after each epoch.
+"""Training of a learner: best weights, history, and scores after each epoch.
 
 A folder holds the model as ``from_pretrained`` takes it (of the epoch with the lowest
 validation loss) with its tokenizer, and
@@ -264,7 +264,6 @@ def _history(checkpoint: Path) -> History:
 
 
 def _is_complete(output: Path) -> bool:
-    """Whether the model is there."""
     return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
 
 

@@ -1,4 +1,4 @@
-"""Trees of a corpus: the derivations that its sequences were drawn by."""
+"""Treebank of a corpus: the derivations its sequences were sampled by."""
 
 from __future__ import annotations
 

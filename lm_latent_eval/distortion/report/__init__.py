@@ -1,4 +1,4 @@
-"""Distributional distortion, as LeBrun et al. (2022) report it."""
+"""Figures and tables of distributional distortion, after LeBrun et al. (2022)."""
 
 from lm_latent_eval.distortion.report.curves import (
     draw_latent,

@@ -1,4 +1,4 @@
-"""The claims of LeBrun et al. (2022), one by one, on the numbers of a study.
+"""The claims of LeBrun et al. (2022), checked on the numbers of a study.
 
 Every verdict follows from numbers and their intervals: ``holds``, ``fails``, or
 ``undecided`` where an interval includes both.
@@ -61,7 +61,6 @@ class ClaimCase:
     numbers: str
 
     def __str__(self) -> str:
-        """Write it in a line."""
         return f"{self.name}: {self.verdict} ({self.numbers})"
 
 

@@ -1,4 +1,4 @@
-"""Curves: error by true log-probability and by length, and what is new in a text.
+"""Curves: error by true log-probability and by length; new n-grams in a text.
 
 Figures 6, 11, 12 and 13, and what an estimator adds to an error.
 """

@@ -1,4 +1,4 @@
-"""Every measurement as a command: folders of columns in, numbers and a figure out.
+"""Measurements of ``distort measure``: columns in, numbers and a figure out.
 
 Each measure reads named folders and writes ``STEM.json``, all of its numbers, and
 ``STEM.png``, ``STEM.svg`` and ``STEM.pdf``, its figure. It returns a table.

@@ -1,4 +1,4 @@
-"""Saved columns as measurements need them: what is compared, and what cannot be."""
+"""Loading of saved columns for measurements, with checks of comparability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures of distortion share: sizes, colours of models, bands, the legend."""
+"""Shared style of the distortion figures: sizes, colours, bands, legend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mean error over training, a line a bin: figures 3, 4, 8 and 10."""
+"""Mean error over training, one line a bin: figures 3, 4, 8 and 10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as JSON, and sequences of tokens as text and tables that can be shown."""
+"""Writers of measurements: JSON, and token sequences as text and tables."""
 
 from __future__ import annotations
 

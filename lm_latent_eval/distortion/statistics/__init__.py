@@ -1,4 +1,4 @@
-"""Errors of log-probabilities: columns of nats in, curves and maps out.
+"""Statistics of log-probability errors: columns of nats in, curves and maps out.
 
 Source: LeBrun, Sordoni and O'Donnell (2022), sections 3 and 4.
 """

@@ -1,4 +1,4 @@
-"""Bins: sequences grouped by a number that each of them has, a log-probability say."""
+"""Binning of sequences by a number such as log-probability."""
 
 from dataclasses import dataclass
 from enum import StrEnum

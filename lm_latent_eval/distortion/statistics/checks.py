@@ -1,4 +1,4 @@
-"""Columns: what numbers of many sequences must be before anything is made of them."""
+"""Validation of columns of numbers."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-r"""Estimation error: where a model puts too much or too little probability.
+r"""Estimation error by true log-probability.
 
     error(x) = log p_M(x) - log p_L(x)
 

@@ -1,4 +1,4 @@
-r"""Estimation error by rarity and number of perturbations, of any number of sequences.
+r"""Estimation error by true log-probability and number of perturbations, streamed.
 
     m[e][k] = mean of error(x) over the sequences x, perturbed e times, with
               k * width <= log p_L(x) < (k + 1) * width

@@ -1,4 +1,4 @@
-r"""Estimation error by length: observed, and expected if it only added up.
+r"""Estimation error by length: observed, and expected from per-token errors.
 
     observed(n) = mean of error(x) over the sequences with |x| = n
     expected(n) = n * e,    e = mean over all x of error(x) / |x|

@@ -1,4 +1,4 @@
-r"""Productivity: the probability that the next event has not been seen before.
+r"""Productivity: the probability that the next event is new.
 
     P-hat = N_1 / N
 

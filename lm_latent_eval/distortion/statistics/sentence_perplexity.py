@@ -1,4 +1,4 @@
-"""The mean of sentences' perplexities, which is not the perplexity of the corpus."""
+"""Mean of sentence perplexities, as opposed to corpus perplexity."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How well neural models know a language: LeBrun et al. (2022), end to end.
+"""Distortion studies: LeBrun et al. (2022), end to end.
 
 - ``plan``: sizes and numbers, in a JSON file;
 - ``texts``: the natural text that the languages are trained on;

@@ -1,4 +1,4 @@
-"""Where a study keeps what, and which models it compares."""
+"""Folder layout of a study, and the models it compares."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class LearnerSpec:
 
     @property
     def name(self) -> str:
-        """What its folders are called."""
         parts = [self.size]
         parts += ["online"] * self.online + ["pretrained"] * self.pretrained
         return "-".join([*parts, self.language, f"T{self.temperature:g}"])

@@ -1,4 +1,4 @@
-"""The numbers of a study, in a JSON file: what is small here is large on a GPU."""
+"""Sizes of a study, read from a JSON file."""
 
 from __future__ import annotations
 

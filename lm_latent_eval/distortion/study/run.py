@@ -1,4 +1,4 @@
-"""Runs a study of distortion, several steps at a time, and goes on where it was."""
+"""Resumable execution of a distortion study, several steps at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study draws, trains and scores: steps that go on where they were.
+"""Resumable steps of a study: sampling, training, scoring.
 
 A step needs nothing but the plan and the folders of the steps before it, so that steps
 of one stage can run beside each other, in processes of their own.

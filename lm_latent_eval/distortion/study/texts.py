@@ -1,4 +1,4 @@
-"""The natural text that languages are trained on: a file, or the demonstration corpus.
+"""Natural text of a study: a file, or the demonstration corpus.
 
 A study needs two texts: one that the language is trained on, and another that a model
 has read before, where a figure starts from a pretrained one. No text is in both, or in

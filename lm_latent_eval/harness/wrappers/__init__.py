@@ -1,1 +1,1 @@
-"""Backends whose latents are over a network that lm-eval's own loader loads."""
+"""lm-eval backends whose latents are over a pretrained network."""

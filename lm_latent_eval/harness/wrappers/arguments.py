@@ -1,4 +1,4 @@
-"""Arguments of lm-eval's loader of networks, read as the types that it declares.
+"""Typed parsing of the arguments of lm-eval's network loader.
 
 lm-eval hands on whatever it is given, and transformers takes any string for true.
 """

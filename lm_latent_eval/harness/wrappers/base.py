@@ -1,4 +1,4 @@
-"""Latent models over a network of transformers, loaded by lm-eval's own loader.
+"""Base class of backends over a network that lm-eval's loader loads.
 
 Every argument of ``--model hf`` is understood (dtype, device maps, PEFT, chat
 templates, revision), beside the options of the model itself, and quantized directories
@@ -43,7 +43,7 @@ class Wrapper(Backend):
     reads: ClassVar[str] = "AutoModelForCausalLM"
     such_as: ClassVar[str] = "GPT-2"
     """What networks it takes, for errors."""
-    mixes_precision: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    mixes_precision: ClassVar[Mapping[str | None, tuple[str, ...]]] = {}
     """What ``mixed_precision_dtype`` of ``--model hf`` may be by estimator: types whose
     rounding is below the Monte Carlo error (docs/errors.md)."""
 

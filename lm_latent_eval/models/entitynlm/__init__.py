@@ -1,1 +1,1 @@
-"""EntityNLM as its ACL 2020 code has it; the older "master" code is another model."""
+"""EntityNLM, as in its ACL 2020 code; the older "master" code is another model."""

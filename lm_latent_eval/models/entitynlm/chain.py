@@ -1,4 +1,4 @@
-r"""The distribution of one step of an entity chain, z_t given z_<t and a text.
+r"""Distribution of one step of an entity chain, p(z_t | z_<t, x).
 
 z_t = (entity, remaining) of token t: entity 0 is no mention, entities are numbered by
 their first mention, and ``remaining`` counts the further tokens of the mention. Inside

@@ -1,4 +1,4 @@
-"""What an EntityNLM checkpoint is made of."""
+"""Configuration of EntityNLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads coreference annotation from files of the CoNLL-2012 shared task.
+"""Coreference annotation in files of the CoNLL-2012 shared task.
 
 A document is a block of lines, one word a line, blank lines between sentences::
 

@@ -23,7 +23,6 @@ class Annotator:
     """
 
     def __init__(self, tokenizer: WordTokenizer, max_mention_length: int) -> None:
-        """Take the words and M."""
         self.tokenizer, self.max_mention_length = tokenizer, max_mention_length
 
     def __call__(self, text: CoreferenceText) -> tuple[list[int], list[int], list[int]]:

@@ -1,4 +1,4 @@
-r"""Probabilities by scores that are sums: one of a place and one of a context.
+r"""Distributions over words whose logits are sums of a position and a context term.
 
 .. math::
     \log p_{tg}(v) = P_{tv} + Q_{gv} - \log \sum_u e^{P_{tu}} \, e^{Q_{gu}}

@@ -1,4 +1,4 @@
-"""Given chains: their log-probability, the contexts of their words, where they end.
+"""Scoring of given chains: log-probability, contexts of words, final state.
 
 What a slot becomes depends on the mentions of its own entity alone. So entities of all
 chains are followed side by side, mention token by mention token, every version of a

@@ -1,4 +1,4 @@
-"""Entity slots of many chains, and where the chains stand after a piece of text.
+"""Entity slots of many chains, and their state after a piece of text.
 
 Memory is what it costs: B texts with K chains hold B * K * S * D numbers, where S - 1
 is the largest number of entities that one of the chains has mentioned so far. The
@@ -47,7 +47,6 @@ class Memory:
         return cls(slots, slots.new_zeros(slots.shape[:3], dtype=torch.long))
 
     def __getitem__(self, index: Tensor | tuple[Tensor, ...]) -> Memory:
-        """Index the leading axes."""
         return Memory(self.slots[index], self.last[index])
 
     def flat(self, num_chains: int) -> Memory:
@@ -122,7 +121,6 @@ class EntityState:
         return self.entity.shape[1]
 
     def select(self, index: Tensor) -> EntityState:
-        """Pick texts."""
         carry, position = self.carry.select(index), self.position[index]
         return replace(self._picked(index), carry=carry, position=position)
 

@@ -79,7 +79,6 @@ class GenerativeModel(nn.Module):
     """p(x, z): the trunk's chain and the words that it utters."""
 
     def __init__(self, config: EntityNLMConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.trunk = Trunk(config)
         self.words = Words(config, self.trunk.token_embeddings)
@@ -326,7 +325,6 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     def latents(
         self, encoded: Encoded, found: Sampled[Standing] | Found[Standing]
     ) -> Chains:
-        """Return chains."""
         return Chains(*found.columns)
 
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:

@@ -1,4 +1,4 @@
-"""Local moves of entity chains: one decision taken anew, the others kept.
+"""Metropolis-Hastings moves of entity chains: one decision resampled.
 
 A token outside mentions, or the first of one, gets another decision: nobody, or an
 entity among the others of the text or a new one, for some tokens. A mention may grow

@@ -1,4 +1,4 @@
-"""What the next word may be chosen by: the contexts of weighted histories."""
+"""Next-word distribution from weighted histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a text and scores every step of a chain; p and each q have their own."""
+"""The network of p and of each q: LSTM states and scores of every chain step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class Trunk(nn.Module):
     """Embeddings, recurrent layers and the heads of ``chain``."""
 
     def __init__(self, config: EntityNLMConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.config = config
         dim = config.embedding_dim

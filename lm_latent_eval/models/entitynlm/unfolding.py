@@ -1,4 +1,4 @@
-"""Chains from their first token to their last, as the engine of steps takes them."""
+"""EntityNLM's chains as steps for the engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class Unfolding:
         return cls(state.memory.flat(num_chains), count, entity, remaining, context)
 
     def __getitem__(self, index: Tensor) -> Unfolding:
-        """Pick rows."""
         return Unfolding(
             self.memory[index],
             self.count[index],

@@ -1,4 +1,4 @@
-r"""What slots have been: every version of the slots of many chains.
+r"""Persistent versions of entity slots over many chains.
 
 A slot is a sum of how it began and of what it moved towards. After its moves 1 .. m,
 

@@ -1,4 +1,4 @@
-r"""How a token is worded: p(x_t | h, g), g the slot of the latest mention's entity.
+r"""Word distribution p(x_t | h, g), g the slot of the latest mention's entity.
 
 .. math:: p(x_t = v \mid h, g) \propto e^{(W_v (h + W_o g) + b)_v}
 

@@ -1,4 +1,4 @@
-"""What the words of nodes' names are encoded as, computed once."""
+"""Cache of encoded names of nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class AliasMemo:
     LIMIT = 1 << 30  # bytes
 
     def __init__(self, graph: KnowledgeGraph, words: Words) -> None:
-        """Remember nothing yet."""
         self.graph, self.words = graph, words
         self.version = self._version()
         n, num_aliases, length = graph.aliases.shape

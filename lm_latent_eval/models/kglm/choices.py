@@ -1,4 +1,4 @@
-"""What a walk may choose next: ranked for a search, summed for a prediction."""
+"""Choices of a walk's next step: ranked for search, summed for prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of a file, read a block at a time as they are looked at.
+"""Columns of a file, read lazily in blocks.
 
 A file that is mapped into memory ends the process (SIGBUS) where it is truncated while
 in use, and changes what was computed where it is written to. Here blocks are read into
@@ -115,7 +115,6 @@ class Column:
     def __init__(
         self, file: TensorFile, place: int, dtype: torch.dtype, shape: tuple[int, ...]
     ) -> None:
-        """Reserve memory, and read nothing."""
         self.file, self.place, self.dtype, self.shape = file, place, dtype, shape
         self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self.per_block = max(1, BLOCK // (max(1, self.row_bytes) if shape[1:] else 1))

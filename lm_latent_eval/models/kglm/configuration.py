@@ -1,4 +1,4 @@
-"""What a KGLM checkpoint is made of."""
+"""Configuration of KGLM."""
 
 from __future__ import annotations
 

@@ -230,7 +230,6 @@ class Annotator:
     def __init__(
         self, graph: KnowledgeGraph, tokenizer: WordTokenizer, cutoff: int
     ) -> None:
-        """Index the graph by name."""
         self.graph, self.tokenizer, self.cutoff = graph, tokenizer, cutoff
         self.node = {name: i for i, name in enumerate(graph.node_names)}
 

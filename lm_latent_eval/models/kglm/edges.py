@@ -1,4 +1,4 @@
-r"""Which edge of its parent leads to a DERIVED mention.
+r"""Distribution over the edges from a parent to a DERIVED mention.
 
 .. math::
     p(\mathrm{edge} \mid c) \propto e^{s_t(\mathrm{relation}) + b_t(\mathrm{tail})}
@@ -37,7 +37,6 @@ class ParentEdges:
     tilt: Tilt | None
 
     def select(self, position: Tensor) -> ParentEdges:
-        """Pick positions."""
         return replace(
             self,
             relation=self.relation[sent(position, self.relation.device)],

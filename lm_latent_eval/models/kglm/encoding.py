@@ -1,4 +1,4 @@
-"""A batch of pieces that was read, and where its walks stand."""
+"""Encoded batches of pieces, and the state of their walks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class KGLMState:
     """Nodes of the last ``cutoff`` tokens, on the host, (B, K, cutoff)."""
 
     def select(self, index: Tensor) -> KGLMState:
-        """Pick texts."""
         return KGLMState(self.carry.select(index), self.history[index])
 
     def resample(self, index: Tensor) -> KGLMState:

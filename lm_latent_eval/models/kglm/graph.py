@@ -1,4 +1,4 @@
-"""The knowledge graph and its aliases, as a few columns of a file.
+"""The knowledge graph and its aliases, stored as columns.
 
 Nodes are numbered 0 .. N-1; node 0 is "no entity". A directed edge head -> tail with a
 relation is one entry of two columns sorted by (head, tail):

@@ -1,4 +1,4 @@
-"""A knowledge graph on disk: columns in one file, read where they are looked at.
+"""Knowledge graphs on disk: columns in one file, read lazily.
 
 What can only be told by reading everything (that no id dangles, that sorted columns
 are sorted) is told once, when a file is written; the file says so by its format.
@@ -76,7 +76,6 @@ class PackedNames(Sequence[str]):
         return cls(text, lengths.cumsum(0))
 
     def __len__(self) -> int:
-        """Number of strings."""
         return len(self.ends)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
@@ -90,7 +89,6 @@ class PackedNames(Sequence[str]):
         return self.text[start:end].numpy().tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
-        """Decode every string."""
         text, ends = everything(self.text).numpy().tobytes(), everything(self.ends)
         return (text[a:b].decode() for a, b in pairwise([0, *ends.tolist()]))
 

@@ -1,4 +1,4 @@
-"""KGLM: a language model that walks through a knowledge graph while it writes.
+"""KGLM's joint distribution p(x, z): text and a walk through a knowledge graph.
 
     p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_t, x_<t),  z_t = (mention type, node)
 
@@ -56,7 +56,6 @@ class GenerativeModel(nn.Module):
     """p(x, z): the trunk's walk and the words that it utters."""
 
     def __init__(self, config: KGLMConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.config = config
         self.trunk = Trunk(config)
@@ -92,7 +91,6 @@ class KGLMJoint(Pretrained):
     # -- files ----------------------------------------------------------------------
 
     def save_extras(self, directory: Path) -> None:
-        """Write the graph."""
         self.knowledge.save(directory)
 
     def load_extras(self, directory: Path) -> None:

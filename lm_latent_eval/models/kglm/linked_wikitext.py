@@ -176,7 +176,6 @@ class LinkedAnnotator:
     """
 
     def __init__(self, graph: KnowledgeGraph, tokenizer: WordTokenizer) -> None:
-        """Index the graph by name."""
         self.word_id = tokenizer.tokenizer.token_to_id
         self.node = {name: i for i, name in enumerate(graph.node_names)}
         self.entity_of = everything(graph.entity_of).tolist()

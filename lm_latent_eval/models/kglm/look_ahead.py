@@ -1,4 +1,4 @@
-r"""What p itself will pay for the text ahead, under every choice that a name suggests.
+r"""Look-ahead: expected cost of the text ahead, by a hidden Markov model of mentions.
 
 A hidden Markov model stands in for p. Its states s are a mention of one of the
 candidates n of the text (nodes with an alias that begins with a word of it), a mention

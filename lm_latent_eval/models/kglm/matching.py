@@ -1,4 +1,4 @@
-r"""Which nodes the text at hand seems to name.
+r"""String matching of node names against the text.
 
 .. math:: b_t(n) = \max_{a \in \mathrm{aliases}(n),\ a_1 = x_t}
     \bigl( w_1 + [a \text{ stands at } t] \, (w_2 + w_3 (|a| - 1)) \bigr)
@@ -61,7 +61,6 @@ class Tilt:
         return cls(key, value, others, num_nodes, continues=False)
 
     def select(self, position: Tensor) -> Tilt:
-        """Pick positions."""
         row, node, value = self.entries(position)
         end = row.new_tensor([len(position) * self.num_nodes])
         return replace(
@@ -73,7 +72,6 @@ class Tilt:
         )
 
     def scaled(self, factor: Tensor | float) -> Tilt:
-        """Multiply by a number."""
         return replace(
             self,
             value=self.value * factor,

@@ -1,4 +1,4 @@
-"""Local moves of walks: the decision of one token, drawn anew given those before it.
+"""Metropolis-Hastings moves of walks: the decision of one token resampled.
 
 Tokens that go on with the mention follow it to its new node. The decisions after them
 are kept; where they are none any more, p is zero and the walk stays as it is.

@@ -1,4 +1,4 @@
-r"""Which entity a NEW mention names: a distribution over a whole entity table.
+r"""Distribution of NEW mentions over a whole entity table.
 
 .. math:: p_{\mathrm{new}}(e) = \frac{[e \text{ may be introduced}] \, e^{s_{te}}}{Z_t}
     \cdot \frac{e^{b_t(e)}}{L_t}, \qquad

@@ -1,4 +1,4 @@
-r"""From whom the text ahead may derive its mentions, before anybody has walked it.
+r"""Likely parents of the mentions ahead, before any walk is drawn.
 
 A DERIVED mention of node n is reached by an edge from an entity that was mentioned in
 the ``cutoff`` tokens before it. Of a walk that is not yet read on, only the node c that

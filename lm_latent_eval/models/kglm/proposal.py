@@ -1,4 +1,4 @@
-"""Where walks come from: trained trunks, or p's conditional tilted by what follows."""
+"""Proposals of walks: trained networks, or p's conditional with a look-ahead."""
 
 from __future__ import annotations
 
@@ -101,7 +101,6 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
     def latents(
         self, encoded: Encoded, found: Sampled[Tensor] | Found[Tensor]
     ) -> Walks:
-        """Return walks."""
         return Walks(*found.columns)
 
     def sample_from(

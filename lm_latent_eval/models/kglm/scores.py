@@ -1,4 +1,4 @@
-"""Unnormalised log-probabilities of every decision of a walk, computed when asked for.
+"""Lazily computed logits of every decision of a walk.
 
 A graph may have a million entities and a text thousands of positions, so scores of
 (position, entity) pairs are kept as the vectors whose products they are. Positions and
@@ -48,7 +48,6 @@ class EntityScores:
         )
 
     def select(self, position: Tensor) -> EntityScores:
-        """Pick positions."""
         position = sent(position, self.hidden.device)
         scale = None if self.scale is None else self.scale[position]
         return replace(self, hidden=self.hidden[position], scale=scale)
@@ -91,7 +90,6 @@ class StepScores:
     """Of relations, (P, R)."""
 
     def select(self, position: Tensor) -> StepScores:
-        """Pick positions."""
         there = sent(position, self.mention.device)
         return StepScores(
             self.mention[there],

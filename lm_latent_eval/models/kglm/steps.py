@@ -1,4 +1,4 @@
-"""What one step of a walk is: latents, what they are decided from, and choices."""
+"""Steps of a walk: latents, conditioning state and choices."""
 
 from __future__ import annotations
 

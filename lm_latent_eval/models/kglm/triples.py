@@ -1,4 +1,4 @@
-"""Numbers triples and names: the columns of a knowledge graph, millions of edges too.
+"""Construction of graph columns from triples and names, for millions of edges.
 
 Names are read once and numbered as they come; all that follows is sorting and indexing
 of columns of numbers, 8 bytes an id.
@@ -23,7 +23,6 @@ class Numbers(dict[str, int]):
     """Numbers strings in the order in which they are first asked for."""
 
     def __missing__(self, name: str) -> int:
-        """Number a new string."""
         self[name] = number = len(self)
         return number
 

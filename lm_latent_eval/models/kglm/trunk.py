@@ -1,4 +1,4 @@
-"""Reads a text and scores every decision of a walk; p and each q have their own."""
+"""The network of p and of each q: LSTM states and scores of every decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks from their first step to their last, as the engine of steps takes them.
+"""KGLM's walks as steps for the engine.
 
 Walks and what is behind them are on the host, log-probabilities where the scores are.
 """

@@ -1,4 +1,4 @@
-r"""How the text walks through the graph: the distribution of z_t given z_<t.
+r"""Distribution of one step of a walk, p(z_t | z_<t, x).
 
 z_t = (mention type, node) of token t:
 
@@ -32,8 +32,9 @@ types. That nothing is mentioned has b_t = 0, or what the node that was mentione
 makes of it, and a continuation is tilted or keeps its mass: both the tilt's to say.
 
 Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
-model's device, which is waited for once a token. So a new entity and a parent are drawn
-whatever a walk may turn out to choose, and edges by scores that the host has fetched.
+model's device, which is waited for once a token. So there a new entity and a parent are
+drawn whatever a walk may turn out to choose, and edges by scores that the host has
+fetched. Where the scores are on the host, a walk draws what it has chosen alone.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, sent_uniforms
+from lm_latent_eval.inference.drawing import invert_cdf as invert_dense_cdf
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     invert_cdf,
@@ -74,7 +76,7 @@ class Drawn:
     parents: Tensor
     """Entities, on the host, (N,)."""
     edges: ParentEdges
-    """At the distinct positions of the rows."""
+    """At all positions, or the distinct ones of the rows."""
     place: Tensor
     """Which of these each row has, on the host, (R,)."""
 
@@ -108,7 +110,6 @@ class NextStep:
         return sent(index, self.scores.mention.device)
 
     def select(self, position: Tensor) -> NextStep:
-        """Pick positions."""
         return replace(
             self,
             scores=self.scores.select(position),
@@ -270,7 +271,8 @@ class NextStep:
     def draw(self, rows: Rows, u: Tensor, origin: Tensor | None = None) -> Drawn:
         """Draw one choice a row, which the host does not know until it asks.
 
-        All draw a new entity and a parent, wanted or not, even where there is none.
+        On a device all draw a new entity and a parent, wanted or not, even where there
+        is none.
 
         Args:
             rows: As ``sample`` has them.
@@ -284,27 +286,32 @@ class NextStep:
             there = there[self._sent(origin)]
         u, parents = sent_uniforms(u, there.device), self.parents(past)
         log_mention = self.log_mention(past, parents)
-        mention = invert_cdf(
-            log_mention.exp().flatten(),
-            torch.arange(num_pasts).repeat_interleave(len(Mention)),
-            num_pasts,
-            there,
-            u[:, 0],
-        ) % len(Mention)
-        entity = parent = torch.zeros_like(mention)
-        if self.new.possible:
-            entity = self.new.sample(rows.position, u[:, 1])
-        if len(parents.row):
-            prob = parents.log_prob.exp()
-            parent = invert_cdf(prob, parents.row, num_pasts, there, u[:, 1])
-        position, place = rows.position.unique(return_inverse=True)
+        mention = invert_dense_cdf(log_mention.exp()[there], u[:, 0])
+        # A device is not asked who wants what: there all draw everything.
+        everyone = torch.arange(len(mention))
+        begins = derives = everyone
+        if mention.is_cpu:
+            (begins,) = (mention == Mention.NEW).nonzero(as_tuple=True)
+            (derives,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
+        entity, parent = torch.zeros_like(mention), torch.zeros_like(mention)
+        if self.new.possible and len(begins):
+            drawn = self.new.sample(rows.position[begins], u[self._sent(begins), 1])
+            entity = entity.index_copy(0, self._sent(begins), drawn)
+        if len(parents.row) and len(derives):
+            prob, index = parents.log_prob.exp(), self._sent(derives)
+            drawn = invert_cdf(prob, parents.row, num_pasts, there[index], u[index, 1])
+            parent = parent.index_copy(0, index, drawn)
+        edges, place = self.edges, rows.position
+        if not mention.is_cpu:  # those that are fetched
+            position, place = rows.position.unique(return_inverse=True)
+            edges = edges.select(position)
         return Drawn(
             mention,
             entity,
             parent,
             log_mention[there, mention],
             parents.entity,
-            self.edges.select(position),
+            edges,
             place,
         )
 

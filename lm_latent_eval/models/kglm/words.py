@@ -1,4 +1,4 @@
-r"""How a token is worded: p(x_t | h_t, node), generated or copied from an alias.
+r"""Word distribution p(x_t | h_t, node): generated, or copied from an alias.
 
 .. math::
     p(x_t = y \mid h, n) = \frac{e^{g_y(h, n)} + \sum_{j : a_{nj} = y} e^{c_j(h, n)}}
@@ -85,19 +85,24 @@ class Words(nn.Module):
         """
         n, num_aliases, length = aliases.shape
         dim, slots = self.config.token_embedding_dim, num_aliases * length
-        encoded = self.copy.weight.new_zeros(n, slots, dim)
-        encoded = encoded.view(-1, length, dim)
+        device = self.copy.weight.device
         forms = aliases.reshape(-1, length).long()
+        # Places without a word, most of them, are all the same.
+        blank = self.copy(self.copy.weight.new_zeros(1, dim)).tanh()
+        keys: Tensor = blank.expand(n * slots, dim).clone()
         (some,) = (forms != 0).any(-1).nonzero(as_tuple=True)
         if len(some):
-            words = forms[some].masked_fill(
-                forms[some] >= self.config.vocab_size, UNKNOWN
+            longest = 1 + int((forms != 0).any(0).nonzero().max())
+            words = forms[some, :longest]
+            row, column = (words != 0).nonzero(as_tuple=True)
+            words = words.masked_fill(words >= self.config.vocab_size, UNKNOWN)
+            there = sent(
+                torch.stack([row, column, some[row] * length + column]), device
             )
-            words, some = (sent(x, encoded.device) for x in (words, some))
-            states, _ = self.alias_encoder(self.tokens[0](words))
-            states = states * (words != 0)[..., None]
-            encoded = encoded.index_copy(0, some, states)
-        keys: Tensor = self.copy(encoded.view(n, slots, dim)).tanh()
+            states, _ = self.alias_encoder(self.tokens[0](sent(words, device)))
+            encoded = self.copy(states[there[0], there[1]]).tanh()
+            keys = keys.index_copy(0, there[2], encoded)
+        keys = keys.view(n, slots, dim)
         if self.config.copy_scores == "reshaped":
             # What the original checkpoints were trained with: the same numbers read as
             # a (dim, slots) matrix, where a transpose was meant.

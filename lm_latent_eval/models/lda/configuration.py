@@ -1,4 +1,4 @@
-"""What a topic model's checkpoint is made of."""
+"""Configuration of LDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""LDA: a topic model, whose latents are the topics of a text's words.
+r"""LDA's joint distribution p(x, z): words and their topics.
 
 .. math::
     p(x, z) = p(z) \prod_t \phi_{z_t, x_t}, \qquad
@@ -51,7 +51,6 @@ class LDAJoint(StepLM):
     config: LDAConfig
 
     def __init__(self, config: LDAConfig) -> None:
-        """Make room for topics."""
         super().__init__(config)
         size = config.num_topics, config.vocab_size
         self.log_topics = nn.Parameter(torch.zeros(size))

@@ -29,7 +29,6 @@ class LDA(LDAJoint):
     """What ``proposal`` can return."""
 
     def __init__(self, config: LDAConfig) -> None:
-        """Make room for topics."""
         super().__init__(config)
         self.post_init()  # type: ignore[no-untyped-call]
 

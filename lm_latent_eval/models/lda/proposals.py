@@ -1,4 +1,4 @@
-r"""Proposals of topics: for a text as a whole, and from left to right.
+r"""Proposals of topics: fitted to the whole text, or from left to right.
 
 ``document`` draws topics independently, with pseudo-counts of the other words' topics
 that are iterated until they hardly move:
@@ -152,7 +152,6 @@ class Independent:
     def take(
         self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Remember nothing."""
         return state
 
 

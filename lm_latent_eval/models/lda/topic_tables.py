@@ -1,4 +1,4 @@
-"""Topics as tables of numbers, which is what every library has, and a checkpoint."""
+"""Topic-word tables, and checkpoints written from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Topics of a text's words, one decision a word, given the others.
+r"""Gibbs steps over topic assignments.
 
 With the proportions integrated out the topics of a text are a Polya urn:
 

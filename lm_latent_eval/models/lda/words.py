@@ -1,4 +1,4 @@
-"""The words of a text that a topic model knows; the others are left out, and named."""
+"""Words of a text within a topic model's vocabulary; the others are named."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class KnownWords:
     unknown: ClassVar[None] = None
 
     def __call__(self, text: str) -> Reading:
-        """Read a string."""
         words = self.tokenizer(lowered(text) if self.lowercase else text)
         ids, ends, left_out, missing = [], [], [0], []
         for i, start, end in zip(words.ids, words.starts, words.ends, strict=True):
@@ -74,7 +73,6 @@ class KnownWords:
             )
 
     def price(self, ids: Sequence[int]) -> list[float]:
-        """Return zeros."""
         return [0.0] * len(ids)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Where the names of facts stand in texts: the arcs of a lattice over their words.
+"""Arcs of the lattice: occurrences of fact names in a text.
 
 An arc is one naming at one place: it leads from the border before its first word to the
 one after its last. Where a text stops within a name, the arc leads out of it: what

@@ -1,4 +1,4 @@
-"""What models of relations share: topics that travel with the checkpoint."""
+"""Base class of relation models: topics stored with the checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class RelationModel(Pretrained):
     # -- files ----------------------------------------------------------------------
 
     def save_extras(self, directory: Path) -> None:
-        """Write the topics."""
         self.knowledge.save(directory)
 
     def load_extras(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Choices among a few things of a group: a topic's facts, a fact's aliases."""
+"""Grouped softmax: a topic's facts, a fact's aliases."""
 
 from __future__ import annotations
 

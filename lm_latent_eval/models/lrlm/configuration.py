@@ -1,4 +1,4 @@
-"""What an LRLM checkpoint is made of."""
+"""Configuration of LRLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics out of annotated texts, and what each text is about.
+"""Training data: topics from annotated texts, and the topic of each text.
 
 Annotated texts are KGLM's (``kglm/data.py``): one file trains both. Every subject of a
 fact is a topic; its facts are its own names, and the objects of its triples that have a
@@ -75,7 +75,6 @@ class Annotator:
     """Turns annotated texts into word ids and the number of their topic."""
 
     def __init__(self, topics: Topics, tokenizer: WordTokenizer) -> None:
-        """Index the topics by name."""
         self.tokenizer = tokenizer
         self.number = {name: n for n, name in enumerate(topics.names, start=1)}
 

@@ -1,4 +1,4 @@
-"""A batch that was read, and what its readings cost: one by one, and all at once."""
+"""Encoded batches with the log-probabilities of their segmentations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Vectors of facts and of names.
+r"""Embeddings of facts and names.
 
 A fact's vector is its relation's and its object's, side by side. Originals look objects
 and aliases up in tables of constants. New models encode names by their letters, so that
@@ -55,7 +55,6 @@ class Facts(nn.Module):
     """Vectors of facts and aliases, whose numbers are on the host."""
 
     def __init__(self, config: RelationConfig) -> None:
-        """Build the tables."""
         super().__init__()
         self.config = config
         self.relation = nn.Embedding(config.num_relations, config.fact_dim)

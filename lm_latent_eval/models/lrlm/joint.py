@@ -1,4 +1,4 @@
-r"""LRLM: a language model that names the relations of what a text is about.
+r"""LRLM's joint distribution p(x, z): text and its segmentation into words and names.
 
     p(x, z) = prod over segments of  p(word) p(x_t)  or  p(relation) p(r) p(alias of r)
 

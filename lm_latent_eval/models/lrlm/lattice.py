@@ -1,4 +1,4 @@
-r"""Sums over all segmentations of texts, exactly.
+r"""Semi-Markov sums over all segmentations of texts.
 
 A node of the lattice is a border between words and what is known of the topic there;
 row 0 .. B - 1 of a text are those where no topic is known yet, the rest are one row for

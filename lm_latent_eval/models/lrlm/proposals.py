@@ -1,4 +1,4 @@
-"""Where readings come from: p(z | x) itself, from left to right, or all at once."""
+"""Proposals of segmentations: the posterior, left to right, or all at once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,6 @@ class Planned:
 
     @property
     def batch(self) -> TokenBatch:
-        """Its tokens."""
         return self.encoded.batch
 
     @cached_property
@@ -103,7 +102,6 @@ class RouteProposal(StepProposal[Planned, Readings, Standing]):
     def latents(
         self, encoded: Planned, found: Sampled[Standing] | Found[Standing]
     ) -> Readings:
-        """Return readings."""
         return Readings(*found.columns)
 
     def log_prob(self, encoded: Planned, readings: Readings) -> Tensor:

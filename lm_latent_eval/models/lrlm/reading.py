@@ -1,4 +1,4 @@
-r"""Draws readings of texts, and searches for the best.
+r"""Sampling and beam search of segmentations.
 
 Both go from border to border. At a border of a text, with or without a topic, one
 chooses between the next word and the names that begin with it, in proportion to

@@ -1,4 +1,4 @@
-"""How texts are read as words and names, and where such readings stand."""
+"""Segmentations of texts into words and names, and their state between pieces."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ class RelationState:
         return cls(None, topic, nothing - 1, nothing, widened(nothing))
 
     def select(self, index: Tensor) -> RelationState:
-        """Pick texts."""
         return self._picked(index, self.carry and self.carry.select(index))
 
     def resample(self, index: Tensor) -> RelationState:

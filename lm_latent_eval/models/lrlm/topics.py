@@ -1,4 +1,4 @@
-"""What texts may be about: topics, their facts, and the names of the facts' objects.
+"""Topics, their facts, and the names of the facts' objects.
 
 Topics are numbered 1 .. N; topic 0 is one that is not known yet. A topic's facts are
 contiguous, and so are a fact's *namings*: a naming is one alias of one fact of one
@@ -214,7 +214,6 @@ class Topics:
         return cls(columns, list(topics))
 
     def save(self, directory: Path) -> None:
-        """Write ``topics.safetensors``."""
         columns = {
             name: getattr(self, name).to(kind).contiguous()
             for name, kind in COLUMNS.items()

@@ -1,4 +1,4 @@
-"""Training of an LRLM on annotated text: the exact log p(x | topic) is maximised."""
+"""Training of an LRLM on annotated text by the exact log p(x | topic)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""A Transformer-XL that stops anywhere and goes on.
+r"""A Transformer-XL that can be stopped and resumed at any position.
 
 Texts are read in chunks. A word sees the words of its chunk up to itself, and in every
 layer what that layer was given at the last ``memory_size`` words before the chunk.
@@ -45,7 +45,6 @@ class TextMemories:
     texts: tuple[TextMemory, ...]
 
     def select(self, index: Tensor) -> TextMemories:
-        """Pick texts."""
         return TextMemories(tuple(self.texts[i] for i in index.tolist()))
 
     def resample(self, index: Tensor) -> TextMemories:
@@ -57,7 +56,6 @@ class Layer(nn.Module):
     """Attention and a feed-forward part, each with a residual and a norm."""
 
     def __init__(self, config: LRLMConfig) -> None:
-        """Build the parts."""
         super().__init__()
         self.heads, self.pre_norm = config.num_heads, config.pre_norm
         size, inner = config.hidden_size, config.num_heads * config.head_dim
@@ -113,7 +111,6 @@ class TransformerXL(nn.Module):
     """Of the sinusoids that encode distances, (H / 2,)."""
 
     def __init__(self, config: LRLMConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.config, size = config, config.hidden_size
         if config.embedding_dim != size:

@@ -1,4 +1,4 @@
-"""Words in and words out: embeddings, and p(word | state) with one softmax or several.
+"""Word embeddings, and p(word | state) by one softmax or an adaptive one.
 
 An adaptive softmax keeps frequent words in its head, with one entry for each cluster of
 rarer ones, whose own softmax divides what the head gave the cluster. The original's

@@ -1,1 +1,1 @@
-"""A plain LSTM language model: the latent models' twin without latents."""
+"""An LSTM language model without latents, for comparison."""

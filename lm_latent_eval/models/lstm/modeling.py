@@ -1,4 +1,4 @@
-"""A plain LSTM language model, for comparison: no latents, p(x) in closed form."""
+"""An LSTM language model without latents: exact p(x)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class LSTMConfig(RecurrentConfig):
 
     # transformers gives a class without one of its own that of a dataclass.
     def __init__(self, **fields: Any) -> None:
-        """Store the fields."""
         super().__init__(**fields)
 
 

@@ -1,4 +1,4 @@
-"""Training of recurrent language models, an LSTM's first of all, on text."""
+"""Training of recurrent language models on text."""
 
 from __future__ import annotations
 

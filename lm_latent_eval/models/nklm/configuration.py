@@ -1,4 +1,4 @@
-"""What an NKLM checkpoint is made of."""
+"""Configuration of NKLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words of a text were copied, by the original's rule.
+"""Annotation of copied words by the original's rule.
 
 Names of the facts of its topic that stand in a text are taken one after another, the
 longest first, of those the leftmost, and of those first aliases before others; a name

@@ -1,4 +1,4 @@
-r"""NKLM: a language model that copies words out of the facts of a topic.
+r"""NKLM's joint distribution p(x, z): words, some copied from the facts of a topic.
 
     p(x, z) = p(topic) prod_t p(no fact) p(not copied) p(x_t)
                          or   p(fact) p(copied) p(alias) p(position)
@@ -45,7 +45,6 @@ class Encoded:
 
     @property
     def device(self) -> torch.device:
-        """Where the texts are."""
         return self.batch.targets.device
 
 

@@ -1,4 +1,4 @@
-"""What an NKLM says of one word after another: where it comes from, and which it is.
+"""The network of NKLM: source and identity of each next word.
 
 The network reads a word as its source: one that is copied as its fact and its position.
 """

@@ -1,4 +1,4 @@
-r"""Proposals of an NKLM: a topic, and then word by word where each comes from.
+r"""Proposals of NKLM: a topic, then the source of each word.
 
 .. math:: q(z_t \mid z_{<t}, x_{\le t}) = p(z_t \mid z_{<t}, x_{\le t})
 
@@ -211,7 +211,6 @@ class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
     def latents(
         self, encoded: Encoded, found: Sampled[Reading] | Found[Reading]
     ) -> Copies:
-        """Return topics and copies."""
         source, offset = found.columns
         if CopySteps(self, encoded).topics:
             return Copies(source[..., 0], source[..., 1:], offset[..., 1:])

@@ -1,4 +1,4 @@
-"""Which words are copied, and where a text with such latents stands."""
+"""Copy latents of words, and the state of a text between pieces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class NKLMState:
         return self.carry.layers[-1][0]
 
     def select(self, index: Tensor) -> NKLMState:
-        """Pick texts."""
         return self._picked((index,))
 
     def resample(self, index: Tensor) -> NKLMState:

@@ -1,4 +1,4 @@
-"""What facts and names look like to an NKLM, and where each word stands in a name."""
+"""Tables of facts and names, with word positions in names."""
 
 from __future__ import annotations
 

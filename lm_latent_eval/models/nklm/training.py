@@ -1,4 +1,4 @@
-"""Training of an NKLM on annotated text: log p(x, z | topic), z by the old rule."""
+"""Training of an NKLM on annotated text by log p(x, z | topic)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,6 @@ class RNNLanguageModel(RecurrentLM):
     config: RNNConfig
 
     def __init__(self, config: RNNConfig) -> None:
-        """Build the layers."""
         super().__init__(config)
         starts = [*config.class_starts, config.vocab_size]
         if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):

@@ -1,1 +1,1 @@
-"""Unsupervised recurrent neural network grammar (Kim et al., 2019)."""
+"""Unsupervised recurrent neural network grammars (Kim et al., 2019)."""

@@ -1,4 +1,4 @@
-r"""Sums over all binary trees of a sentence, by dynamic programming.
+r"""Inside algorithm over all binary trees of a sentence.
 
 A distribution over trees with a score s_ij a constituent from word i to word j, both
 included, single words too:

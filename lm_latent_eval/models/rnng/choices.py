@@ -1,4 +1,4 @@
-"""Every number of REDUCEs before the next word."""
+"""Enumeration of the numbers of REDUCEs before the next word."""
 
 from __future__ import annotations
 

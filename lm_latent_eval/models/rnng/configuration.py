@@ -1,4 +1,4 @@
-"""What an RNNG checkpoint is made of."""
+"""Configuration of RNNG."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class RNNGConfig(CheckedConfig):
     num_unknown_types: int = value(0, Whole(0))
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Work out ``only_possible``."""
         if self.only_possible is None:
             self.only_possible = self.sentence_ends
         if self.only_possible and not self.sentence_ends:

@@ -92,7 +92,6 @@ class CRFProposal:
     def sample(
         self, encoded: EncodedSpans, uniforms: Uniforms, num_samples: int
     ) -> Draws[Trees]:
-        """Draw K trees a sentence."""
         steps = range(max(int(encoded.words.max()) - 1, 0))
         numbers = [uniforms(m)[..., 0] for m in steps]
         ends, log_q = chart.sample(encoded.inside, encoded.words, numbers, num_samples)

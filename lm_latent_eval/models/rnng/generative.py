@@ -1,4 +1,4 @@
-r"""The generative model: a stack, an LSTM over it, and what is built and said next.
+r"""The generative network: stack LSTM, composition, actions and words.
 
 Notation: u is the top hidden state of the LSTM over the stack, E the embeddings.
 
@@ -44,7 +44,6 @@ class StackCell(nn.Module):
     """LSTM layers that read one item from the state under it."""
 
     def __init__(self, size: int, num_layers: int, dropout: float) -> None:
-        """Build the layers."""
         super().__init__()
         self.size = size
         self.linears = nn.ModuleList(
@@ -71,7 +70,6 @@ class Composition(nn.Module):
     """A binary tree LSTM."""
 
     def __init__(self, size: int) -> None:
-        """Build the layer."""
         super().__init__()
         self.size = size
         self.linear = nn.Linear(2 * size, 5 * size)
@@ -89,7 +87,6 @@ class GenerativeModel(nn.Module):
     """p(x, z), one move at a time over many stacks at once."""
 
     def __init__(self, config: RNNGConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.config = config
         size = config.hidden_size

@@ -1,4 +1,4 @@
-"""Which stacks moves make: integers, found on the host.
+"""Host-side bookkeeping of stack indices.
 
 What a move leads to depends on no number that the model computes, so all sizes are
 known before the first is made, and the device is not waited for.

@@ -1,4 +1,4 @@
-"""RNNG: sentences written by building binary trees on a stack.
+"""RNNG's joint distribution p(x, z): sentences and binary trees.
 
     p(x, z) = prod over actions a of P(a | stack), and P(x_t | stack) at every SHIFT
 
@@ -78,7 +78,6 @@ class RNNGJoint(Pretrained):
     config: RNNGConfig
 
     def __init__(self, config: RNNGConfig) -> None:
-        """Build p and q."""
         super().__init__(config)
         self.generative = GenerativeModel(config)
         self.spans = SpanScores(config)

@@ -1,4 +1,4 @@
-r"""The same model word by word: z_t is the number of REDUCEs before word t.
+r"""RNNG word by word: z_t is the number of REDUCEs before word t.
 
 .. math::
     p(x_t, z_t \mid \text{stack}) = \prod_{r < z_t} P(\mathrm{REDUCE} \mid s_r)
@@ -81,7 +81,6 @@ class StackSteps:
 
     @property
     def num_steps(self) -> int:
-        """Words of the longest text."""
         return self.encoded.longest
 
     def begin(self, num_histories: int | None) -> Standing:
@@ -126,10 +125,11 @@ class StackSteps:
         stacks, listed = self.proposal.listed(state.stacks, state.row[text], word)
         self._asked[:] = [(stacks, listed)]
         log_p, spoken = fetched(listed.log_p, listed.spoken)
-        rank = self.proposal.scored(listed, log_p, spoken)[1][listed.pair]
-        every = rank.new_full((*score.shape, rank.shape[-1]), -torch.inf)
-        every[text] = rank
-        return Dense(every)
+        log_q, rank = self.proposal.scored(listed, log_p, spoken)
+        size = (*score.shape, rank.shape[-1])
+        every, every_q = rank.new_full(size, -torch.inf), log_q.new_zeros(size)
+        every[text], every_q[text] = rank[listed.pair], log_q[listed.pair]
+        return Dense(every, every_q)
 
     def take(
         self,
@@ -154,12 +154,12 @@ class StackSteps:
 class WordByWord(StepProposal[Encoded, Trees, Standing]):
     """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
 
+    searches_know_q: ClassVar[bool] = True
     model: RNNGJoint
     name: str
     temperature: float
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
-        """Note where the texts begin."""
         return self.model.encode(batch, after)
 
     def encode_again(

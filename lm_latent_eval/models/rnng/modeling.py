@@ -36,7 +36,6 @@ class RNNG(RNNGJoint):
     """What estimates its likelihoods, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:
-        """Build p and q."""
         super().__init__(config)
         self.post_init()  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""What p says of the next word, summed over every number of REDUCEs before it."""
+"""Next-word distribution, summed over the numbers of REDUCEs before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotations of binary trees: ((A B) C) <-> (A (B C)), the local moves of a grammar.
+"""Rotations of binary trees: Metropolis-Hastings moves ((A B) C) <-> (A (B C)).
 
 A tree over n words has n - 2 constituents that are inside another one and not a word,
 and each can be rotated in one way. So a rotation drawn evenly is as probable as its

@@ -1,4 +1,4 @@
-"""What a batch of tokens is to a model of sentences."""
+"""Sentence batches from batches of tokens."""
 
 from __future__ import annotations
 

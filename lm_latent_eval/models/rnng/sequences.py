@@ -1,4 +1,4 @@
-"""Scores many sequences of actions, each distinct beginning once.
+"""Scoring of action sequences with shared prefixes.
 
 Sequences that begin alike have the same stacks, so the sequences of a batch form a
 tree of prefixes. It is walked move by move: one tensor operation serves every distinct

@@ -1,4 +1,4 @@
-r"""Scores of the spans of a sentence, which the CRF over its trees is made of.
+r"""Span scores of a sentence, the potentials of the tree CRF.
 
 A bidirectional LSTM reads the words with learned positions; F and B are its two halves.
 
@@ -32,7 +32,6 @@ class SpanScores(nn.Module):
     """s_ij of every span of a sentence."""
 
     def __init__(self, config: RNNGConfig) -> None:
-        """Build the layers."""
         super().__init__()
         size = 2 * config.proposal_size
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)

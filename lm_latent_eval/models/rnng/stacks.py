@@ -41,7 +41,6 @@ class Stacks:
         return cls(state, item, np.zeros(1, np.int64), np.zeros(1, np.int64))
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self.below)
 
     def top(self, row: Tensor) -> Tensor:
@@ -103,7 +102,6 @@ class StackState:
     """(B, K)."""
 
     def select(self, index: Tensor) -> StackState:
-        """Pick texts."""
         return StackState(self.stacks, self.row[index.numpy()])
 
     def resample(self, index: Tensor) -> StackState:

@@ -1,4 +1,4 @@
-r"""Exact log p of short texts: every history of actions, word by word.
+r"""Exact log p of short texts by summing all action histories.
 
 .. math:: p(x) = \sum_{z_1, \dots, z_T} \prod_t p(x_t, z_t \mid z_{<t}, x_{<t})
 

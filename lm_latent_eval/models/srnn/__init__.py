@@ -1,1 +1,1 @@
-"""The sentence-level RNN of the contrastive entropy paper: scores, no probabilities."""
+"""The sentence-level RNN of the contrastive entropy paper: unnormalised scores."""

@@ -1,4 +1,4 @@
-"""Sentence-level RNN (sRNN): scores whole sentences, without a normaliser.
+"""Sentence-level RNN (sRNN): unnormalised scores of whole sentences.
 
     h_i = sigma(W [h_{i-1}; x_i] + b),    s(x) = sum_i u . h_i,    p(x) ~ exp s(x)
 
@@ -85,7 +85,6 @@ class SentenceRNN(Pretrained):
     config: SRNNConfig
 
     def __init__(self, config: SRNNConfig) -> None:
-        """Build the layers."""
         super().__init__(config)
         size = config.hidden_size
         self.embeddings = nn.Embedding(config.vocab_size, size)
@@ -102,7 +101,6 @@ class SentenceRNN(Pretrained):
         return line_starts(text)
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        """Score every phrase."""
         known = batch.targets.masked_fill(
             batch.targets >= self.config.vocab_size, UNKNOWN
         )

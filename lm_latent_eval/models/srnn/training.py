@@ -1,4 +1,4 @@
-"""Training of a sentence-level RNN: sentences against distorted copies of themselves.
+"""Max-margin training of a sentence-level RNN against distorted copies.
 
     sum over sentences x of max(0, 1 - (s(x) - s(x~))) + l2 / 2 |theta|^2
 

@@ -1,6 +1,7 @@
 """Compares models on the same texts, and says no more than the numbers hold.
 
-A side is a model, as one run or several. Texts are paired by digest. Which side
+A side is a model, as one run or several. Texts are paired by digest, questions by their
+name; units of one cluster count as one. Which side
 predicts them better is decided where the difference exceeds its error *and* what the
 numbers bound allows it: of two models, the better one may be better than was found, and
 the worse one must not be.
@@ -10,21 +11,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.estimators.degrees import pooled_degrees, widened
-from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
-from lm_latent_eval.report.compare.sides import DELTA, Side, check_alike
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators.degrees import pooled_degrees
+from lm_latent_eval.estimators.paired import FEWEST_TEXTS, PairedDifference
+from lm_latent_eval.estimators.simultaneous import holm_adjusted, holm_levels
+from lm_latent_eval.report.compare.clusters import SUBTASK, TEXT, Clusters, find
+from lm_latent_eval.report.compare.questions import (
+    CHANCE,
+    QuestionComparison,
+    Questions,
+    compare_questions,
+    is_asked,
+    scores_of,
+)
+from lm_latent_eval.report.compare.sides import DELTA, Key, Side, check_alike
 from lm_latent_eval.report.compare.writing import with_error
-from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring.records import Record
-
-SIGMAS = 1.96
+from lm_latent_eval.scoring.spans import Aligned, align
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,21 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one text has of a difference."""
+
+    document: int
+    nats: float
+    """That A takes more than B."""
+    draws_stderr: float
+    bytes: int
+    text: str
+    """Where a sample log says it."""
+    spans: Sequence[Aligned] = ()
+    """Its parts, where both models were asked for them."""
+
+
+@dataclass(frozen=True)
 class TextComparison:
     """Two models on the same texts."""
 
@@ -60,58 +85,93 @@ class TextComparison:
     notes: tuple[str, ...]
     verdict: str
     decided: bool
+    clusters: Clusters | None = None
+    parts: Sequence[Part] = ()
+    """What each text has of the difference."""
+    adjusted: float | None = None
+    """Holm's p-value, of several comparisons in this task."""
+
+    @property
+    def difference(self) -> PairedDifference:
+        """In the first unit."""
+        return next(iter(self.units.values()))[2]
+
+    @property
+    def p_value(self) -> float:
+        """That the difference is 0; what bounds allow to say is apart from it."""
+        return self.difference.p_value
+
+    def at(self, level: float) -> TextComparison:
+        """Decide at a level; 0 decides nothing."""
+        unit = next(iter(self.units))
+        decided, verdict = _verdict(
+            *self.sides, unit, self.difference, self.totals[unit], level
+        )
+        found = replace(self, decided=decided, verdict=verdict)
+        return found if decided or not level else _by_upper_bounds(found, level)
+
+
+Comparison = TextComparison | QuestionComparison
 
 
 @dataclass(frozen=True)
-class ChoiceComparison:
-    """Two models on the same questions."""
+class Asked:
+    """What of the runs is compared, and how."""
 
-    task: str
-    sides: tuple[Side, Side]
-    accuracy: PairedAccuracy
-    uncertain: tuple[int, int]
-    """Of the questions that A alone, and B alone, answers rightly, those where the
-    draws could have decided otherwise."""
-    ties: tuple[int, int]
-    """Questions whose best options rounding alone tells apart, by A and by B: such an
-    answer is right if every one of them is."""
-    verdict: str
-    decided: bool
+    cluster: str | None = None
+    """Which field says what texts are part of; ``none``: nothing; None: see
+    ``clusters``."""
+    passes: Sequence[int] = ()
+    """For which k pass@k is compared, where questions have several answers."""
 
 
-Comparison = TextComparison | ChoiceComparison
-
-
-def compare(sides: Mapping[str, Sequence[Sequence[Record]]]) -> list[Comparison]:
+def compare(
+    sides: Mapping[str, Sequence[Sequence[Run]]], asked: Asked | None = None
+) -> list[Comparison]:
     """Compare every two sides in every task that both have.
 
+    The verdicts of three sides and more hold together, task by task (Holm, 1979).
+
     Args:
-        sides: Name -> the runs of a model, each with its records.
+        sides: Name -> the runs of a model, each with its tasks.
+        asked: What to compare; None is all by itself.
 
     Raises:
         ValueError: If they share no task, texts are not the same, or numbers are of
             different units.
     """
-    found = []
+    asked = asked or Asked()
+    found: list[Comparison] = []
     for (name_a, runs_a), (name_b, runs_b) in combinations(sides.items(), 2):
         tasks = _shared_tasks(name_a, runs_a, name_b, runs_b)
-        for task, (records_a, records_b) in tasks.items():
-            a, b = Side.of(name_a, records_a), Side.of(name_b, records_b)
-            found.append(_pair(task, a, b))
-    if not (compared := [each for each in found if each is not None]):
-        raise ValueError(
-            "answers to questions compare one run with one: give each run as a side"
-        )
-    return compared
+        for task, (a, b) in tasks.items():
+            found.append(_pair(task, (name_a, a), (name_b, b), asked))
+        for group, (of_a, of_b) in _groups(tasks, asked).items():
+            left, right = Questions.of(name_a, of_a), Questions.of(name_b, of_b)
+            found.append(compare_questions(group, left, right, SUBTASK))
+    return together(found)
+
+
+def together(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Let the verdicts of each task hold together, if there are several."""
+    tasks: dict[str, list[int]] = {}
+    for place, each in enumerate(comparisons):
+        tasks.setdefault(each.task, []).append(place)
+    found = [*comparisons]
+    for places in tasks.values():
+        if len(places) == 1:
+            continue
+        p_values = [comparisons[place].p_value for place in places]
+        levels, adjusted = holm_levels(p_values, DELTA), holm_adjusted(p_values)
+        for place, level, p in zip(places, levels, adjusted, strict=True):
+            found[place] = replace(comparisons[place].at(level), adjusted=p)
+    return found
 
 
 def _shared_tasks(
-    name_a: str,
-    a: Sequence[Sequence[Record]],
-    name_b: str,
-    b: Sequence[Sequence[Record]],
-) -> dict[str, tuple[list[Record], list[Record]]]:
-    def tasks(runs: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
+    name_a: str, a: Sequence[Sequence[Run]], name_b: str, b: Sequence[Sequence[Run]]
+) -> dict[str, tuple[list[Run], list[Run]]]:
+    def tasks(runs: Sequence[Sequence[Run]]) -> dict[str, list[Run]]:
         named = [{record.task: record for record in run} for run in runs]
         shared = [task for task in named[0] if all(task in run for run in named)]
         return {task: [run[task] for run in named] for task in shared}
@@ -129,17 +189,83 @@ def _shared_tasks(
     return shared
 
 
-def _pair(task: str, a: Side, b: Side) -> Comparison | None:
-    check_alike(a.name, a.runs[0], b.name, b.runs[0], a.finished and b.finished)
-    if all(answer.is_greedy is None for answer in a.runs[0].values()):
-        return _texts(task, a, b)
-    return _choices(task, a, b) if len(a.runs) == len(b.runs) == 1 else None
+def _groups(
+    tasks: Mapping[str, tuple[list[Run], list[Run]]], asked: Asked
+) -> dict[str, tuple[list[Scores], list[Scores]]]:
+    """Return the questions of groups of tasks, of which each is a cluster.
+
+    A group needs as many tasks as a verdict takes clusters, and questions in all.
+    """
+    named: dict[str, list[str]] = {}
+    for task, (runs, _) in tasks.items():
+        for group in runs[0].settings.get("groups") or ():
+            named.setdefault(group, []).append(task)
+    found = {}
+    for group, some in named.items():
+        sides = [[tasks[task][side] for task in some] for side in (0, 1)]
+        asks = all(is_asked(run) for side in sides for runs in side for run in runs)
+        if len(some) < FEWEST_TEXTS or not asks or asked.cluster is not None:
+            continue
+        a, b = (_joined(group, some, side) for side in sides)
+        found[group] = (a, b)
+    return found
+
+
+def _joined(
+    group: str, tasks: Sequence[str], runs: Sequence[Sequence[Run]]
+) -> list[Scores]:
+    """Make one task of several, run by run."""
+    found = []
+    for parts in zip(*runs, strict=False):
+        rows = [
+            replace(
+                score,
+                question=f"{task}/{score.question}",
+                fields={**score.fields, SUBTASK: task},
+            )
+            for task, part in zip(tasks, parts, strict=True)
+            for score in scores_of(part).rows
+        ]
+        first = scores_of(parts[0])
+        done = all(part.finished for part in parts)
+        found.append(replace(first, task=group, rows=rows, finished=done))
+    return found
+
+
+def _pair(
+    task: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]], asked: Asked
+) -> Comparison:
+    runs = [*a[1], *b[1]]
+    records = [run for run in runs if isinstance(run, Record)]
+    if len(records) == len(runs):
+        sides = [Side.of(name, _records(some)) for name, some in (a, b)]
+        left, right = sides
+        check_alike(
+            left.name,
+            left.runs[0],
+            right.name,
+            right.runs[0],
+            left.finished and right.finished,
+        )
+        if not any(map(is_asked, records)):
+            return _texts(task, left, right, asked.cluster)
+    elif not all(map(is_asked, runs)):
+        raise ValueError(
+            f"{task}: {a[0]} or {b[0]} has log-likelihoods of texts, the other one "
+            "scores of questions: they do not compare"
+        )
+    one, other = (Questions.of(n, [*map(scores_of, some)]) for n, some in (a, b))
+    return compare_questions(task, one, other, asked.cluster, asked.passes)
+
+
+def _records(runs: Sequence[Run]) -> list[Record]:
+    return [run for run in runs if isinstance(run, Record)]
 
 
 # -- texts ---------------------------------------------------------------------------
 
 
-def _texts(task: str, a: Side, b: Side) -> TextComparison:
+def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
     shared = b.runs[0].keys()
     keys = [key for key in a.runs[0] if key in shared]
     units = _units(a, b)
@@ -149,6 +275,7 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
     draws = torch.hypot(a.draws_stderr(keys), b.draws_stderr(keys))
     degrees = pooled_degrees([*a.draws_parts(keys), *b.draws_parts(keys)])
     too_high = math.hypot(a.too_high(keys), b.too_high(keys))
+    clusters = _clusters(a, b, keys, cluster)
     found = {}
     for unit in units:
         counts = torch.tensor([getattr(text, unit) for text in texts])
@@ -165,13 +292,74 @@ def _texts(task: str, a: Side, b: Side) -> TextComparison:
                 too_high=too_high,
                 runs_stderr=runs_stderr,
                 runs_degrees=pooled_degrees(rate.part for rate in rates),
+                clusters=None if clusters is None else clusters.names,
             ),
         )
-    unit = next(iter(found))
-    decided, verdict = _verdict(a, b, unit, found[unit][2], totals[unit])
-    return TextComparison(
-        task, (a, b), found, totals, tuple(_notes(a, b)), verdict, decided
+    parts = [
+        Part(
+            a.runs[0][key].index,
+            d,
+            error,
+            texts[place].bytes,
+            next((s.documents[key].text for s in (a, b) if key in s.documents), ""),
+            _aligned(a, b, key),
+        )
+        for place, (key, d, error) in enumerate(
+            zip(
+                keys,
+                (nats_a.mean(0) - nats_b.mean(0)).tolist(),
+                draws.tolist(),
+                strict=True,
+            )
+        )
+    ]
+    compared = TextComparison(
+        task, (a, b), found, totals, tuple(_notes(a, b)), "", False, clusters, parts
     )
+    return compared.at(DELTA)
+
+
+def _aligned(a: Side, b: Side, key: Key) -> list[Aligned]:
+    """Return the parts of a text, where single runs say what they take."""
+    spans = [s.documents[key].spans for s in (a, b) if key in s.documents]
+    if len(a.runs) > 1 or len(b.runs) > 1 or len(spans) < 2:
+        return []
+    one, other = spans
+    return [] if one is None or other is None else align(one, other)
+
+
+def _clusters(
+    a: Side, b: Side, keys: Sequence[Key], cluster: str | None
+) -> Clusters | None:
+    fields = [
+        {**(b.documents[key].fields if key in b.documents else {}), **known}
+        for key in keys
+        for known in [a.documents[key].fields if key in a.documents else {}]
+    ]
+    found = find(fields, cluster)
+    if found is None and cluster is None and any(copy for _, copy in keys):
+        return Clusters(TEXT, [digest for digest, _ in keys])
+    return found
+
+
+def _by_upper_bounds(found: TextComparison, level: float) -> TextComparison:
+    """Decide for a side where the other one is worse even at its upper bounds."""
+    a, b = found.sides
+    first, second, _ = next(iter(found.units.values()))
+    a_is_worse = first.mean > second.mean
+    worse = (a if a_is_worse else b).at_its_best
+    if found.decided or worse is None:
+        return found
+    sides = (worse, b) if a_is_worse else (a, worse)
+    again = _texts(found.task, *sides, None).at(level)
+    first, second, _ = next(iter(again.units.values()))
+    if not again.decided or (first.mean > second.mean) is not a_is_worse:
+        return found
+    verdict = (
+        f"{again.verdict} That is {worse.name} at its upper bounds of log p, which "
+        "hold on average over draws: it is not better."
+    )
+    return replace(found, verdict=verdict, decided=True)
 
 
 def _rates(nats: Tensor, total: int) -> Rates:
@@ -207,13 +395,16 @@ def _verdict(
     unit: str,
     found: PairedDifference,
     total: int,
+    level: float,
 ) -> tuple[bool, str]:
-    """Decide which side is better, if that can be known."""
+    """Decide which side is better, if that can be known at this level."""
     better, worse = (a, b) if found.value < 0 else (b, a)
     gap = f"{with_error(abs(found.value), found.stderr)} bits a {unit[:-1]}"
     says = f"{better.name} takes {gap} less than {worse.name}"
     if found.undecided:
         return False, f"Undecided: {says}; {found.undecided}."
+    if not level or found.undecided_at(1 - level):
+        return False, f"Undecided: {says}; {CHANCE}."
     if not worse.is_known and worse.bound is not Bound.EXACT:
         return False, (
             f"Undecided: {says}, but {_kind(worse)}. {worse.name} may be the better "
@@ -221,7 +412,7 @@ def _verdict(
         )
     if not better.is_known and better.bound is Bound.NONE:
         return False, f"Undecided: {says}, but {_kind(better)}."
-    if found.margin <= better.slack / total:
+    if found.margin_at(1 - level) <= better.slack(level) / total:
         return False, (
             f"Undecided: {says}, but {_kind(better)}, and the certificate of its draws "
             "takes more than the difference."
@@ -259,6 +450,15 @@ def _notes(a: Side, b: Side) -> list[str]:
             f"Tokens of {a.name} are {' or '.join(tokens[0])}; of {b.name}, "
             f"{' or '.join(tokens[1])}: perplexities per token do not compare."
         )
+    processes = [{str(s.get("process")) for s in x.settings} for x in (a, b)]
+    networks = [{s.get("checkpoint") for s in x.settings} for x in (a, b)]
+    if processes[0] != processes[1] and networks[0] == networks[1]:
+        notes.append(
+            f"{a.name} and {b.name} are one network under two processes "
+            f"({' or '.join(sorted(processes[0]))}, and "
+            f"{' or '.join(sorted(processes[1]))}): two models, and a bound of one is "
+            "none of the other."
+        )
     for side in (a, b):
         if not side.is_known and side.bound not in _ONLY_BOUNDS:
             notes.append(
@@ -272,77 +472,3 @@ def _notes(a: Side, b: Side) -> list[str]:
                 f"{side.name} is sub-normalised: renormalised, it would take less."
             )
     return notes
-
-
-# -- questions -----------------------------------------------------------------------
-
-
-def _choices(task: str, a: Side, b: Side) -> ChoiceComparison:
-    right_a, sure_a = _answers(a)
-    right_b, sure_b = _answers(b)
-    questions = [q for q in right_a if q in right_b]
-    if not questions:
-        raise ValueError(
-            f"{task}: {a.name} and {b.name} have no question in common whose answer "
-            "is right or wrong, so there is no accuracy to compare"
-        )
-    found = PairedAccuracy.of(
-        torch.tensor([right_a[q] for q in questions]),
-        torch.tensor([right_b[q] for q in questions]),
-    )
-    unsure = [q for q in questions if not (sure_a[q] and sure_b[q])]
-    uncertain = (
-        sum(right_a[q] and not right_b[q] for q in unsure),
-        sum(right_b[q] and not right_a[q] for q in unsure),
-    )
-    better, worse = (a, b) if found.only_a > found.only_b else (b, a)
-    won, lost = sorted((found.only_a, found.only_b), reverse=True)
-    at_risk = uncertain[0] if better is a else uncertain[1]
-    says = (
-        f"{better.name} alone answers {won:,} of {len(questions):,} questions rightly, "
-        f"{worse.name} alone {lost:,} (McNemar's p = {found.p_value:.2g})"
-    )
-    decided = False
-    if found.p_value >= DELTA:
-        verdict = f"Undecided: {says}."
-    elif PairedAccuracy.split(won - at_risk, lost) >= DELTA:
-        verdict = f"Undecided: {says}, {at_risk} of them within Monte Carlo error."
-    else:
-        decided, verdict = True, f"{better.name} answers more questions: {says}."
-    ties = tuple(_count_tied(side, questions) for side in (a, b))
-    return ChoiceComparison(
-        task, (a, b), found, uncertain, (ties[0], ties[1]), verdict, decided
-    )
-
-
-def _count_tied(side: Side, questions: Sequence[int]) -> int:
-    tied = {answer.index for answer in side.runs[0].values() if answer.tied}
-    return len(tied & {*questions})
-
-
-def _answers(side: Side) -> tuple[dict[int, bool], dict[int, bool]]:
-    """Return, by question, whether it is right, and whether draws cannot change it."""
-    options: dict[int, list[Answer]] = {}
-    for answer in side.runs[0].values():
-        options.setdefault(answer.index, []).append(answer)
-    right, sure = {}, {}
-    for question, answers in options.items():
-        if answers[0].accuracy is None:
-            continue
-        tied = any(answer.tied for answer in answers)
-        credit = answers[0].accuracy
-        right[question] = credit >= 1 if tied else credit > 0.5
-        estimates = (answer.estimate for answer in answers)
-        first, *others = sorted(estimates, key=lambda e: e.log_evidence, reverse=True)
-        sure[question] = all(
-            first.log_evidence - other.log_evidence
-            >= SIGMAS * _drawn_error(first, other)
-            for other in others
-        )
-    return right, sure
-
-
-def _drawn_error(one: Estimate, other: Estimate) -> float:
-    """Return the error of a difference by the draws, nats."""
-    parts = [(each.draws_stderr, each.draws_degrees) for each in (one, other)]
-    return widened(math.hypot(*(error for error, _ in parts)), pooled_degrees(parts))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,10 +13,13 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.records import Document, Record
 
 DELTA = 0.05
 """Risk that a stochastic bound is none."""
+
+RELIABLE = 0.7
+"""Pareto k above which errors of draws, and so upper bounds, are not relied on."""
 
 Key = tuple[str, int]
 """A text's digest, and which of its copies it is."""
@@ -30,6 +33,8 @@ class Side:
     runs: Sequence[dict[Key, Answer]]
     settings: Sequence[dict[str, Any]]
     finished: bool = True
+    documents: Mapping[Key, Document] = field(default_factory=dict)
+    """What is known of its texts besides."""
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Record]) -> Side:
@@ -47,8 +52,18 @@ class Side:
                 f"{name} has unnormalised scores, which are no probabilities: compare "
                 "contrastive entropies"
             )
+        documents = {
+            key: run.documents[answer.index]
+            for run, answers in zip(runs, found, strict=True)
+            for key, answer in answers.items()
+            if answer.index in run.documents
+        }
         return cls(
-            name, found, [r.settings for r in runs], all(r.finished for r in runs)
+            name,
+            found,
+            [r.settings for r in runs],
+            all(r.finished for r in runs),
+            documents,
         )
 
     @property
@@ -84,8 +99,22 @@ class Side:
         )
 
     @property
-    def slack(self) -> float:
-        """Nats by which its bound can be wrong at 95 % confidence (Markov)."""
+    def at_its_best(self) -> Side | None:
+        """The same model as good as its upper bounds say; None if a text has none.
+
+        They hold on average over draws, and their errors are those of the draws.
+        """
+        runs = [
+            {key: _at_its_best(answer) for key, answer in run.items()}
+            for run in self.runs
+        ]
+        known = [{k: a for k, a in run.items() if a is not None} for run in runs]
+        if any(len(a) < len(b) for a, b in zip(known, self.runs, strict=True)):
+            return None
+        return replace(self, runs=known)
+
+    def slack(self, delta: float = DELTA) -> float:
+        """Return nats by which its bound is wrong with probability delta (Markov)."""
         if self.is_known or self.bound is not Bound.STOCHASTIC_LOWER:
             return 0.0
         copies = max(
@@ -93,7 +122,7 @@ class Side:
             for run in self.runs
         )
         return certificate_cost(
-            1 - DELTA, num_configurations=len(self.runs), multiplicity=copies
+            1 - delta, num_configurations=len(self.runs), multiplicity=copies
         )
 
     def nats(self, keys: Sequence[Key]) -> Tensor:
@@ -124,6 +153,24 @@ class Side:
         """Return the part of each text and run in those errors, degrees beside it."""
         estimates = (run[key].estimate for run in self.runs for key in keys)
         return [(e.draws_stderr / len(self.runs), e.draws_degrees) for e in estimates]
+
+
+def _at_its_best(answer: Answer) -> Answer | None:
+    found = answer.estimate
+    if found.upper is None or found.upper_stderr is None:
+        return None
+    if found.pareto_k is not None and found.pareto_k > RELIABLE:
+        return None  # draws that miss p make such a bound too low
+    error = found.upper_stderr
+    known = replace(
+        found,
+        log_evidence=found.upper,
+        stderr=error,
+        draws_stderr=error,
+        bound=Bound.EXACT,
+        upper=None,
+    )
+    return replace(answer, estimate=known)
 
 
 def _by_text(answers: Sequence[Answer]) -> dict[Key, Answer]:

@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedDifference, wilson
+from lm_latent_eval.report.compare import gap
 from lm_latent_eval.report.compare.comparison import (
-    ChoiceComparison,
     Comparison,
     Rates,
     TextComparison,
 )
+from lm_latent_eval.report.compare.more import More
+from lm_latent_eval.report.compare.questions import QuestionComparison, Questions
+from lm_latent_eval.report.compare.ranking import Ranking, rank
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.writing import bits, with_error
 from lm_latent_eval.report.tabular import aligned, one_line
 
 
-def rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return comparisons as the rows of a table, a unit each."""
+def rows(
+    comparisons: Sequence[Comparison], more: Sequence[More] = ()
+) -> list[dict[str, Any]]:
+    """Return comparisons as the rows of a table, a unit each.
+
+    Args:
+        comparisons: Of any tasks.
+        more: What would decide each of them, where that was asked.
+    """
     found: list[dict[str, Any]] = []
-    for each in comparisons:
+    for place, each in enumerate(comparisons):
         a, b = (side.name for side in each.sides)
         decided = "yes" if each.decided else "no"
+        last: dict[str, Any] = {"decided": decided}
+        if more:
+            enough = more[place].needed
+            last[f"needed for {more[place].target}"] = enough and enough.number
         for what, values in _cells(each):
             about = {"task": each.task, "difference of": f"{a} - {b}", "in": what}
             named = zip(_COLUMNS, values, strict=True)
-            found.append({**about, **dict(named), "decided": decided})
+            found.append({**about, **dict(named), **last})
     return found
 
 
-_COLUMNS = ("value", "±", "over draws", "over texts", "from", "to")
+_COLUMNS = ("value", "±", "over draws", "over texts", "from", "to", "p")
 
 
 def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
-    if isinstance(each, ChoiceComparison):
-        right = each.accuracy
-        gain = right.accuracy[0] - right.accuracy[1]
-        return [("accuracy", (gain, right.stderr, None, None, None, None))]
+    p = each.p_value if each.adjusted is None else each.adjusted
+    if isinstance(each, QuestionComparison):
+        found = each.difference
+        value, *_, texts, _, _ = _parts(found)
+        errors = (each.stderr, found.draws_stderr, texts)
+        return [
+            (each.metric, (value, *errors, *each.interval, p)),
+            *(
+                (f"pass@{k}", (*_parts(d), None))
+                for k, (_, _, d) in each.passes.items()
+            ),
+        ]
     return [
-        (f"bits a {unit.removesuffix('s')}", tuple(map(bits, _parts(difference))))
+        (f"bits a {unit.removesuffix('s')}", (*map(bits, _parts(difference)), p))
         for unit, (_, _, difference) in each.units.items()
     ]
 
@@ -61,7 +84,8 @@ def as_text(comparisons: Sequence[Comparison]) -> str:
         else _lines_of_choices(each)
         for each in comparisons
     )
-    return "\n\n".join("\n".join(map(one_line, lines)) for lines in found)
+    ranks = (ranked(each) for each in rank(comparisons))
+    return "\n\n".join("\n".join(map(one_line, ls)) for ls in (*found, *ranks))
 
 
 BOUNDS = {
@@ -74,7 +98,7 @@ BOUNDS = {
 """What a rate in bits is, where log p-hat bounds log p so."""
 
 
-def described(side: Side) -> str:
+def described(side: Side | Questions) -> str:
     """Say what model a side is, in a line."""
     settings = side.settings[0]
     parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
@@ -96,10 +120,13 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
         rows.append([side.name, *cells, BOUNDS[side.bound], described(side)])
     for name, parts in _differences(each).items():
         rows.append([name, *parts, "", ""])
-    lines = [f"{each.task}: {difference.num_texts:,} texts, {counts}", *aligned(rows)]
+    about = f" in {each.clusters}" if each.clusters else ""
+    head = f"{each.task}: {difference.num_texts:,} texts{about}, {counts}"
+    lines = [head, *aligned(rows)]
     lines.append(
         f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
     )
+    lines += gap.lines(each)
     lines += [f"  {note}" for note in each.notes]
     return [*lines, each.verdict]
 
@@ -132,34 +159,80 @@ def _share(accuracy: float, number: int) -> str:
     return f"{accuracy:.1%} ({low:.0%} to {high:.0%})"
 
 
-def _lines_of_choices(each: ChoiceComparison) -> list[str]:
-    found = each.accuracy
-    a, b = (side.name for side in each.sides)
-    rows = [
-        ["", "right", "alone", "of these within Monte Carlo error", ""],
-        *(
-            [
-                side.name,
-                _share(found.accuracy[place], found.num_questions),
-                f"{alone:,}",
-                f"{each.uncertain[place]:,}",
-                described(side),
-            ]
-            for place, (side, alone) in enumerate(
-                zip(each.sides, (found.only_a, found.only_b), strict=True)
-            )
-        ),
-        [
-            f"{a} - {b}",
-            f"{found.accuracy[0] - found.accuracy[1]:+.1%} ± {found.stderr:.1%}",
-            *("", "", ""),
-        ],
-    ]
-    head = f"{each.task}: {found.num_questions:,} questions"
+def score(each: QuestionComparison, value: float, sign: str = "") -> str:
+    """Write a score, or a difference of them."""
+    return f"{value:{sign}.1%}" if each.is_share else f"{value:{sign}.4g}"
+
+
+def _lines_of_choices(each: QuestionComparison) -> list[str]:
+    number = each.difference.num_texts
+    about = f", {each.clusters}" if each.clusters else ""
+    head = f"{each.task}: {number:,} questions{about}, {each.metric}"
+    rows = _rows_of_right(each) if each.accuracy else _rows_of_scores(each)
     ties = [
         f"  {side.name}: of {number:,} questions rounding alone chooses the answer, "
         "which counts as right only if each one that ties is."
         for side, number in zip(each.sides, each.ties, strict=True)
         if number
     ]
-    return [head, *aligned(rows), *ties, each.verdict]
+    return [head, *aligned(rows), *ties, *_unfinished(each), each.verdict]
+
+
+def _unfinished(each: QuestionComparison) -> list[str]:
+    return [
+        f"  {side.name} is not finished: only what it has is compared."
+        for side in each.sides
+        if not side.finished
+    ]
+
+
+def _rows_of_right(each: QuestionComparison) -> list[list[str]]:
+    found = each.accuracy
+    assert found is not None
+    a, b = (side.name for side in each.sides)
+    of_draws = ["alone", "of these within Monte Carlo error"]
+    rows = [["", "right", *of_draws, ""]]
+    alone = (found.only_a, found.only_b)
+    for place, side in enumerate(each.sides):
+        share = _share(found.accuracy[place], found.num_questions)
+        cells = [f"{alone[place]:,}", f"{each.uncertain[place]:,}", described(side)]
+        rows.append([side.name, share, *cells])
+    gain = found.accuracy[0] - found.accuracy[1]
+    rows.append([f"{a} - {b}", f"{gain:+.1%} ± {found.stderr:.1%}", "", "", ""])
+    return rows
+
+
+def _rows_of_scores(each: QuestionComparison) -> list[list[str]]:
+    a, b = (side.name for side in each.sides)
+    d, passes = each.difference, each.passes.items()
+    rows = [["", each.metric, *(f"pass@{k}" for k, _ in passes), ""]]
+    for place, side in enumerate(each.sides):
+        cells = [score(each, each.scores[place])]
+        cells += [f"{found[place]:.1%}" for _, found in passes]
+        rows.append([side.name, *cells, described(side)])
+    named = [d, *(found[2] for _, found in passes)]
+    signed = [
+        f"{score(each, of.value, '+')} ± {score(each, of.stderr)}" for of in named
+    ]
+    rows.append([f"{a} - {b}", *signed, ""])
+    ends = [
+        f"{score(each, low, '+')} to {score(each, high, '+')}"
+        for low, high in map(each.ends, named)
+    ]
+    rows.append(["  at 95 %", *ends, ""])
+    if any(each.repeats):
+        part = f"± {score(each, math.hypot(*each.repeats))}"
+        rows.append(["  over answers", part, *[""] * len(each.passes), ""])
+    if d.runs_stderr:
+        part = f"± {score(each, d.runs_stderr)}"
+        rows.append(["  over runs", part, *[""] * len(each.passes), ""])
+    return rows
+
+
+def ranked(ranking: Ranking) -> list[str]:
+    """Return the lines of a ranking."""
+    letters = ranking.letters
+    rows = [["", ranking.metric, "not told apart"]]
+    for place, (name, value) in enumerate(ranking.models, start=1):
+        rows.append([f"{place}. {name}", f"{value:.4f}", letters[name]])
+    return [f"{ranking.task}: ranking", *aligned(rows), ranking.verdict]

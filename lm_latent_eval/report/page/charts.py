@@ -29,6 +29,8 @@ STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
+NARROW = 4.6
+"""Inches of a chart that is to be read on a telephone, as well."""
 INK = "#010203"
 """What is drawn in the text's colour, dark or light."""
 
@@ -52,8 +54,12 @@ class Chart:
 
 
 @contextmanager
-def chart(height: float = 3.2) -> Iterator[Chart]:
+def chart(height: float = 3.2, width: float = 7.0) -> Iterator[Chart]:
     """Yield axes to draw on; what is drawn is in ``svg`` afterwards.
+
+    Args:
+        height: Inches.
+        width: Inches; what is narrow can be read on a telephone, too.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing; says how to install it.
@@ -64,20 +70,21 @@ def chart(height: float = 3.2) -> Iterator[Chart]:
     named = ("text.color", "axes.edgecolor", "axes.labelcolor")
     ink = dict.fromkeys((*named, "xtick.color", "ytick.color"), INK)
     with matplotlib.rc_context({**STYLE, **ink}):
-        figure = Figure(figsize=(7, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         drawn = Chart(figure)
         yield drawn
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
-    drawn.svg = _inline(written.getvalue())
+    drawn.svg = _inline(written.getvalue(), width)
 
 
-def _inline(svg: str) -> str:
+def _inline(svg: str, width: float) -> str:
     """Make a file a part of a page: no prologue, no fixed size, the page's ink."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    most = f'style="max-width: {100 * width:.0f}px"'
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf"\1 {most}", svg, count=1)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
     svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)  # names that all charts have
     return svg.replace(INK, "currentColor")
@@ -96,7 +103,7 @@ def intervals(
         names: All models, whose looks are by their turn; without any, what is drawn
             are differences, and where there is none is marked.
     """
-    with chart(0.9 + 0.45 * len(rows)) as drawn:
+    with chart(0.9 + 0.35 * len(rows), NARROW) as drawn:
         axes = drawn.axes
         if not names:
             axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
@@ -108,6 +115,7 @@ def intervals(
                 axes.plot(most, place, "|", color=INK, markersize=14)
         axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.locator_params(axis="x", nbins=6)
         axes.set_xlabel(label)
     return drawn
 

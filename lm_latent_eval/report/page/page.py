@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,28 +18,50 @@ from lm_latent_eval.estimators import Bound, Estimate, log_grid, sample_size_cur
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.extras import require
 from lm_latent_eval.report.compare import (
-    ChoiceComparison,
+    Asked,
+    Comparison,
+    Questions,
     Side,
     TextComparison,
     compare,
     described,
+    gap,
+    more,
+    rank,
+    rows,
 )
-from lm_latent_eval.report.compare.text import BOUNDS
+from lm_latent_eval.report.compare.comparison import Part
+from lm_latent_eval.report.compare.questions import is_asked
+from lm_latent_eval.report.compare.text import BOUNDS, score
 from lm_latent_eval.report.compare.writing import bits
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.page import charts
-from lm_latent_eval.report.tabular import alike
+from lm_latent_eval.report.scores import Run, Scores
+from lm_latent_eval.report.tabular import Table, alike, rendered
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.records import Record
 
 WORST = 20
 """Documents shown."""
+MOST_PAIRS = 6
+"""Differences that the first screen of a task says in words."""
+FULL, LONGEST = 4.0, 1200
+"""Bits of a word that are shown in full colour, and characters of a text."""
 UNRELIABLE = 0.7
 """Pareto k above which an error is not known."""
 
-Sides = Mapping[str, Sequence[Sequence[Record]]]
+Sides = Mapping[str, Sequence[Sequence[Run]]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the page compares, besides what it does by itself."""
+
+    asked: Asked = field(default_factory=Asked)
+    power: float | None = None
+    """Points that are to be decided; None says nothing of it."""
 
 
 def write(
@@ -46,6 +69,7 @@ def write(
     labels: Mapping[str, str],
     output: Path,
     figures: Path | None = None,
+    options: Options | None = None,
 ) -> None:
     """Write the page.
 
@@ -54,15 +78,18 @@ def write(
         labels: Name -> where they are from.
         output: The file.
         figures: A folder for the charts as PNG, SVG and PDF; None writes none.
+        options: What to compare; None is all by itself.
 
     Raises:
         ValueError: If there is nothing to show.
         ModuleNotFoundError: If a library is missing; says how to install it.
     """
     jinja2 = require("jinja2", extra="report")
+    options = options or Options()
     source = files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-    tasks = [_task(task, some) for task, some in _by_task(sides).items()]
+    tasks = [_task(task, some, options) for task, some in _by_task(sides).items()]
+    tasks = [*_groups(sides, options, {task["name"] for task in tasks}), *tasks]
     page = environment.from_string(source).render(
         version=lm_latent_eval.__version__,
         labels=labels,
@@ -77,7 +104,7 @@ def write(
 
 def _save_charts(tasks: Sequence[Mapping[str, Any]], folder: Path) -> None:
     for task in tasks:
-        for each in task.get("charts", ()):
+        for each in (task["picture"], *task.get("charts", ())):
             if each["drawn"]:
                 name = f"{task['name']} {each['title']}".lower()
                 each["drawn"].save(folder / re.sub(r"[^\w.]+", "-", name))
@@ -100,48 +127,199 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[tuple[Any, str]]]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _by_task(sides: Sides) -> dict[str, dict[str, list[Record]]]:
-    found: dict[str, dict[str, list[Record]]] = {}
+def _by_task(sides: Sides) -> dict[str, dict[str, list[Run]]]:
+    found: dict[str, dict[str, list[Run]]] = {}
     for name, runs in sides.items():
         for run in runs:
-            for record in run:
-                found.setdefault(record.task, {}).setdefault(name, []).append(record)
+            for each in run:
+                found.setdefault(each.task, {}).setdefault(name, []).append(each)
     return found
 
 
-def _task(task: str, sides: dict[str, list[Record]]) -> dict[str, Any]:
+def _groups(
+    sides: Sides, options: Options, known: Collection[str]
+) -> list[dict[str, Any]]:
+    """Return what the page says of groups of tasks, whose tasks are clusters."""
+    try:
+        found = compare(sides, options.asked) if len(sides) > 1 else []
+    except ValueError:  # said of the task that it is about
+        return []
+    groups: dict[str, list[Comparison]] = {}
+    for each in found:
+        if each.task not in known:
+            groups.setdefault(each.task, []).append(each)
+    return [
+        {"name": name, "models": [], **_verdicts(some, options)}
+        for name, some in groups.items()
+    ]
+
+
+def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str, Any]:
     """Return all that the page says of a task."""
-    first = {name: records[0] for name, records in sides.items()}
-    asked = any(a.is_greedy is not None for x in first.values() for a in x.answers)
     runs = {name: [[record] for record in records] for name, records in sides.items()}
-    compared: Sequence[TextComparison | ChoiceComparison] = []
+    compared: list[Comparison] = []
     refused = ""
     if len(sides) > 1:
         try:
-            compared = compare(runs)
+            compared = compare(runs, options.asked)
         except ValueError as err:
             refused = str(err)
-    shown: dict[str, Any] = {
+    shown = {
         "name": task,
         "models": [_model(name, records) for name, records in sides.items()],
-        "verdicts": [each.verdict for each in compared],
+        **_verdicts(compared, options),
         "refused": refused,
     }
-    if asked:
+    first = {n: r[0] for n, r in sides.items() if isinstance(r[0], Record)}
+    if any(is_asked(run) for some in sides.values() for run in some):
         return shown
-    differences = [each for each in compared if isinstance(each, TextComparison)]
+    texts = [each for each in compared if isinstance(each, TextComparison)]
+    drawn = [c for c in _charts(first) if c["drawn"] or c["note"]]
+    if shown["picture"]["drawn"] is None:
+        shown["picture"], *drawn = drawn
     return {
         **shown,
-        "differences": [_difference(each) for each in differences],
-        "charts": [c for c in _charts(first, differences) if c["drawn"] or c["note"]],
+        "charts": drawn,
         "worst": _worst(first),
+        "gaps": [_gap(each) for each in texts],
     }
 
 
-def _model(name: str, records: Sequence[Record]) -> dict[str, Any]:
+def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any]:
+    """Return the first screen of a task: what holds, how surely, and its picture."""
+    ranks = rank(compared)
+    says = [each.verdict for each in ranks] or [each.verdict for each in compared]
+    wanted = [] if options.power is None else [more(e, options.power) for e in compared]
+    table = Table.of(rows(compared, wanted)) if compared else None
+    picture = {
+        "title": "Differences",
+        "drawn": charts.intervals(
+            [_band(each) for each in compared],
+            "bits" if isinstance(compared[0], TextComparison) else "points",
+        )
+        if compared
+        else None,
+        "note": _band_note(compared) if compared else "",
+    }
+    return {
+        "says": says,
+        "intervals": [_said(each) for each in compared][:MOST_PAIRS],
+        "more": [str(each) for each in wanted],
+        "verdicts": [each.verdict for each in compared] if ranks else [],
+        "ranking": [
+            {"model": name, each.metric: value, "not told apart": each.letters[name]}
+            for each in ranks
+            for name, value in each.models
+        ],
+        "picture": picture,
+        "differences": [_difference(each) for each in compared],
+        "copies": {
+            "LaTeX": rendered(table, "latex"),
+            "Markdown": rendered(table, "text"),
+        }
+        if table
+        else {},
+    }
+
+
+def _said(each: Comparison) -> str:
+    """Say a difference with its interval."""
+    a, b = (side.name for side in each.sides)
+    if isinstance(each, TextComparison):
+        low, high = map(bits, each.difference.interval)
+        unit = f"bits a {next(iter(each.units)).removesuffix('s')}"
+        value = f"{bits(each.difference.value):+.4f} {unit}"
+        ends = f"{low:+.4f} to {high:+.4f}"
+    else:
+        low, high = each.interval
+        value = f"{score(each, each.difference.value, '+')} {each.metric}"
+        ends = f"{score(each, low, '+')} to {score(each, high, '+')}"
+    within = f", {each.clusters}" if each.clusters else ""
+    what = "texts" if isinstance(each, TextComparison) else "questions"
+    number = f"{each.difference.num_texts:,} {what}{within}"
+    return f"{a} - {b}: {value}, at 95 % {ends} ({number})"
+
+
+def _band_note(compared: Sequence[Comparison]) -> str:
+    what = "clusters" if compared[0].clusters else "texts"
+    if not isinstance(compared[0], TextComparison):
+        what = "clusters of questions" if compared[0].clusters else "questions"
+    return f"Band: 95 % of {what} drawn again, draws included, each pair by itself."
+
+
+def _gap(each: TextComparison) -> dict[str, Any]:
+    """Return where a difference is: its texts, coloured, and its kinds of words."""
+    a, b = (side.name for side in each.sides)
+    parts = gap.texts_of(each)
+    total = math.fsum(part.nats for part in each.parts)
+    return {
+        "pair": f"{a} - {b}",
+        "sides": (a, b),
+        "texts": [
+            {
+                "document": part.document,
+                "bits": bits(part.nats),
+                "± draws": bits(part.draws_stderr),
+                "share of the difference": part.nats / total if total else None,
+            }
+            for part in parts
+        ],
+        "kinds": [
+            {
+                "kind": kind.name,
+                "words": kind.words,
+                "bits a byte": bits(kind.difference.value),
+                "± together": bits(kind.difference.stderr),
+                "± draws": bits(kind.difference.draws_stderr),
+                "share of the difference": kind.share,
+            }
+            for kind in gap.kinds(each)
+        ],
+        "shown": [
+            {
+                "document": part.document,
+                "bits": f"{bits(part.nats):+.1f}",
+                "words": _coloured(part),
+            }
+            for part in parts
+            if part.text
+        ],
+    }
+
+
+def _coloured(part: Part) -> list[dict[str, str]]:
+    """Return a text's words with the side that takes more, and how much more."""
+    found, length = [], 0
+    for text, span in gap.words_of(part):
+        room, length = LONGEST - length, length + len(text)
+        shown = text if length <= LONGEST else f"{text[:room]} …"
+        word = {"text": shown, "side": "", "strength": "0", "said": ""}
+        if span is not None:
+            took, error = bits(span.nats), bits(span.draws_stderr)
+            word["said"] = f"{took:+.2f} ± {error:.2g}"
+            word["side"] = "a" if took > 0 else "b"
+            word["strength"] = f"{min(abs(took) / FULL, 1.0):.2f}"
+        found.append(word)
+        if length > LONGEST:
+            break
+    return found
+
+
+def _model(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     """Return a row of the table of models, by column."""
-    side = Side.of(name, records)
-    found = numbers(records[0])
+    run = runs[0]
+    if not isinstance(run, Record):
+        values = torch.tensor([row.value for row in run.rows], dtype=torch.float64)
+        what = described(Questions.of(name, [r for r in runs if isinstance(r, Scores)]))
+        answers = {"answers": len(values)}
+        return {
+            "model": name,
+            "what": what,
+            run.metric: values.mean().item(),
+            **answers,
+        }
+    side = Side.of(name, [each for each in runs if isinstance(each, Record)])
+    found = numbers(run)
     row: dict[str, Any] = {"model": name, "what": described(side)}
     if "acc" in found:
         return {
@@ -166,9 +344,23 @@ def _model(name: str, records: Sequence[Record]) -> dict[str, Any]:
     return row
 
 
-def _difference(each: TextComparison) -> dict[str, Any]:
-    unit, (_, _, found) = next(iter(each.units.items()))
+def _difference(each: Comparison) -> dict[str, Any]:
+    found = each.difference
     a, b = (side.name for side in each.sides)
+    name = "p" if each.adjusted is None else "p, Holm"
+    p = {name: f"{each.p_value if each.adjusted is None else each.adjusted:.2g}"}
+    if not isinstance(each, TextComparison):
+        low, high = each.interval
+        return {
+            "pair": f"{a} - {b}",
+            each.metric: found.value,
+            "± together": each.stderr,
+            "from": low,
+            "to (95 %)": high,
+            **p,
+            "decided": "yes" if each.decided else "no",
+        }
+    unit = next(iter(each.units))
     return {
         "pair": f"{a} - {b}",
         f"bits a {unit.removesuffix('s')}": bits(found.value),
@@ -178,6 +370,7 @@ def _difference(each: TextComparison) -> dict[str, Any]:
         "from": bits(found.interval[0]),
         "to (95 %)": bits(found.interval[1]),
         "texts won": found.share_won,
+        **p,
         "decided": "yes" if each.decided else "no",
     }
 
@@ -185,9 +378,7 @@ def _difference(each: TextComparison) -> dict[str, Any]:
 # -- charts --------------------------------------------------------------------------
 
 
-def _charts(
-    first: dict[str, Record], differences: Sequence[TextComparison]
-) -> list[dict[str, Any]]:
+def _charts(first: dict[str, Record]) -> list[dict[str, Any]]:
     """Return the charts of texts, each with a title and what its marks are."""
     return [
         {
@@ -199,13 +390,6 @@ def _charts(
             ),
             "note": "Band: 95 % of texts drawn again, the draws' error included. "
             "Upright line: what it is at most, with 95 % confidence over draws.",
-        },
-        {
-            "title": "Differences",
-            "drawn": charts.intervals([_band(each) for each in differences], "bits")
-            if differences
-            else None,
-            "note": "Band: 95 % of texts drawn again." if differences else "",
         },
         _over_samples(first),
         _by_length(first),
@@ -231,17 +415,14 @@ def _interval(
     return name, bits(found.value), (band[0], band[1]), None if exact else most
 
 
-def _band(
-    each: TextComparison,
-) -> tuple[str, float, tuple[float, float], float | None]:
-    found = next(iter(each.units.values()))[2]
-    low, high = map(bits, found.interval)
-    return (
-        " - ".join(side.name for side in each.sides),
-        bits(found.value),
-        (low, high),
-        None,
-    )
+def _band(each: Comparison) -> tuple[str, float, tuple[float, float], float | None]:
+    name = " - ".join(side.name for side in each.sides)
+    if isinstance(each, TextComparison):
+        low, high = map(bits, each.difference.interval)
+        return name, bits(each.difference.value), (low, high), None
+    low, high = each.interval
+    scale = 100 if each.is_share else 1
+    return name, scale * each.difference.value, (scale * low, scale * high), None
 
 
 def _over_samples(first: dict[str, Record]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Importance-sampled likelihoods, as Logan et al. (2020) report them."""
+"""Figures and tables of a study, after Logan et al. (2020)."""

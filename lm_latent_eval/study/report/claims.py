@@ -1,4 +1,4 @@
-"""What Logan et al. (2020) claim of their estimates, looked up in a study's."""
+"""The claims of Logan et al. (2020), checked on a study's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study found, by the proposal that it drew from at every temperature."""
+"""Results of a study, grouped by proposal."""
 
 from __future__ import annotations
 

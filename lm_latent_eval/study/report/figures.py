@@ -1,4 +1,4 @@
-"""Studies as the figures of Logan et al. (2020), a panel a column.
+"""Figures of a study, after Logan et al. (2020).
 
 Figures 2 and 3: perplexity over the number of samples, to 100 and to all, and below it
 temperatures relative to 1. Figure 4: how estimates from one number of samples are

@@ -1,4 +1,4 @@
-"""How estimates from one number of samples are distributed: figure 4, a ridge each."""
+"""Ridge plots of estimates from a fixed number of samples: figure 4."""
 
 from __future__ import annotations
 

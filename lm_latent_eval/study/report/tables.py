@@ -1,4 +1,4 @@
-"""Studies as tables in the shape of Logan et al. (2020), with its claims looked up."""
+"""Tables of a study, after Logan et al. (2020), with its claims."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.ledger.database import Found, Ledger, read_run
+from lm_latent_eval.ledger.database import Ledger, read_run
 from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, kept_of, row_of
 
 FORMAT = 3
@@ -38,21 +38,10 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
     Raises:
         ValueError: If a file is something else, or they are of several runs.
     """
-
-    def placed(found: Found) -> tuple[str, Kept]:
-        return found.part, kept_of(found.row)
-
-    settings, rows = read_run([_ledger(path) for path in paths], placed)
-    tasks: dict[str, dict[tuple[int, str], Kept]] = {}
-    for task, kept in rows:  # of a question that two processes have, the last
-        tasks.setdefault(task, {})[kept.document, kept.thoughts.question] = kept
+    settings, tasks = read_run([_ledger(path) for path in paths], kept_of)
     return [
-        ThoughtFile(
-            {"task": task, **settings},
-            [found[place] for place in sorted(found)],
-            finished=False,
-        )
-        for task, found in tasks.items()
+        ThoughtFile({"task": task, **settings}, questions, finished=False)
+        for task, questions in tasks.items()
     ]
 
 

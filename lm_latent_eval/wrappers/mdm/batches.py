@@ -1,6 +1,7 @@
 """Estimators are answered together: passes of many targets share batches.
 
-Choices of masks that are the same are read once.
+Choices of masks that are the same are read once, and so are masked texts that targets
+have in common, as the options of a question have those of which all is masked.
 """
 
 from __future__ import annotations
@@ -14,12 +15,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.networks.masked import MaskedReader
-from lm_latent_eval.wrappers.mdm.predictions import (
-    Asking,
-    Certainty,
-    Predicted,
-    TargetTokens,
-)
+from lm_latent_eval.wrappers.mdm.predictions import Asking, Predicted, Target
+from lm_latent_eval.wrappers.mdm.unmasking import Unmasking, log_beaten
 
 T = TypeVar("T")
 
@@ -38,7 +35,7 @@ class _Job(Generic[T]):
     """A target whose estimator waits for an answer."""
 
     number: int
-    target: TargetTokens
+    target: Target
     asking: Asking[T]
     masked: Tensor
     """Distinct choices of masks."""
@@ -49,24 +46,25 @@ class _Job(Generic[T]):
 
 def answer_all(
     denoiser: MaskedReader,
-    certainty: Certainty,
-    jobs: Sequence[tuple[TargetTokens, Asking[T]]],
+    unmasking: Unmasking,
+    jobs: Sequence[tuple[Target, Asking[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
     """Answer estimators until each has ended.
 
     Args:
         denoiser: What predicts.
-        certainty: Rule by which one prediction is surer than another.
+        unmasking: Rule whose certainties, and chances to be beaten, are asked for.
         jobs: Targets with their estimators.
 
     Returns:
         Places among ``jobs`` with what was found, as they end.
     """
 
-    def length(number: int) -> int:
-        return jobs[number][0].num_places
+    def shape(number: int) -> tuple[int, int]:
+        target = jobs[number][0]
+        return target.num_places, target.first_read
 
-    for places, numbers in groupby(sorted(range(len(jobs)), key=length), key=length):
+    for (places, _), numbers in groupby(sorted(range(len(jobs)), key=shape), key=shape):
         active: list[_Job[T]] = []
         while True:
             room = denoiser.size(places) - len(active)
@@ -76,11 +74,11 @@ def answer_all(
             if not active:
                 break
             going = []
-            predictions = _predict(denoiser, certainty, active)
+            predictions = _predict(denoiser, unmasking, active)
             for job, predicted in zip(active, predictions, strict=True):
                 job.passes += len(job.masked)
                 try:
-                    asked = job.asking.send(Predicted(*(x[job.row] for x in predicted)))
+                    asked = job.asking.send(predicted.of(job.row))
                 except StopIteration as end:
                     yield job.number, Found(end.value, job.passes)
                 else:
@@ -96,45 +94,91 @@ def _distinct(masked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _predict(
-    denoiser: MaskedReader, certainty: Certainty, jobs: Iterable[_Job[T]]
+    denoiser: MaskedReader, unmasking: Unmasking, jobs: Iterable[_Job[T]]
 ) -> Iterator[Predicted]:
-    """Answer what jobs of one length wait for, in batches."""
+    """Answer what jobs of one shape wait for, in batches."""
     jobs = list(jobs)
     truth = torch.cat(
         [job.target.all_tokens.expand(len(job.masked), -1) for job in jobs]
     )
     masked = torch.cat([job.target.placed(job.masked) for job in jobs])
     tokens = truth.masked_fill(masked, denoiser.mask)
-    found = Predicted(
+    first_read = jobs[0].target.first_read
+    # What is read: texts that differ in what they show or in what is asked of them.
+    both, reads = _distinct(torch.cat([tokens, masked.long()], 1))
+    shown, asked = both[:, : tokens.shape[1]], both[:, tokens.shape[1] :].bool()
+    who = reads.argsort(stable=True)
+    owners = torch.cat([torch.tensor([0]), reads.bincount().cumsum(0)])
+    longest = max(len(job.target) for job in jobs)
+    found = (
         torch.zeros(truth.shape, dtype=torch.float64),
         torch.zeros_like(masked),
         torch.zeros(truth.shape, dtype=torch.float64),
     )
+    beaten = torch.zeros(
+        (len(truth), longest, longest + 1) if unmasking.draws else (len(truth), 0, 0),
+        dtype=torch.float64,
+    )
 
-    def read(part: slice) -> Predicted:
-        where = masked[part]
-        rows = denoiser.log_probs(tokens[part], where)
-        wanted = truth[part][where].to(rows.device)
-        return Predicted(
-            rows.gather(-1, wanted[:, None])[:, 0].cpu().double(),
-            (rows.argmax(-1) == wanted).cpu(),
-            certainty(rows).cpu().double(),
+    def read(part: slice) -> None:
+        where = asked[part]
+        rows = denoiser.log_probs(shown[part], where, first_read)
+        # Rows of a text stand together; a text may be several targets'.
+        texts = who[owners[part.start] : owners[part.stop]]
+        each = reads[texts] - part.start
+        number = where.sum(1)
+        begins, hidden = (number.cumsum(0) - number)[each], number[each]
+        ends = hidden.cumsum(0)
+        at = torch.arange(int(ends[-1])) + (begins - ends + hidden).repeat_interleave(
+            hidden
         )
+        at = at.to(rows.device)
+        wanted = truth[texts][masked[texts]].to(rows.device)
+        log_p = rows[at, wanted]
+        best, sure = rows.argmax(-1), unmasking.certainty(rows)
+        places = masked[texts]
+        for table, values in zip(
+            found, (log_p, best[at] == wanted, sure[at]), strict=True
+        ):
+            part_of = table[texts]
+            part_of[places] = values.cpu().to(table.dtype)
+            table[texts] = part_of
+        if unmasking.draws:
+            spans = zip(
+                *(x.tolist() for x in (texts, begins, hidden, ends)), strict=True
+            )
+            for text, begin, h, end in spans:
+                table = log_beaten(
+                    rows[begin : begin + h], log_p[end - h : end], unmasking.threshold
+                )
+                beaten[text, :h, : h + 1] = table.cpu().double()
 
     def named(row: int, err: ValueError) -> ValueError:
-        owners = [job for job in jobs for _ in range(len(job.masked))]
-        return _told(owners[row], err)
+        owners_of = [job for job in jobs for _ in range(len(job.masked))]
+        return _told(owners_of[int(who[owners[row]])], err)
 
-    number, length = truth.shape
-    for part, predicted in denoiser.in_batches(number, length, read, named):
-        for table, values in zip(found, predicted, strict=True):
-            table[part][masked[part]] = values
+    for _ in denoiser.in_batches(len(shown), tokens.shape[1], read, named):
+        pass
     first = 0
     for job in jobs:
-        texts, start = slice(first, first + len(job.masked)), len(job.target.before)
-        columns = slice(start, start + len(job.target))
-        yield Predicted(*(each[texts, columns] for each in found))
+        texts = slice(first, first + len(job.masked))
+        columns = job.target.placed(torch.ones(1, len(job.target), dtype=torch.bool))[0]
+        own = beaten[texts]
+        if unmasking.draws:
+            own = _spread(own, job.masked)
+        log_p, best, sure = (each[texts][:, columns] for each in found)
+        yield Predicted(log_p, best, sure, own)
         first = texts.stop
+
+
+def _spread(table: Tensor, masked: Tensor) -> Tensor:
+    """Put numbers of hidden places at these, (n, h, h + 1) -> (n, L, L + 1)."""
+    length = masked.shape[1]
+    rank = (masked.cumsum(1) - 1).clamp(min=0)
+    column = torch.cat([rank, masked.sum(1, keepdim=True)], 1)
+    rows = table.gather(1, rank[..., None].expand(-1, -1, table.shape[2]))
+    found = rows.gather(2, column[:, None].expand(-1, length, -1))
+    return found.masked_fill(~masked[..., None], 0.0)
 
 
 def _told(job: _Job[T], err: ValueError) -> ValueError:

@@ -1,8 +1,10 @@
 """Writes texts by unmasking, a block after the other.
 
 After a context stand as many masks as there are tokens to write. Steps reveal them, a
-block of places before the next: at each step every mask is predicted, and of those of
-the block the surest, or random ones, are kept and the others masked again.
+block of places before the next, by the rule that ``unmasking.py`` has: at each step
+every mask of the block is predicted and a token drawn for it, some are kept and the
+others masked again. So what is written at temperature 1 has the probability that is
+scored.
 
 Source: Nie et al. (2025), "Large language diffusion models" (LLaDA), and
 github.com/ML-GSAI/LLaDA, generate.py: semi-autoregressive remasking, by the probability
@@ -14,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -27,9 +28,10 @@ from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, named, naming
 from lm_latent_eval.uniforms import uniforms
-from lm_latent_eval.wrappers.mdm.options import MDMOptions
-from lm_latent_eval.wrappers.mdm.orders import RULES
+from lm_latent_eval.wrappers.mdm.options import BLOCK_WRITTEN, MDMOptions
+from lm_latent_eval.wrappers.mdm.predictions import Blocks
 from lm_latent_eval.wrappers.mdm.texts import TokenCutter
+from lm_latent_eval.wrappers.mdm.unmasking import ANY_ORDER
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +43,16 @@ class Writer:
     """Writes after contexts; those of one length together."""
 
     def __init__(
-        self, denoiser: MaskedReader, cut: TokenCutter, options: MDMOptions
+        self,
+        denoiser: MaskedReader,
+        cut: TokenCutter,
+        options: MDMOptions,
+        blocks: Blocks,
     ) -> None:
         """Take a model and how it writes."""
         self.denoiser, self.cut, self.options = denoiser, cut, options
+        self.unmasking, self.causal = options.writing, blocks.causal
+        self.block_length = blocks.length or BLOCK_WRITTEN
         self.end = cut.tokenizer.eos_token_id
 
     def write(
@@ -96,19 +104,12 @@ class Writer:
         hidden = torch.full((len(asked), length), self.denoiser.mask)
         after = torch.tensor(self.cut.after, dtype=torch.long).expand(len(asked), -1)
         tokens = torch.cat([given, hidden, after], dim=1)
-        size = len(asked), tokens.shape[1]
-
-        def named_row(row: int, err: ValueError) -> ValueError:
-            return named(asked[row][0], err)
-
         step = 0
         done: dict[int, str] = {}
-        for first, last, steps in self._blocks(length):
+        for first, last in self._blocks(start, length):
             block = slice(start + first, start + last)
-            for count in _shares(last - first, steps):
-                reveal = partial(self._reveal, tokens, block, count, start, asked, step)
-                for _ in self.denoiser.in_batches(*size, reveal, named_row):
-                    pass
+            while len(rows := self._unfinished(tokens, block)):
+                self._reveal(tokens, rows, block, start, asked, step)
                 step += 1
             for row, (query, how, _) in enumerate(asked):
                 if query.index not in done:
@@ -120,55 +121,86 @@ class Writer:
             if len(done) == len(asked):
                 return
 
-    def _blocks(self, length: int) -> Iterator[tuple[int, int, int]]:
-        """Yield where each block begins and ends, and its share of the steps."""
-        size = min(self.options.block_length, length)
-        borders = [*range(0, length, size), length]
-        steps = min(self.options.steps or length, length)
-        for first, last in pairwise(borders):
-            yield first, last, max(1, steps * last // length - steps * first // length)
+    def _blocks(self, start: int, length: int) -> Iterator[tuple[int, int]]:
+        """Yield where each block begins and ends, counted as where it is scored."""
+        begun = start % self.block_length if self.causal else 0
+        inner = range(self.block_length - begun, length, self.block_length)
+        return pairwise([0, *inner, length])
+
+    def _unfinished(self, tokens: Tensor, block: slice) -> Tensor:
+        """Return the rows that have masks in a block."""
+        return (tokens[:, block] == self.denoiser.mask).any(-1).nonzero()[:, 0]
 
     def _reveal(
         self,
         tokens: Tensor,
+        rows: Tensor,
         block: slice,
-        count: int,
         start: int,
         asked: Sequence[Asked],
         step: int,
-        rows: slice = slice(None),
     ) -> None:
-        """Reveal so many tokens of a block in some of the texts."""
-        tokens, asked = tokens[rows], asked[rows]
+        """Do a step in some of the texts, as many at a time as memory holds."""
+
+        def named_row(row: int, err: ValueError) -> ValueError:
+            return named(asked[int(rows[row])][0], err)
+
+        def reveal(part: slice) -> None:
+            some = rows[part]
+            of = [asked[row] for row in some.tolist()]
+            tokens[some] = self._revealed(tokens[some], block, start, of, step)
+
+        for _ in self.denoiser.in_batches(
+            len(rows), tokens.shape[1], reveal, named_row
+        ):
+            pass
+
+    def _revealed(
+        self,
+        tokens: Tensor,
+        block: slice,
+        start: int,
+        asked: Sequence[Asked],
+        step: int,
+    ) -> Tensor:
+        """Return texts in which a step has revealed tokens of a block."""
         places = torch.zeros_like(tokens, dtype=torch.bool)
-        places[:, block] = tokens[:, block] == self.denoiser.mask
-        log_p = self._log_probs(tokens, places, start)
-        number = int(places[0].sum())
-        chance = np.stack([self._chance(query, step, number) for query, *_ in asked])
-        u = torch.from_numpy(chance).reshape(-1, 2)
+        hidden = places[:, block] = tokens[:, block] == self.denoiser.mask
+        log_p = self._log_probs(tokens, places, block, start)
+        width = hidden.shape[1]
+        chance = np.stack([self._chance(query, step, width) for query, *_ in asked])
+        u = torch.from_numpy(chance).reshape(len(asked), width, 2)[hidden]
         temperature = torch.tensor(
             [how.temperature for _, how, _ in asked], dtype=torch.float64
-        ).repeat_interleave(number)
+        ).repeat_interleave(hidden.sum(1))
         words = _drawn(log_p, temperature, u[:, 0])
-        if self.options.remasking == "random":
+        if self.unmasking.rule == ANY_ORDER:
             sure = u[:, 1]
-        elif self.options.order == "confidence":  # in the token that was drawn
+        elif self.unmasking.draws:
             sure = log_p.cpu().gather(-1, words[:, None])[:, 0].double()
         else:
-            sure = RULES[self.options.order](log_p).cpu().double()
-        words, sure = (each.reshape(len(asked), number) for each in (words, sure))
-        kept = sure.topk(count, dim=-1).indices
-        where = places.nonzero()[:, 1].reshape(len(asked), number)
-        tokens.scatter_(1, where.gather(1, kept), words.gather(1, kept))
+            sure = self.unmasking.certainty(log_p).cpu().double()
+        table = torch.zeros(hidden.shape, dtype=torch.float64)
+        table[hidden] = sure
+        kept = torch.zeros_like(places)
+        kept[:, block] = self.unmasking.surest(table, hidden)
+        written = tokens.clone()
+        written[places] = words
+        return torch.where(kept, written, tokens)
 
-    def _log_probs(self, tokens: Tensor, places: Tensor, start: int) -> Tensor:
+    def _log_probs(
+        self, tokens: Tensor, places: Tensor, block: slice, start: int
+    ) -> Tensor:
         r"""Predict what stands at some places, guided away from a hidden context.
 
         .. math:: \log p \propto (1 + w) \log p(x_i \mid c) - w \log p(x_i)
         """
         weight = self.options.guidance
+        if self.causal:  # what comes later is not read
+            tokens, places = tokens[:, : block.stop], places[:, : block.stop]
         if not weight:
-            return self.denoiser.log_probs(tokens, places)
+            first = block.start - block.start % self.block_length if self.causal else 0
+            return self.denoiser.log_probs(tokens, places, first)
         with torch.inference_mode():
             where = places.to(self.denoiser.device)
             given = self.denoiser.scores(tokens)[where]
@@ -195,17 +227,6 @@ class Writer:
         cuts = [text.find(stop) for stop in how.until]
         found = [cut for cut in cuts if cut >= 0]
         return text[: min(found, default=len(text))], ended or bool(found)
-
-
-def _shares(number: int, steps: int) -> list[int]:
-    """Share places out among steps, as evenly as can be, none without one.
-
-    Example:
-        >>> _shares(7, 3)
-        [3, 2, 2]
-    """
-    steps = min(steps, number)
-    return [number // steps + (n < number % steps) for n in range(steps)]
 
 
 def _drawn(rows: Tensor, temperature: Tensor, u: Tensor) -> Tensor:

@@ -85,6 +85,8 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
     ) -> MDMScorer:
         source = self.source
         mask = self._mask(options.mask_token)
+        options = options.chosen_for(source.attention, source.block_length)
+        logits = source.reading(str(options.attention), options.block_length)
         shift = source.shift if options.logit_shift is None else options.logit_shift
         if shift is None:
             raise ValueError(
@@ -98,13 +100,14 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
                 "tokens texts have (`train mdm` writes it): use ends=conditioned"
             )
         denoiser = MaskedReader(
-            source.logits,
+            logits,
             mask,
             shift,
-            probe(source.logits, mask, source.device, source.name),
+            probe(logits, mask, source.device, source.name),
             source.device,
             batch_size=batch_size,
             most=most or MOST_ROWS,
+            mask_is_word=options.convention == "llada",
         )
         return MDMScorer(source, denoiser, options, quiet=quiet)
 

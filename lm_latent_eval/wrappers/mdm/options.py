@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from lm_latent_eval.arguments import at_least_0, one_of, positive, whole
 from lm_latent_eval.options import OptionTable, choice, option, optional
-from lm_latent_eval.wrappers.mdm.orders import RULES
+from lm_latent_eval.wrappers.mdm.orders import most_passes
+from lm_latent_eval.wrappers.mdm.unmasking import (
+    ANY_ORDER,
+    LOW_CONFIDENCE,
+    NAMES,
+    Unmasking,
+)
 
-ESTIMATORS = ("elbo", "is", "exact", "path")
+ESTIMATORS = ("elbo", "is", "exact", "auto")
 HOW = {
     "elbo": "a bound of log-likelihoods by random masks, seed {seed}",
     "is": "importance sampling of orders from the {proposal} proposal, seed {seed}",
     "exact": "all orders are summed: nothing is drawn",
-    "path": "tokens are revealed by {order}, one order a text: log-likelihoods are "
-    "exact for that model",
+    "auto": "all orders of blocks that take at most {num_samples} passes are summed; "
+    "of others, importance sampling of {num_samples} orders, seed {seed}",
+    "path": "one order, which follows from what is revealed: log-likelihoods are exact "
+    "for that model",
+    "llada": "what LLaDA's program computes, {num_samples} masked texts, seed {seed}: "
+    "not log p, and no bound of it",
 }
 """What each does, for ``explain``."""
-_IDLE = {
-    "elbo": ("proposal", "temperature"),
-    "is": (),
-    "exact": ("proposal", "temperature", "num_samples"),
-    "path": ("proposal", "temperature", "num_samples"),
-}
-"""Estimator -> options that move no likelihood by it."""
+BLOCK_WRITTEN = 32
+"""Tokens that generation finishes before those after them, if nobody says."""
+_DRAWN = ("num_samples", "proposal", "temperature", "bounds")
+
+
+def _probability(name: str, value: Any) -> float:
+    found = at_least_0(name, value)
+    if not 0 < found < 1:
+        raise ValueError(f"{name}={value!r}: expected a number between 0 and 1")
+    return found
 
 
 @dataclass(frozen=True)
@@ -33,32 +46,62 @@ class MDMOptions(OptionTable):
     """How likelihoods are estimated and texts are written.
 
     Attributes:
+        block_length: Tokens of a block. Blocks are written from the left, each before
+            those after it: another model for every length.
+        unmasking: Which places of a block are revealed next: ``any_order`` (any, all
+            as likely), ``confidence`` (the surest), ``entropy``, ``margin``,
+            ``left_to_right``, or ``low_confidence`` (tokens are drawn everywhere, and
+            the most probable ones kept: LLaDA's remasking).
+        tokens_per_step: Places that a step reveals.
+        threshold: Probability above which a step reveals more, by ``confidence`` or
+            ``low_confidence``.
+        attention: ``bidirectional`` (later blocks are read as masks) or
+            ``block_causal`` (they are not read; what stands before a block is read
+            once).
         estimator: ``elbo`` (a bound, by random masks), ``is`` (importance sampling of
-            orders), ``exact`` (all orders, of short targets) or ``path`` (one order,
-            which follows from what is revealed: another model).
+            orders), ``exact`` (all orders, of blocks of at most 14 tokens) or ``auto``
+            (``exact`` where that takes at most ``num_samples`` passes a block, else
+            ``is``).
         num_samples: Passes of ``elbo``, orders of ``is``.
+        bounds: ``lower``, or ``both`` for an upper bound as well, block by block, which
+            takes as many draws again.
+        convention: ``llada`` computes what LLaDA's program does, which is not log p.
         proposal: What ``is`` draws orders from: ``uniform`` or ``adapted``.
         temperature: Of the adapted proposal; above 1 flattens it.
-        order: What is surest, and so revealed next, in ``path``, for ``is_greedy`` and
-            in generation: ``confidence``, ``entropy``, ``margin`` or
-            ``left_to_right``.
         ends: ``counted`` (p(number of tokens) is paid, where the checkpoint knows it)
             or ``conditioned`` (every text is given its number of tokens).
         mask_token: The token that masks, by name or number.
         logit_shift: 1 if the scores of a place are those of the token after it.
         seed: Of all random numbers.
-        block_length: Tokens that generation finishes before those after them.
-        steps: Of generation.
-        remasking: What generation keeps masked: ``surest`` reveals by ``order``,
-            ``random`` any.
         guidance: Strength of classifier-free guidance, in generation alone.
     """
 
-    estimator: str = choice("elbo", ESTIMATORS)
+    block_length: int | None = option(
+        None,
+        optional(partial(whole, least=1)),
+        unset="what the configuration says of networks that are causal over blocks, "
+        "else the whole text; 32 in generation",
+    )
+    unmasking: str | None = choice(
+        None,
+        NAMES,
+        unset="`any_order` in likelihoods, `low_confidence` in generation",
+    )
+    tokens_per_step: int = option(1, partial(whole, least=1))
+    threshold: float | None = option(None, optional(_probability), unset="none")
+    attention: str | None = choice(
+        None,
+        ("bidirectional", "block_causal"),
+        unset="what the architecture has, `bidirectional` of unknown ones",
+    )
+    estimator: str | None = choice(
+        None, ESTIMATORS, unset="`elbo` of whole texts in any order, else `auto`"
+    )
     num_samples: int = option(128, partial(whole, least=1))
+    bounds: str = choice("lower", ("lower", "both"))
+    convention: str | None = choice(None, ("llada",), unset="none")
     proposal: str = choice("uniform", ("uniform", "adapted"))
     temperature: float = option(1.0, positive)
-    order: str = choice("confidence", list(RULES))
     ends: str | None = choice(
         None, ("counted", "conditioned"), unset="`counted` where it can be"
     )
@@ -73,21 +116,119 @@ class MDMOptions(OptionTable):
         unset="what the configuration says",
     )
     seed: int = option(0, partial(whole, least=0))
-    block_length: int = option(32, partial(whole, least=1))
-    steps: int | None = option(
-        None, optional(partial(whole, least=1)), unset="one a token"
-    )
-    remasking: str = choice("surest", ("surest", "random"))
     guidance: float = option(0.0, at_least_0)
+
+    def __post_init__(self) -> None:
+        """Refuse what is not computed together.
+
+        Raises:
+            ValueError: Naming one option and the remedy.
+        """
+        process = self.process
+        whole_texts = process.is_plain and self.block_length is None
+        if self.convention and not (whole_texts and self.estimator is None):
+            raise ValueError(
+                f"convention={self.convention} is one program's loop over whole texts "
+                "in any order: leave out estimator, block_length, unmasking and "
+                "tokens_per_step"
+            )
+        if self.estimator == "elbo" and not process.is_plain:
+            raise ValueError(
+                "estimator=elbo bounds orders of single tokens, not "
+                f"unmasking={process}: use estimator=auto"
+            )
+        if self.bounds == "both" and (self.convention or self.estimator == "elbo"):
+            raise ValueError(
+                "bounds=both: an upper bound takes unbiased estimates of p, which "
+                "estimator=elbo and convention=llada do not make: use estimator=auto "
+                "or estimator=is"
+            )
+        if self.proposal == "adapted" and not process.is_plain:
+            raise ValueError(
+                "proposal=adapted draws orders of single tokens, not "
+                f"unmasking={process}: use proposal=uniform"
+            )
+
+    @property
+    def process(self) -> Unmasking:
+        """The rule by which a block is written where it is scored."""
+        rule = self.unmasking or ANY_ORDER
+        return Unmasking(rule, self.tokens_per_step, self.threshold)
+
+    @property
+    def writing(self) -> Unmasking:
+        """The rule by which it is written where it is generated."""
+        rule = self.unmasking or LOW_CONFIDENCE
+        return Unmasking(rule, self.tokens_per_step, self.threshold)
+
+    def chosen_for(self, attention: str, block_length: int | None) -> MDMOptions:
+        """Settle what a network decides.
+
+        Args:
+            attention: Of the network, unless chosen.
+            block_length: That it was trained for, unless chosen.
+
+        Raises:
+            ValueError: If attention is causal over blocks and nobody says how long
+                these are.
+        """
+        attention = self.attention or attention
+        if attention == "bidirectional":
+            block_length = None
+        length = self.block_length or block_length
+        if attention == "block_causal" and length is None:
+            raise ValueError(
+                "attention=block_causal: nothing says how many tokens a block has: "
+                "give block_length, as the network was trained"
+            )
+        plain = self.process.is_plain and length is None and self.bounds == "lower"
+        estimator = self.estimator or ("elbo" if plain else "auto")
+        return replace(
+            self,
+            attention=attention,
+            block_length=length,
+            estimator=None if self.convention else estimator,
+        )
+
+    def estimator_of(self, length: int) -> str:
+        """Return the estimator of a block of L tokens."""
+        if self.process.follows:
+            return "path"
+        if self.estimator != "auto":
+            return self.estimator or "elbo"
+        return "exact" if most_passes(length) <= self.num_samples else "is"
+
+    @property
+    def name(self) -> str:
+        """What the numbers are by, in results."""
+        if self.convention:
+            return self.convention
+        return "path" if self.process.follows else str(self.estimator)
+
+    @property
+    def said(self) -> str:
+        """The process, in words."""
+        length = self.block_length
+        blocks = "the whole text at once" if length is None else f"blocks of {length}"
+        read = {"block_causal": "later blocks not read"}.get(
+            str(self.attention), "later blocks read as masks"
+        )
+        where = blocks if length is None else f"{blocks} from the left, {read}"
+        return f"{where}; {self.process}"
 
     @property
     def idle(self) -> tuple[str, ...]:
         """Options that move no number by this estimator, but the seed of generation."""
-        if self.estimator == "is" and self.proposal == "uniform":
-            return ("temperature",)
-        return _IDLE[self.estimator]
+        if self.name == "path":
+            return ("estimator", *_DRAWN)
+        if self.name in ("elbo", "llada"):
+            return ("proposal", "temperature")
+        if self.name == "exact":
+            return _DRAWN
+        return ("temperature",) if self.proposal == "uniform" else ()
 
     @property
     def chosen(self) -> dict[str, Any]:
         """All that a number depends on, as JSON."""
-        return {n: value for n, value in asdict(self).items() if n not in self.idle}
+        kept = {n: value for n, value in asdict(self).items() if n not in self.idle}
+        return {**kept, "unmasking": self.process.rule, "estimator": self.name}

@@ -1,27 +1,36 @@
-r"""Log-probabilities of L tokens under orders of unmasking.
+r"""Log-probabilities of the L tokens of a block under a rule of unmasking.
 
-    p(x | sigma) = prod_t p(x_{sigma_t} | x_{sigma_1} .. x_{sigma_{t-1}}),
-    p(x) = E[p(x | sigma)], sigma uniform over all L! orders
+    p(x) = sum over paths {} = S_0 < S_1 < .. < S_n = all of
+        prod_t pi(S_t \ S_{t-1}, x | S_{t-1}, x_{S_{t-1}})
 
-Symbols: x_{sigma_t} under the tokens revealed before -> ``Predicted.log_p`` where those
-are not masked; what is given beside x is in every condition.
+Of ``any_order`` that is the mean of p(x | sigma) over all L! orders sigma.
+
+Symbols: S_t -> revealed after t steps; pi -> ``Unmasking.log_transitions``; x under the
+tokens revealed before -> ``Predicted``; what is given beside x is in every condition.
 Source: Uria et al. (2014), "A deep and tractable density estimator"; Hoogeboom et al.
-(2022), "Autoregressive diffusion models". The adapted proposal is ours.
+(2022), "Autoregressive diffusion models"; duel-code
+(``compute_exact_loglikelihood_cached_subset_dp``) has the recursion for
+``any_order``. The adapted proposal, and that of ``low_confidence``, are ours.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.wrappers.mdm.predictions import Asking, Certainty, Predicted
+from lm_latent_eval.inference.streams import LANES, Streams
+from lm_latent_eval.wrappers.mdm.predictions import Asking, Predicted
+from lm_latent_eval.wrappers.mdm.unmasking import (
+    MOST_CHOICES,
+    Unmasking,
+    subsets,
+)
 
 MOST_EXACT = 14
 """Tokens whose 2^L - 1 sets of masks are all read."""
+PLAIN = Unmasking()
 
 
 def log_weights(
@@ -29,41 +38,91 @@ def log_weights(
     num_samples: int,
     streams: Streams,
     *,
+    unmasking: Unmasking = PLAIN,
     temperature: float | None = None,
 ) -> Asking[Tensor]:
-    r"""Weigh K orders drawn from a proposal.
+    r"""Weigh K paths drawn from a proposal.
 
-    .. math:: \log w_k = \log p(x \mid \sigma_k) - \log L! - \log q(\sigma_k \mid x)
+    .. math:: \log w_k = \sum_t \log \pi(A_t, x_{A_t} \mid S_{t-1}) - \log q(A_t)
 
-    The uniform proposal has the weights p(x | sigma_k). The adapted one draws the next
-    place i in proportion to :math:`p(x_i \mid \text{revealed})^{1/\tau}`, which the
-    same passes say; at temperature 1 a weight is
-    :math:`\prod_t \mathrm{mean}_i\, p(x_i \mid \text{revealed}_t)`, a mean over masked
-    places. Orders that agree on a set share its pass.
+    Of ``any_order`` the proposal is uniform, or adapted: for single tokens place i in
+    proportion to :math:`p(x_i \mid \text{revealed})^{1/\tau}`, which the same passes
+    say; at temperature 1 a weight is :math:`\prod_t \mathrm{mean}_i\, p(x_i \mid
+    \text{revealed}_t)`, a mean over masked places. Of ``low_confidence`` all sets are
+    weighed, and one is drawn in proportion to pi. Paths that agree on a set share its
+    pass.
 
     Args:
         length: L.
         num_samples: K.
         streams: Random numbers of one text.
+        unmasking: The rule; one by which places do not follow from each other.
         temperature: Of the adapted proposal; None is the uniform one.
 
     Returns:
         Nats, (K,) float64; the first of them are those of fewer samples.
+
+    Raises:
+        ValueError: If a step chooses among more sets than can be weighed.
     """
+    check_choices(length, unmasking)
+    step = 0
     masked = torch.ones(num_samples, length, dtype=torch.bool)
     log_w = torch.zeros(num_samples, dtype=torch.float64)
-    every = torch.arange(num_samples)
-    for step in range(length):
-        log_p = (yield masked).log_p
+    going = torch.arange(num_samples)
+    choices = unmasking.choices(length) if unmasking.draws else None
+    while len(going):
+        predicted = yield masked[going]
+        if choices is None:
+            u = _numbers(streams, step, length, unmasking.tokens_per_step)[going]
+            chosen, added = _in_any_order(
+                predicted.log_p, masked[going], u, unmasking, temperature
+            )
+        else:
+            log_pi = unmasking.log_transitions(predicted, masked[going], choices)
+            total = log_pi.logsumexp(-1)
+            # No set has a probability: the weight is zero whichever is drawn.
+            hidden = (masked[going][:, None] | ~choices).all(-1)
+            log_q = torch.where(
+                total.isneginf()[:, None], hidden.double().log(), log_pi
+            )
+            drawn = _drawn(log_q.log_softmax(-1), streams(step)[0, going, 0])
+            chosen, added = choices[drawn], total
+        log_w[going] += added
+        masked[going] &= ~chosen
+        going = going[masked[going].any(-1)]
+        step += 1
+    return log_w
+
+
+def _in_any_order(
+    log_p: Tensor,
+    masked: Tensor,
+    u: Tensor,
+    unmasking: Unmasking,
+    temperature: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Draw k places one after the other: where, (n, L), and what they add, (n,)."""
+    chosen, added = torch.zeros_like(masked), torch.zeros(len(masked)).double()
+    every = torch.arange(len(masked))
+    for n in range(min(unmasking.tokens_per_step, int(masked[0].sum()))):
+        hidden = masked & ~chosen
         score = torch.zeros_like(log_p) if temperature is None else log_p / temperature
         # No place has a probability: the weight is zero whichever is drawn.
-        lost = log_p.masked_fill(~masked, -torch.inf).isneginf().all(-1, keepdim=True)
+        lost = log_p.masked_fill(~hidden, -torch.inf).isneginf().all(-1, keepdim=True)
         score = score.masked_fill(lost, 0.0)
-        log_q = score.masked_fill(~masked, -torch.inf).log_softmax(-1)
-        place = _drawn(log_q, streams(step)[0, :, 0])
-        log_w += log_p[every, place] - math.log(length - step) - log_q[every, place]
-        masked[every, place] = False
-    return log_w
+        log_q = score.masked_fill(~hidden, -torch.inf).log_softmax(-1)
+        place = _drawn(log_q, u[:, n])
+        number = int(hidden[0].sum())
+        added += log_p[every, place] - math.log(number) - log_q[every, place]
+        chosen[every, place] = True
+    return chosen, added
+
+
+def _numbers(streams: Streams, step: int, length: int, number: int) -> Tensor:
+    """Return n random numbers of (0, 1) for each path at a step, (K, n at least)."""
+    rounds = -(-number // LANES)  # no path takes more than L steps
+    return torch.cat([streams(step + length * n)[0] for n in range(rounds)], 1)
 
 
 def _drawn(log_q: Tensor, u: Tensor) -> Tensor:
@@ -73,36 +132,50 @@ def _drawn(log_q: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(mass / mass[:, -1:], u, right=True)[:, 0]
 
 
-def log_p_exact(length: int) -> Asking[float]:
-    r"""Sum over all orders by recursion over what is revealed.
+def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Asking[float]:
+    r"""Sum over all paths by recursion over what is revealed.
 
     .. math::
-        A(\emptyset) = 1, \qquad
-        A(S) = \sum_{i \in S} \frac{A(S \setminus i)}{L - |S| + 1} \,
-        p(x_i \mid x_{S \setminus i}), \qquad p(x) = A(\{1..L\})
+        f(\emptyset) = 1, \qquad
+        f(S \cup A) \mathrel{+}= \pi(A, x_A \mid S, x_S) f(S), \qquad
+        p(x) = f(\{1..L\})
 
-    It takes 2^L - 1 passes instead of L! orders.
+    It takes at most 2^L - 1 passes, and as many of ``any_order``, one token a step,
+    instead of L! orders.
 
     Raises:
         ValueError: If there are more than ``MOST_EXACT`` tokens.
     """
     check_exact(length)
-    log_a = torch.full((2**length,), -torch.inf, dtype=torch.float64)
-    log_a[0] = 0.0
+    choices = unmasking.choices(length)
+    power = 2 ** torch.arange(length)
+    added = (choices * power).sum(-1)
+    log_f = torch.full((2**length,), -torch.inf, dtype=torch.float64)
+    log_f[0] = 0.0
     for size in range(length):
         revealed = subsets(length, size)
-        log_p = (yield ~revealed).log_p
-        number = (revealed * 2 ** torch.arange(length)).sum(-1)
-        for i in range(length):
-            on = ~revealed[:, i]
-            after = number[on] + 2**i
-            step = log_a[number[on]] + log_p[on, i] - math.log(length - size)
-            log_a[after] = torch.logaddexp(log_a[after], step)
-    return float(log_a[-1])
+        number = (revealed * power).sum(-1)
+        possible = log_f[number] > -torch.inf
+        if not bool(possible.any()):
+            continue
+        revealed, number = revealed[possible], number[possible]
+        predicted = yield ~revealed
+        log_pi = unmasking.log_transitions(predicted, ~revealed, choices)
+        for column, code in enumerate(added.tolist()):
+            on = (number & code) == 0
+            after = number[on] + code
+            steps = log_f[number[on]] + log_pi[on, column]
+            log_f[after] = torch.logaddexp(log_f[after], steps)
+    return float(log_f[-1])
+
+
+def most_passes(length: int) -> int:
+    """Return how many sets of masks the sum over all paths reads at most."""
+    return (1 << length) - 1
 
 
 def check_exact(length: int) -> None:
-    """Refuse a target of too many tokens.
+    """Refuse a block of too many tokens.
 
     Raises:
         ValueError: If there are more than ``MOST_EXACT``.
@@ -111,12 +184,28 @@ def check_exact(length: int) -> None:
         raise ValueError(
             f"estimator=exact reads all 2^{length} - 1 sets of masked tokens of "
             f"{length}; at most {MOST_EXACT} tokens are summed over: use estimator=is "
-            "or estimator=elbo"
+            "or estimator=elbo, or block_length=4, which is another model"
         )
 
 
-def log_p_path(length: int) -> Asking[tuple[float, bool]]:
-    """Reveal the surest token at each step: log p of x in nats, and if it is greedy.
+def check_choices(length: int, unmasking: Unmasking) -> None:
+    """Refuse to draw paths where a step chooses among too many sets.
+
+    Raises:
+        ValueError: If there are more than ``MOST_CHOICES``.
+    """
+    if not unmasking.draws:
+        return
+    if (number := unmasking.number_of_choices(length)) > MOST_CHOICES:
+        raise ValueError(
+            f"unmasking={unmasking}: a step chooses among {number:,} sets of {length} "
+            f"places, whose probabilities are all computed; at most {MOST_CHOICES:,}: "
+            "use a smaller block_length or tokens_per_step"
+        )
+
+
+def log_p_path(length: int, unmasking: Unmasking) -> Asking[tuple[float, bool]]:
+    """Reveal the surest tokens at each step: log p of x in nats, and if it is greedy.
 
     The order follows from what is revealed, never from the hidden tokens, so this is an
     autoregressive model of its own, and log p is exact for it. Greedy are texts whose
@@ -124,64 +213,26 @@ def log_p_path(length: int) -> Asking[tuple[float, bool]]:
     """
     masked = torch.ones(1, length, dtype=torch.bool)
     total, greedy = 0.0, True
-    for _ in range(length):
+    while bool(masked.any()):
         predicted = yield masked
-        place = _surest(predicted, masked)
-        total += float(predicted.log_p[place])
-        greedy &= bool(predicted.is_best[place])
-        masked[place] = False
+        chosen = unmasking.surest(predicted.certainty, masked)
+        total += float(predicted.log_p[chosen].sum())
+        greedy &= _all_best(predicted, chosen)
+        masked = masked & ~chosen
     return total, greedy
 
 
-def is_greedy(length: int) -> Asking[bool]:
-    """Say whether unmasking the surest token at each step would write the target."""
+def is_greedy(length: int, unmasking: Unmasking = PLAIN) -> Asking[bool]:
+    """Say whether unmasking the surest tokens at each step would write the target."""
     masked = torch.ones(1, length, dtype=torch.bool)
-    for _ in range(length):
+    while bool(masked.any()):
         predicted = yield masked
-        place = _surest(predicted, masked)
-        if not predicted.is_best[place]:
+        chosen = unmasking.surest(predicted.certainty, masked)
+        if not _all_best(predicted, chosen):
             return False
-        masked[place] = False
+        masked = masked & ~chosen
     return True
 
 
-def _surest(predicted: Predicted, masked: Tensor) -> tuple[int, int]:
-    hidden = predicted.certainty.masked_fill(~masked, -torch.inf)
-    return 0, int(hidden.argmax())
-
-
-def subsets(length: int, size: int) -> Tensor:
-    """List the subsets of a size, (n, L) true where a place is in."""
-    chosen = torch.tensor(list(combinations(range(length), size)), dtype=torch.long)
-    found = torch.zeros(len(chosen), length, dtype=torch.bool)
-    return found.scatter_(1, chosen, True) if size else found
-
-
-def confidence(rows: Tensor) -> Tensor:
-    """The largest log-probability."""
-    return rows.amax(-1)
-
-
-def negative_entropy(rows: Tensor) -> Tensor:
-    """The negative entropy, nats."""
-    return (rows.exp() * rows.masked_fill(rows == -torch.inf, 0.0)).sum(-1)
-
-
-def margin(rows: Tensor) -> Tensor:
-    """The two largest probabilities' difference."""
-    first, second = rows.exp().topk(2, dim=-1).values.unbind(-1)
-    return first - second
-
-
-def left_to_right(rows: Tensor) -> Tensor:
-    """The earlier the surer; predictions come in the order of their places."""
-    return -torch.arange(len(rows), device=rows.device)
-
-
-RULES: dict[str, Certainty] = {
-    "confidence": confidence,
-    "entropy": negative_entropy,
-    "margin": margin,
-    "left_to_right": left_to_right,
-}
-"""Orders that follow from what is revealed, by name."""
+def _all_best(predicted: Predicted, chosen: Tensor) -> bool:
+    return bool(predicted.is_best[chosen].all())

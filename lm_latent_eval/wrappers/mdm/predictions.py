@@ -43,6 +43,11 @@ class TargetTokens:
         return len(self.before) + len(self.tokens) + len(self.after)
 
     @property
+    def first_read(self) -> int:
+        """Place from which on the network is read: all of it."""
+        return 0
+
+    @property
     def all_tokens(self) -> Tensor:
         """Those given and those to be predicted, (T,)."""
         return torch.tensor([*self.before, *self.tokens, *self.after])
@@ -51,6 +56,88 @@ class TargetTokens:
         """Say of all T tokens which are masked, (n, L) -> (n, T)."""
         given = (len(self.before), len(self.after))
         return torch.nn.functional.pad(masked, given, value=False)
+
+
+@dataclass(frozen=True)
+class Block:
+    """L tokens of a target that are written before those after them.
+
+    A bidirectional network reads the later ones as masks, as where it writes; one whose
+    attention is causal over blocks does not read them.
+    """
+
+    target: TargetTokens
+    first: int
+    last: int
+    mask: int | None
+    """What stands for each later token; None: nothing, the text ends here."""
+    first_read: int = 0
+    """Place from which on a network reads that has kept what it read before."""
+
+    def __len__(self) -> int:
+        """L."""
+        return self.last - self.first
+
+    @property
+    def num_places(self) -> int:
+        """Tokens that the network reads, those that it has kept among them."""
+        if self.mask is None:
+            return len(self.target.before) + self.last
+        return self.target.num_places
+
+    @property
+    def all_tokens(self) -> Tensor:
+        """Those given, those to be predicted and the masks, (T,)."""
+        tokens = [*self.target.before, *self.target.tokens[: self.last]]
+        if self.mask is not None:
+            later = len(self.target) - self.last
+            tokens += [*[self.mask] * later, *self.target.after]
+        return torch.tensor(tokens)
+
+    def placed(self, masked: Tensor) -> Tensor:
+        """Say of all T tokens which are masked and predicted, (n, L) -> (n, T)."""
+        begin = len(self.target.before) + self.first
+        given = (begin, self.num_places - begin - len(self))
+        return torch.nn.functional.pad(masked, given, value=False)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a target is cut into blocks, which are written from the left."""
+
+    length: int | None
+    """Tokens of a block; None: all of the target is one."""
+    mask: int
+    causal: bool = False
+    """Whether attention is causal over blocks: these are counted from the text's
+    beginning then, and the first one of a target has what is left of its context's
+    last; else from the target's."""
+
+    def of(self, target: TargetTokens) -> list[TargetTokens | Block]:
+        """Cut a target.
+
+        Example:
+            >>> target = TargetTokens((7, 8, 9), (1, 2, 3))
+            >>> [len(block) for block in Blocks(2, mask=0).of(target)]
+            [2, 1]
+            >>> [len(block) for block in Blocks(2, mask=0, causal=True).of(target)]
+            [1, 2]
+        """
+        if self.length is None:
+            return [target]
+        begun = len(target.before) % self.length if self.causal else 0
+        starts = [0, *range(self.length - begun, len(target), self.length)]
+        ends = [*starts[1:], len(target)]
+        before = len(target.before)
+        return [
+            Block(target, first, last, None, before + first - (0 if first else begun))
+            if self.causal
+            else Block(target, first, last, self.mask)
+            for first, last in zip(starts, ends, strict=True)
+        ]
+
+
+Target: TypeAlias = TargetTokens | Block
 
 
 class Predicted(NamedTuple):
@@ -65,6 +152,13 @@ class Predicted(NamedTuple):
     """Whether that token is the most probable one."""
     certainty: Tensor
     """How sure the prediction is, by the rule of an order; it never sees the target."""
+    log_beaten: Tensor
+    """How likely what is drawn at j is less probable than the target's token at i,
+    (n, L, L + 1), see ``unmasking.log_beaten``; (n, 0, 0) where no rule asks."""
+
+    def of(self, rows: Tensor) -> Predicted:
+        """Return what is said under some of the choices."""
+        return Predicted(*(table[rows] for table in self))
 
 
 Asking: TypeAlias = Generator[Tensor, Predicted, T]

@@ -23,8 +23,7 @@ from lm_latent_eval.wrappers.mdm.estimating import (
 )
 from lm_latent_eval.wrappers.mdm.generation import Writer
 from lm_latent_eval.wrappers.mdm.options import HOW, MDMOptions
-from lm_latent_eval.wrappers.mdm.orders import RULES
-from lm_latent_eval.wrappers.mdm.predictions import Asking
+from lm_latent_eval.wrappers.mdm.predictions import Asking, Blocks
 from lm_latent_eval.wrappers.mdm.source import Source
 from lm_latent_eval.wrappers.mdm.texts import Cut, TokenCutter
 
@@ -75,11 +74,17 @@ class MDMScorer(NetworkScorer):
                 "place before it, and the tokenizer has no token that could stand "
                 "there: give prefix_token_id"
             )
+        causal = self.options.attention == "block_causal"
+        self.blocks = Blocks(self.options.block_length, denoiser.mask, causal)
         self.lengths = source.lengths if self.options.ends == "counted" else None
         counted = self.lengths is not None
         # With p(number of tokens) some of it is on other cuts of the same strings.
         self.mass = Mass.LESS if counted else Mass.BY_LENGTH
-        chosen = {**self.options.chosen, "scored_as": "documents"}
+        chosen = {
+            **self.options.chosen,
+            "process": self.options.said,
+            "scored_as": "documents",
+        }
         self.settings = {
             "dtype": source.computed_in,
             "max_length": source.max_length,
@@ -90,7 +95,7 @@ class MDMScorer(NetworkScorer):
         }
         self.described = {
             **chosen,
-            "how": HOW[self.options.estimator].format_map(asdict(self.options)),
+            "how": HOW[self.options.name].format_map(asdict(self.options)),
             "vocabulary": f"{denoiser.num_scores} tokens",
             "units": COUNTED if counted else CONDITIONED,
             "windows": f"{self.cut.room} tokens at once; of longer texts windows "
@@ -131,19 +136,26 @@ class MDMScorer(NetworkScorer):
                 "guidance=0 for likelihoods"
             )
         missed = Missed(queries)
-        cuts, jobs, owners = [], [], []
+        cuts, jobs, owners, number = [], [], [], []
         for n, query in enumerate(queries):
             with naming(query):
                 cuts.append(cut(query))
-                for window, target in enumerate(cuts[n].targets):
-                    check_length(len(target), self.options)
-                    name = f"{query.name}/window {window}" if window else query.name
-                    key = stream_key(self.options.seed, name)
-                    asking = ask(len(target), self.options, key)
-                    jobs.append((target, _set_aside(query, asking, missed)))
-                    owners.append((n, window))
+                targets = [
+                    (f"{query.name}/window {w}" if w else query.name, b, block)
+                    for w, target in enumerate(cuts[n].targets)
+                    for b, block in enumerate(self.blocks.of(target))
+                ]
+                for part, (name, b, block) in enumerate(targets):
+                    check_length(len(block), self.options)
+                    key = stream_key(
+                        self.options.seed, f"{name}/block {b}" if b else name
+                    )
+                    asking = ask(len(block), self.options, key)
+                    jobs.append((block, _set_aside(query, asking, missed)))
+                    owners.append((n, part))
+                number.append(len(targets))
         whole = cut == self.cut.whole
-        title = f"likelihoods by unmasking ({self.options.estimator})"
+        title = f"likelihoods by unmasking ({self.options.name})"
         with self.progress(len(cuts), title, "texts") as bar:
             for each in cuts:
                 if not each.targets:
@@ -151,46 +163,50 @@ class MDMScorer(NetworkScorer):
                     bar.update()
             parts: dict[int, dict[int, TargetEstimate | None]] = {}
             passes = [0] * len(cuts)
-            rule = RULES[self.options.order]
-            for job, found in answer_all(self.denoiser, rule, jobs):
-                n, window = owners[job]
-                parts.setdefault(n, {})[window] = found.value
+            for job, found in answer_all(self.denoiser, self.options.process, jobs):
+                n, place = owners[job]
+                parts.setdefault(n, {})[place] = found.value
                 passes[n] += found.passes
-                if len(parts[n]) == len(cuts[n].targets):
-                    windows = [part for _, part in sorted(parts.pop(n).items())]
-                    known = [part for part in windows if part is not None]
-                    if len(known) == len(windows):
+                if len(parts[n]) == number[n]:
+                    blocks = [part for _, part in sorted(parts.pop(n).items())]
+                    known = [part for part in blocks if part is not None]
+                    if len(known) == len(blocks):
                         yield self._answer(cuts[n], known, passes[n], whole)
                     bar.update()
         missed.tell()
 
     def _answer(
-        self, cut: Cut, windows: Sequence[TargetEstimate], passes: int, whole: bool
+        self, cut: Cut, blocks: Sequence[TargetEstimate], passes: int, whole: bool
     ) -> Answer:
-        """Multiply windows, and the probability of their number of tokens."""
-        factors = [part.estimate for part in windows]
+        """Multiply blocks, and the probability of their number of tokens."""
+        factors = [part.estimate for part in blocks]
         if whole and self.lengths:
             log_p = self.lengths.log_p(cut.num_tokens)
             factors.append(self._exact(log_p, 1))
         estimate = Estimate.product(factors or [self._exact(0.0, 0)])
+        if self.options.bounds == "lower":
+            estimate = replace(estimate, upper=None, upper_stderr=None)
         if self.network.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
             # Nothing was drawn, so rounding is its only error, and nobody knows that.
-            estimate = replace(estimate, bound=Bound.NONE, stderr=None)
+            estimate = replace(
+                estimate, bound=Bound.NONE, stderr=None, upper=None, upper_stderr=None
+            )
         return Answer(
             cut.query.index,
             estimate,
             f"{self.options.seed}/{cut.query.name}",
             unspelled=cut.unknown,
             respaced=int(cut.lossy),
-            sentences=max(1, len(windows)),
-            is_greedy=not whole and all(part.is_greedy for part in windows),
+            sentences=max(1, len(blocks)),
+            is_greedy=not whole and all(part.is_greedy for part in blocks),
             evaluations=passes,
         )
 
     def _exact(self, log_p: float, num_tokens: int) -> Estimate:
-        return Estimate.exact(
-            log_p, num_tokens=num_tokens, estimator=self.options.estimator
-        )
+        name = self.options.name
+        by = "exact" if name == "auto" else name
+        known = Estimate.exact(log_p, num_tokens=num_tokens, estimator=by)
+        return replace(known, upper=log_p, upper_stderr=0.0)
 
     # -- generation -------------------------------------------------------------------
 
@@ -198,7 +214,7 @@ class MDMScorer(NetworkScorer):
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of every query's context."""
-        writer = Writer(self.denoiser, self.cut, self.options)
+        writer = Writer(self.denoiser, self.cut, self.options, self.blocks)
         with self.progress(len(queries), "unmasking", "generations") as bar:
             for written in writer.write(queries):
                 yield written

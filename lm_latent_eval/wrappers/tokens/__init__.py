@@ -1,4 +1,4 @@
-"""Any causal LM of transformers, summed over the token sequences of a string.
+"""Causal LMs summed over the tokenizations of a string.
 
     p(s) = sum_z p(z),  z over the sequences of tokens that decode to s
 

@@ -1,4 +1,4 @@
-"""Prints what a corpus gains by all segmentations, text by text, and where.
+"""Command that prints the gain of all segmentations, text by text and by place.
 
 python -m lm_latent_eval.wrappers.tokens DIR --data texts.jsonl --option num_samples=32
 """

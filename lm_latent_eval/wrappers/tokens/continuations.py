@@ -1,4 +1,4 @@
-"""Texts after their contexts.
+"""Scoring of continuations after their contexts.
 
 The tokens of a context are given as the canonical ones, but its last ones, which are
 summed over again: a text may begin inside a token. What is given follows from the
@@ -21,7 +21,6 @@ class ContinuationCutter:
     """Reads texts after their contexts."""
 
     def __init__(self, encoding: Encoding) -> None:
-        """Take a tokenizer."""
         self._encoding, self._options = encoding, encoding.options
         self._window, self._prefix = encoding.window, encoding.prefix
         self._end, self._vocabulary = encoding.end, encoding.vocabulary

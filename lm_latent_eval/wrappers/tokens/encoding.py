@@ -1,4 +1,4 @@
-"""Strings as tokens, by a network's tokenizer, and what tokens write."""
+"""Encoding of strings as tokens, and decoding of tokens to bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of texts and continuations from what was found of their pieces.
+"""Estimates of texts and continuations from those of their pieces.
 
 Where there is no estimator, the canonical segmentation stands for all.
 """

@@ -1,4 +1,4 @@
-"""What is made of a walk: weights, and estimates of log p from them.
+"""Estimators over segmentations: weights, and estimates of log p from them.
 
 The estimators are those of ``inference``; here they are given what was found and drawn.
 """

@@ -1,4 +1,4 @@
-"""How far the canonical segmentation falls short of the string, and where.
+"""Gap between the canonical segmentation and the string, by place.
 
     gap = log p(s) - log p(canonical) = -log(share of p(s) on the canonical one)
 
@@ -18,8 +18,9 @@ import numpy as np
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
 from lm_latent_eval.wrappers.tokens.scorer import TokensScorer
-from lm_latent_eval.wrappers.tokens.walk import OVERRUN, Path, SegmentationWalk, Stretch
+from lm_latent_eval.wrappers.tokens.walk import Path, SegmentationWalk, Stretch
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
 """Canonical tokens, and those that another segmentation has instead."""

@@ -1,4 +1,4 @@
-"""Writes on after a context as the network does: token by token, one segmentation."""
+"""Generation by the network's own tokens."""
 
 from __future__ import annotations
 

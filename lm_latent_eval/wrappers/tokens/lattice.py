@@ -1,4 +1,4 @@
-"""The segmentations of a string, as paths from its beginning to its end.
+"""The lattice of segmentations of a string.
 
 A node is a number of bytes that are written; an edge is a token that writes the next
 ones. A path ends where all is written; of a prefix also with a token that writes the
@@ -26,6 +26,8 @@ from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 BEGIN = -1
 """The node before the first token of a text, which may write nothing."""
+OVERRUN = -1
+"""In the place of a token: any that overruns the string."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,28 @@ class OutgoingEdges:
     """The node after each."""
     overrun: NDArray[np.int64]
     """Tokens that write the rest and more: any of them ends the path."""
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """All edges of a lattice, those of a node side by side.
+
+    Where paths of a prefix may overrun it, a node's last edge stands for all tokens
+    that do.
+    """
+
+    first: NDArray[np.int64]
+    """The first edge of each of N nodes, in order from ``BEGIN``, and the end."""
+    tokens: NDArray[np.int64]
+    """Of each edge, (E,); ``OVERRUN``: any that overruns the string."""
+    nexts: NDArray[np.int64]
+    """The place among the nodes that each leads to, (E,)."""
+    fewest: NDArray[np.int64]
+    """The fewest tokens by which a path from there ends, (E,)."""
+    overrun: NDArray[np.int64]
+    """Tokens that overrun the string, those of an edge side by side."""
+    overrun_first: NDArray[np.int64]
+    """The first of each edge, and the end, (E + 1,)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +83,6 @@ class SegmentationLattice:
     """Where a special token is read in the string -> that token, and where it ends."""
 
     def __post_init__(self) -> None:
-        """Refuse what no tokens write."""
         if self.start not in self.fewest:
             far = max(self._reached)
             raise ValueError(
@@ -69,7 +92,6 @@ class SegmentationLattice:
 
     @property
     def start(self) -> int:
-        """The node of the beginning."""
         return BEGIN if self.begins else 0
 
     @property
@@ -151,6 +173,32 @@ class SegmentationLattice:
             )
             for node in self.fewest
         }
+
+    @cached_property
+    def table(self) -> EdgeTable:
+        """All edges, as arrays."""
+        counts, tokens, nexts, overrun, lengths = [0], [], [], [], [0]
+        for node in range(BEGIN, self.final + 1):
+            one = self.edges.get(node)
+            counts.append(counts[-1])
+            if one is None:
+                continue
+            tokens += [*one.tokens.tolist(), *[OVERRUN] * bool(len(one.overrun))]
+            nexts += [*one.nexts, *[self.final] * bool(len(one.overrun))]
+            lengths += [lengths[-1]] * len(one.nexts)
+            if len(one.overrun):
+                overrun.append(one.overrun)
+                lengths.append(lengths[-1] + len(one.overrun))
+            counts[-1] = len(tokens)
+        fewest = [self.fewest.get(node, 0) for node in nexts]
+        return EdgeTable(
+            np.array(counts, int),
+            np.array(tokens, int),
+            np.array(nexts, int) - BEGIN,
+            np.array(fewest, int),
+            np.concatenate([np.empty(0, int), *overrun]),
+            np.array(lengths, int),
+        )
 
     @cached_property
     def num_segmentations(self) -> int:

@@ -1,4 +1,4 @@
-"""The model: any causal LM of transformers, as one of strings."""
+"""``TextModel`` of any causal LM, as a distribution over strings."""
 
 from __future__ import annotations
 

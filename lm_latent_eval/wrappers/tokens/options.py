@@ -1,4 +1,4 @@
-"""How strings are summed over segmentations, checked before anything is loaded."""
+"""Options of ``latent_tokens``, checked before anything is loaded."""
 
 from __future__ import annotations
 

@@ -12,33 +12,32 @@ All give every segmentation a probability that is known, which random merges
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
+from lm_latent_eval.wrappers.tokens.lattice import (
+    BEGIN,
+    OVERRUN,
+    SegmentationLattice,
+)
 
 Floats = NDArray[np.float64]
-Numbers = NDArray[np.int64]
 
 
 class PathProposal(Protocol):
-    """Scores how a path goes on from a node."""
+    """Scores how a path goes on from a node, edge by edge."""
 
-    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
-        """Return a score of every way to go on, (E,), or with overrunning (E + 1,).
+    @property
+    def power(self) -> float:
+        """Of what the network gives to a token."""
+        ...
 
-        Args:
-            node: Where the path is.
-            edges: Which of the node's edges are possible, (E,).
-            log_p: What the network gives to each, and at the end to overrunning if that
-                is possible, nats.
-        """
+    def scores(self) -> Floats:
+        """Return what is beside that, nats, of every edge of the lattice, (E,)."""
         ...
 
 
@@ -46,11 +45,15 @@ class PathProposal(Protocol):
 class TemperedNextToken:
     """q(token | path) in proportion to p(token | path)^(1 / temperature)."""
 
+    lattice: SegmentationLattice
     temperature: float
 
-    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
-        """See ``PathProposal``."""
-        return log_p / self.temperature
+    @property
+    def power(self) -> float:
+        return 1 / self.temperature
+
+    def scores(self) -> Floats:
+        return np.zeros(len(self.lattice.table.tokens))
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,18 @@ class LookAhead:
     """
 
     lattice: SegmentationLattice
-    log_rest: Callable[[Numbers], Floats]
-    """Nodes -> log psi, nats."""
+    log_rest: Floats
+    """Log psi of each node, nats."""
     temperature: float
 
-    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
-        """See ``PathProposal``."""
-        nexts = np.array(self.lattice.edges[node].nexts, int)[edges]
-        scores = log_p.copy()
-        scores[: len(nexts)] += self.log_rest(nexts)
-        return scores / self.temperature
+    @property
+    def power(self) -> float:
+        return 1 / self.temperature
+
+    def scores(self) -> Floats:
+        table = self.lattice.table
+        ahead = np.where(table.tokens == OVERRUN, 0.0, self.log_rest[table.nexts])
+        return ahead / self.temperature
 
 
 @dataclass(frozen=True)
@@ -86,30 +91,23 @@ class Unigram:
     frequencies: Floats
     """log f of each token, nats."""
     temperature: float
+    power: ClassVar[float] = 0.0
 
-    @cached_property
-    def _ways(self) -> Mapping[int, Floats]:
-        """Node -> log of the sum over all paths that begin with each edge, or overrun.
-
-        Overrunning is the last.
-        """
-        scaled = self.frequencies / self.temperature
-        rest: dict[int, float] = {}
-        ways: dict[int, Floats] = {}
-        for node in sorted(self.lattice.edges, reverse=True):
-            edges = self.lattice.edges[node]
-            over = np.logaddexp.reduce(scaled[edges.overrun], initial=-np.inf)
-            after = np.array([rest[j] for j in edges.nexts])
-            ways[node] = np.append(scaled[edges.tokens] + after, over)
-            here = 0.0 if self.lattice.ends(node) else -np.inf
-            rest[node] = float(np.logaddexp.reduce(ways[node], initial=here))
-        return ways
-
-    def scores(self, node: int, edges: Numbers, log_p: Floats) -> Floats:
-        """See ``PathProposal``."""
-        ways = self._ways[node]
-        overrun = len(log_p) > len(edges)
-        return np.append(ways[edges], ways[-1:] if overrun else [])
+    def scores(self) -> Floats:
+        table, scaled = self.lattice.table, self.frequencies / self.temperature
+        scores = scaled[table.tokens]
+        for edge in np.flatnonzero(table.tokens == OVERRUN):
+            first, end = table.overrun_first[edge : edge + 2]
+            scores[edge] = np.logaddexp.reduce(scaled[table.overrun[first:end]])
+        rest = np.full(len(table.first) - 1, -np.inf)
+        rest[self.lattice.final - BEGIN] = 0.0
+        for node in range(len(rest) - 1, -1, -1):
+            first, end = table.first[node : node + 2]
+            if first < end:
+                scores[first:end] += rest[table.nexts[first:end]]
+                one = np.logaddexp.reduce(scores[first:end])
+                rest[node] = np.logaddexp(one, rest[node])
+        return scores
 
 
 def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Floats:

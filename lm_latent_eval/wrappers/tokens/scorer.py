@@ -1,4 +1,4 @@
-"""Answers queries with the probability of strings, summed over their segmentations."""
+"""``TextScorer`` of string probabilities, summed over segmentations."""
 
 from __future__ import annotations
 

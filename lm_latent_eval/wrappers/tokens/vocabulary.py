@@ -1,4 +1,4 @@
-"""What each token of a tokenizer writes, in bytes.
+"""Bytes of each token of a tokenizer.
 
 A tokenizer's decoder writes a sequence of tokens as the bytes of the first one and of
 each later one. The two differ where it drops a space at the beginning (SentencePiece)

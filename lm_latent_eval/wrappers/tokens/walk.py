@@ -1,39 +1,51 @@
-r"""The segmentations of one text that are looked at, a token longer at every step.
+r"""Segmentations of texts under search, extended a token at a time.
 
 A beam keeps those whose probability so far, times what the canonical segmentation pays
 for the rest, is largest; the canonical one is always among them. Draws follow a
-proposal, each with random numbers of its own.
+proposal, each with random numbers of its own. Wherever two segmentations begin alike,
+whether found or drawn, for one text or for several options of one question, the network
+reads that beginning once.
 
 Draws may be particles, chosen anew in proportion to w psi, where psi is what the
 canonical segmentation pays for the rest; what psi gave is taken back (see
 ``inference.smc``, whose filters these are).
+
+The loop is not that of ``inference.steps``, which searches and draws one after the
+other: what both begin with would be read twice. A step is a few operations on arrays,
+of all texts together; its lists are those of ``inference.ragged``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference.ragged import (
+    distinct_pairs,
+    expand_ranges,
+    invert_cdf,
+    ranked_within,
+    segment_logsumexp,
+)
 from lm_latent_eval.inference.smc import RESAMPLING_LANE
-from lm_latent_eval.uniforms import uniforms
-from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
-from lm_latent_eval.wrappers.tokens.proposals import Floats, Numbers, PathProposal
-
-OVERRUN = -1
-"""In the place of a token: any that overruns the string."""
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.networks.causal import Reading
+from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.tokens.lattice import BEGIN, OVERRUN, SegmentationLattice
+from lm_latent_eval.wrappers.tokens.proposals import Floats, PathProposal
 
 Path: TypeAlias = "tuple[Path, int, int] | None"
 """The path before, its next token, and the node after that."""
-Ending = tuple[int, int, int]
-"""The length of a segmentation, and the row and token that it ends by."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +67,18 @@ class Stretch:
         return math.fsum(self.scores)
 
     @cached_property
-    def _rest(self) -> tuple[list[int], list[float]]:
+    def log_rest(self) -> Floats:
+        """What the canonical segmentation pays for what follows each node, nats.
+
+        Inside one of its tokens every byte pays an equal share.
+        """
         nodes = [self.lattice.start, *self.lattice.nodes(self.canonical)]
         # One that is impossible guides search and draws as if it paid what others do.
         paid = [score for score in self.scores if score > -math.inf]
         usual = math.fsum(paid) / max(1, len(paid))
         scores = [score if score > -math.inf else usual for score in self.scores]
-        return nodes, [*accumulate(reversed(scores), initial=0.0)][::-1]
-
-    def log_rest(self, nodes: Numbers) -> Floats:
-        """Return what the canonical segmentation pays for what follows nodes, nats.
-
-        Inside one of its tokens every byte pays an equal share.
-        """
-        return np.interp(nodes, *self._rest)
+        rest = [*accumulate(reversed(scores), initial=0.0)][::-1]
+        return np.interp(np.arange(BEGIN, self.lattice.final + 1), nodes, rest)
 
 
 @dataclass(frozen=True)
@@ -82,197 +92,462 @@ class WalkPlan:
     """Groups whose draws are chosen anew as the text goes on; 0: none are."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
+class Links:
+    """How beginnings of segmentations go on one from another, by their numbers."""
+
+    before: NDArray[np.int64]
+    """The one that each goes on from; -1 of one without a token."""
+    tokens: NDArray[np.int64]
+    """The last token of each."""
+    nodes: NDArray[np.int64]
+    """The node after it."""
+
+
+@dataclass(frozen=True, eq=False)
 class Spot:
-    """The beginning of a segmentation."""
+    """A segmentation, or the beginning of one that nothing goes on from."""
 
-    row: int
-    """Which sequence of the reading it is."""
-    node: int
-    log_p: float = 0.0
-    log_q: float = 0.0
-    path: Path = None
-    canonical: bool = True
-    searched: bool = False
-    """Whether the beam keeps it."""
-    edges: Numbers = field(default_factory=lambda: np.empty(0, int))
-    """Which edges leave room for the rest of the string."""
-    ending: Ending | None = None
-    """What it is once it has ended."""
+    number: int
+    log_p: float
+    log_q: float
+    canonical: bool
+    ending: int | None
+    """What tells it from others once it has ended."""
+    links: Links = field(repr=False)
+
+    @property
+    def path(self) -> Path:
+        """Its tokens, each with the node after it."""
+        numbers = [self.number]
+        while (before := int(self.links.before[numbers[-1]])) >= 0:
+            numbers.append(before)
+        path: Path = None
+        for number in numbers[-2::-1]:
+            path = path, int(self.links.tokens[number]), int(self.links.nodes[number])
+        return path
 
 
+@dataclass(eq=False)
 class SegmentationWalk:
     """What is found and drawn of one text."""
 
+    stretch: Stretch
+    found: list[Spot]
+    """What the beam has found, ended and distinct."""
+    pruned: bool
+    """Whether the beam has dropped anything."""
+    draws: list[Spot]
+    """Where each draw has ended."""
+    log_w: Floats
+    """Their log-weights, nats."""
+
+
+class _Spots(NamedTuple):
+    """Beginnings of segmentations of all texts, (S,) each, on the host."""
+
+    number: Tensor
+    """What tells them apart, of those before them, too."""
+    text: Tensor
+    node: Tensor
+    """Among the nodes of all texts."""
+    log_p: Tensor
+    log_q: Tensor
+    canonical: Tensor
+    searched: Tensor
+    """Whether the beam keeps it."""
+
+    def of(self, index: Tensor) -> _Spots:
+        """Pick some."""
+        return _Spots(*(column[index] for column in self))
+
+
+class _Edges(NamedTuple):
+    """The edges of several lattices, end to end; nodes count through all of them."""
+
+    first: Tensor
+    tokens: Tensor
+    nexts: Tensor
+    fewest: Tensor
+    overrun: Tensor
+    overrun_first: Tensor
+    overruns: bool
+    """Whether any does."""
+    place: Tensor
+    """The node of each in its text."""
+    ends: Tensor
+    """Whether all is written at a node."""
+    log_rest: Tensor
+    """Of each node, nats."""
+    start: Tensor
+    """The first node of each text."""
+    power: float
+    scores: Tensor
+    """Of the proposal, see ``PathProposal``, nats."""
+
+    @classmethod
+    def of(
+        cls, stretches: Sequence[Stretch], proposals: Sequence[PathProposal]
+    ) -> _Edges:
+        """Put the lattices of texts end to end."""
+        lattices = [stretch.lattice for stretch in stretches]
+        tables = [lattice.table for lattice in lattices]
+        nodes = _offsets(len(table.first) - 1 for table in tables)
+        edges = _offsets(len(table.tokens) for table in tables)
+        overrun = _offsets(len(table.overrun) for table in tables)
+        final = np.array([lattice.final - BEGIN for lattice in lattices])
+        start = np.array([lattice.start - BEGIN for lattice in lattices])
+        place = [np.arange(BEGIN, lattice.final + 1) for lattice in lattices]
+        ends = np.zeros(nodes[-1], bool)
+        ends[nodes[:-1] + final] = True
+        ends[nodes[:-1][final == -BEGIN]] = True  # the beginning of an empty string
+        parts = (
+            _joined([table.first[:-1] for table in tables], edges),
+            _joined([table.tokens for table in tables]),
+            _joined([table.nexts for table in tables], nodes),
+            _joined([table.fewest for table in tables]),
+            _joined([table.overrun for table in tables]),
+            _joined([table.overrun_first[:-1] for table in tables], overrun),
+        )
+        first, tokens, nexts, fewest, over, over_first = map(torch.from_numpy, parts)
+        return cls(
+            torch.cat([first, torch.tensor([edges[-1]])]),
+            tokens,
+            nexts,
+            fewest,
+            over,
+            torch.cat([over_first, torch.tensor([overrun[-1]])]),
+            bool(overrun[-1]),
+            torch.from_numpy(_joined(place)),
+            torch.from_numpy(ends),
+            torch.from_numpy(_joined([stretch.log_rest for stretch in stretches])),
+            torch.from_numpy(nodes[:-1] + start),
+            proposals[0].power,
+            torch.from_numpy(_joined([proposal.scores() for proposal in proposals])),
+        )
+
+
+class _Walks:
+    """The walks through several texts, side by side."""
+
     def __init__(
         self,
-        stretch: Stretch,
+        stretches: Sequence[Stretch],
         plan: WalkPlan,
-        proposal: PathProposal,
-        key: int,
-        row: int,
+        proposal: Callable[[Stretch], PathProposal],
+        keys: Sequence[int],
+        row: Tensor,
     ) -> None:
         """Begin.
 
         Args:
-            stretch: The text.
+            stretches: The texts.
             plan: How much to look at.
-            proposal: What draws follow.
-            key: Of the random numbers.
-            row: Where the reading has what is given.
+            proposal: What draws of a text follow.
+            keys: Of each text's random numbers.
+            row: Where the reading has what is given to each.
         """
-        self.stretch, self.plan = stretch, plan
-        self._proposal, self._key = proposal, key
-        begin = Spot(row, stretch.lattice.start, searched=plan.width != 0)
-        self.spots = [begin]
+        self.stretches, self.plan = stretches, plan
+        self._edges = _Edges.of(stretches, [proposal(one) for one in stretches])
+        self._uniforms = Streams(keys, max(1, plan.num_draws))
+        self._room = torch.tensor([stretch.room for stretch in stretches])
+        texts = torch.arange(len(stretches))
+        zeros = torch.zeros(len(stretches), dtype=torch.float64)
+        same = torch.ones_like(texts, dtype=torch.bool)
+        self.going = _Spots(
+            texts,
+            texts,
+            self._edges.start,
+            zeros,
+            zeros,
+            same,
+            same & (plan.width != 0),
+        )
         """Those that go on."""
-        self.found: list[Spot] = []
-        """What the beam has found, ended and distinct."""
-        self.pruned = False
-        """Whether the beam has dropped anything."""
-        self.draws = [begin] * plan.num_draws
-        """Where each draw is."""
-        self.log_w = np.zeros(plan.num_draws)
-        """Their log-weights, nats."""
-        self._depth = 0
+        self.row = row
+        """Where the reading has each of them."""
+        self.depth = 0
+        self._canonical = torch.full(
+            (len(stretches), 1 + max(len(one.canonical) for one in stretches)), -2
+        )
+        for text, one in enumerate(stretches):
+            self._canonical[text, : len(one.canonical)] = torch.tensor(one.canonical)
+        self._pruned = torch.zeros_like(same)
+        self._found: list[_Spots] = []
+        self._before, self._token = [texts * 0 - 1], [texts * 0 + OVERRUN]
+        self._node = [self._edges.start]
+        self._count = len(texts)
+        draws = plan.num_draws
+        self._text = texts.repeat_interleave(draws)
+        """Of each draw."""
+        self._at = self._text.clone()
+        """The spot where each draw is, by number."""
+        self._place = self._text.clone()
+        """The same among those that go on; -1: it goes on no more."""
+        self._draw_node = self._edges.start[self._text]
+        self._log_w = torch.zeros(len(self._text), dtype=torch.float64)
 
-    def ask(self) -> Iterator[tuple[int, int]]:
-        """Yield rows and tokens whose probabilities ``step`` is to be given."""
-        room = self.stretch.room - self._depth - 1
-        lattice = self.stretch.lattice
-        for spot in self.spots:
-            edges = lattice.edges[spot.node]
-            fits = [lattice.fewest[after] <= room for after in edges.nexts]
-            spot.edges = np.flatnonzero(fits)
-            for token in edges.tokens[spot.edges].tolist():
-                yield spot.row, token
-
-    def step(
-        self, log_p: Floats, every_log_p: Tensor, rows: dict[tuple[int, int], int]
-    ) -> None:
+    def step(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
         """Go on by a token.
 
         Args:
-            log_p: What the network gives to what was asked for, nats.
-            every_log_p: Of every token after each row of the reading, nats, (R, V).
-            rows: Row and token -> row to read next; grows by what is needed.
+            log_p: Of every token after each row of the reading, nats, (R, V).
+
+        Returns:
+            The rows that go on, with the token that each does by, (R',) each.
         """
-        uniform = uniforms(self._key, (0, self._depth), max(1, self.plan.num_draws))
-        following: dict[Ending, Spot] = {}
-        drawn: dict[Spot, list[int]] = {}
-        for draw, spot in enumerate(self.draws):
-            drawn.setdefault(spot, []).append(draw)
-        asked = np.split(log_p, np.cumsum([len(s.edges) for s in self.spots])[:-1])
-        for spot, given in zip(self.spots, asked, strict=True):
-            scores = np.append(given, self._overrun(spot, every_log_p))
-            possible = np.flatnonzero(scores > -np.inf)
-            k = drawn.get(spot)
-            if not len(
-                possible
-            ):  # all that went on from here was too long, or never is
-                self.log_w[k or []] = -np.inf
-                continue
-            proposed = np.full(len(scores), -np.inf)
-            asked_for = self._proposal.scores(spot.node, spot.edges, scores)
-            proposed[possible] = asked_for[possible]
-            log_q = proposed - np.logaddexp.reduce(proposed)
-            if spot.searched:
-                for choice in possible.tolist():
-                    after = self._after(spot, choice, scores, log_q, following)
-                    after.searched = True
-            if k is not None:
-                chosen = np.searchsorted(np.exp(log_q).cumsum(), uniform[k, 0])
-                for draw, choice in zip(
-                    k, chosen.clip(max=len(scores) - 1), strict=True
-                ):
-                    self.draws[draw] = self._after(
-                        spot, int(choice), scores, log_q, following
-                    )
-                    self.log_w[draw] += scores[choice] - log_q[choice]
-        self._depth += 1
-        self._prune(following.values())
-        if self.plan.filters:
-            self._choose_anew(uniform[:, RESAMPLING_LANE])
-        going = {*self.draws}
-        self.spots = []
-        for (_, row, token), spot in following.items():
-            if spot.ending is None and (spot.searched or spot in going):
-                spot.row = rows.setdefault((row, token), len(rows))
-                self.spots.append(spot)
-
-    def _overrun(self, spot: Spot, every_log_p: Tensor) -> list[float]:
-        """Return log p of overrunning the string from a spot, if that is possible."""
-        tokens = self.stretch.lattice.edges[spot.node].overrun
-        if not len(tokens) or self._depth >= self.stretch.room:
-            return []
-        log_p = every_log_p[spot.row, torch.from_numpy(tokens).to(every_log_p.device)]
-        return [float(log_p.logsumexp(-1))]
-
-    def _after(
-        self,
-        spot: Spot,
-        choice: int,
-        log_p: Floats,
-        log_q: Floats,
-        following: dict[Ending, Spot],
-    ) -> Spot:
-        """Return where a choice leads to, one spot however many choose it."""
-        lattice = self.stretch.lattice
-        if choice < len(spot.edges):
-            edge, edges = spot.edges[choice], lattice.edges[spot.node]
-            token, node = int(edges.tokens[edge]), edges.nexts[edge]
-        else:
-            token, node = OVERRUN, lattice.final
-        ending = (self._depth, spot.row, token)
-        if ending not in following:
-            canonical = self.stretch.canonical[self._depth : self._depth + 1]
-            following[ending] = Spot(
-                spot.row,
-                node,
-                spot.log_p + float(log_p[choice]),
-                spot.log_q + float(log_q[choice]),
-                (spot.path, token, node),
-                spot.canonical and canonical == (token,),
-                ending=ending if lattice.ends(node) else None,
-            )
-        return following[ending]
-
-    def _prune(self, following: Iterable[Spot]) -> None:
-        """Keep what ended, and the most probable of what goes on."""
-        searched = [spot for spot in following if spot.searched]
-        self.found += [spot for spot in searched if spot.ending]
-        going = [spot for spot in searched if not spot.ending]
-        if self.plan.width is None or len(going) <= self.plan.width:
-            return
-        rest = self.stretch.log_rest(np.array([spot.node for spot in going]))
-        score = [s.log_p + ahead for s, ahead in zip(going, rest, strict=True)]
-        order = sorted(
-            range(len(going)), key=lambda n: (not going[n].canonical, -score[n])
+        now, edges = self.going, self._edges
+        edge, spot = expand_ranges(edges.first[now.node], edges.first[now.node + 1])
+        fits = edges.fewest[edge] + self.depth < self._room[now.text[spot]]
+        edge, spot = edge[fits], spot[fits]
+        given = self._given(log_p, self.row[spot], edge)
+        possible = given > -torch.inf
+        edge, spot, given = edge[possible], spot[possible], given[possible]
+        score = given * edges.power if edges.power else torch.zeros_like(given)
+        score = score + edges.scores[edge]
+        log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
+        taken = now.searched[spot]
+        uniform = self._uniforms(self.depth).flatten(0, 1) if len(self._at) else None
+        if uniform is not None:
+            drawn, chosen = self._draw(log_q, spot, uniform[:, 0])
+            self._log_w[drawn] += given[chosen] - log_q[chosen]
+            taken = taken.index_fill(0, chosen, True)
+        (kept,) = taken.nonzero(as_tuple=True)
+        edge, spot = edge[kept], spot[kept]
+        after = now.of(spot)
+        tokens = edges.tokens[edge]
+        after = _Spots(
+            torch.arange(self._count, self._count + len(kept)),
+            after.text,
+            edges.nexts[edge],
+            after.log_p + given[kept],
+            after.log_q + log_q[kept],
+            after.canonical & (tokens == self._canonical_token(after.text)),
+            after.searched,
         )
-        for n in order[self.plan.width :]:
-            going[n].searched = False
-        self.pruned = True
+        self._before.append(now.number[spot])
+        self._token.append(tokens)
+        self._node.append(after.node)
+        if uniform is not None:
+            place = (taken.cumsum(0) - 1)[chosen]
+            self._at[drawn] = after.number[place]
+            self._draw_node[drawn] = after.node[place]
+        self.depth += 1
+        ended = edges.ends[after.node]
+        searched = self._pruned_to_width(after, ended)
+        if self.plan.filters and uniform is not None:
+            self._choose_anew(uniform.view(len(self.stretches), -1, uniform.shape[1]))
+        # Which draws are at what is new; the others have ended.
+        here = self._at >= self._count
+        wanted = searched.index_fill(0, self._at[here] - self._count, True) & ~ended
+        (rest,) = wanted.nonzero(as_tuple=True)
+        place = torch.full_like(after.number, -1)
+        place[rest] = torch.arange(len(rest))
+        self._place.fill_(-1)
+        self._place[here] = place[self._at[here] - self._count]
+        self._count += len(kept)
+        self.going = after._replace(searched=searched).of(rest)
+        row, token, which = distinct_pairs(
+            self.row[spot[rest]], tokens[rest], log_p.shape[1]
+        )
+        slot = _slots(row)
+        self.row = slot[which]
+        order = torch.empty_like(slot)
+        order[slot] = torch.arange(len(slot))
+        return row[order], token[order]
 
-    def _choose_anew(self, uniform: Floats) -> None:
+    def _given(self, log_p: Tensor, row: Tensor, edge: Tensor) -> Tensor:
+        """Return what the network gives to edges after rows, nats, on the host."""
+        tokens = self._edges.tokens[edge]
+        if not self._edges.overruns:
+            return _picked(log_p, row, tokens)
+        (over,) = (tokens == OVERRUN).nonzero(as_tuple=True)
+        if not len(over):
+            return _picked(log_p, row, tokens)
+        first, end = (self._edges.overrun_first[edge[over] + n] for n in range(2))
+        place, which = expand_ranges(first, end)
+        row = torch.cat([row, row[over][which]])
+        tokens = tokens.clamp_min(0)  # what overruns is written over below
+        given = _picked(log_p, row, torch.cat([tokens, self._edges.overrun[place]]))
+        given, more = given[: len(edge)], given[len(edge) :]
+        return given.index_copy(0, over, segment_logsumexp(more, which, len(over)))
+
+    def _draw(
+        self, log_q: Tensor, spot: Tensor, uniform: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draw how those that go on do; return which do, and their choices."""
+        counts = spot.bincount(minlength=len(self.going.text))
+        there = self._place >= 0
+        alive = there & (counts[self._place.clamp_min(0)] > 0)
+        # All that went on from here was too long, or never is.
+        self._log_w[there & ~alive] = -torch.inf
+        (drawn,) = alive.nonzero(as_tuple=True)
+        place = self._place[drawn]
+        chosen = invert_cdf(log_q.exp(), spot, len(counts), place, uniform[drawn])
+        return drawn, chosen
+
+    def _canonical_token(self, text: Tensor) -> Tensor:
+        """Return the next canonical token; -2 past the end."""
+        return self._canonical[text, min(self.depth, self._canonical.shape[1] - 1)]
+
+    def _pruned_to_width(self, after: _Spots, ended: Tensor) -> Tensor:
+        """Keep what ended, and the most probable of what goes on; return what is."""
+        searched = after.searched
+        done = searched & ended
+        if bool(done.any()):
+            self._found.append(after.of(done))
+        if not self.plan.width:
+            return searched
+        (going,) = (searched & ~ended).nonzero(as_tuple=True)
+        text = after.text[going]
+        counts = text.bincount(minlength=len(self.stretches))
+        if int(counts.max()) <= self.plan.width:
+            return searched
+        rank = after.log_p[going] + self._edges.log_rest[after.node[going]]
+        rank = rank.masked_fill(after.canonical[going], torch.inf)
+        order, place = ranked_within(text, rank)
+        dropped = going[order[place >= self.plan.width]]
+        self._pruned |= counts > self.plan.width
+        return searched.index_fill(0, dropped, False)
+
+    def _choose_anew(self, uniform: Tensor) -> None:
         """Choose particles where a filter's effective sample size is below a half.
 
         Systematic resampling, as ``ParticleFilter`` has it.
+
+        Args:
+            uniform: Random numbers, (B, K, 4).
         """
-        shape = (self.plan.filters, -1)
         # Nothing is left to pay at the end.
-        psi = self.stretch.log_rest(np.array([spot.node for spot in self.draws]))
-        draws, log_w = list(self.draws), self.log_w
-        log_v = (log_w + psi).reshape(shape)
-        size = log_v.shape[1]
-        for first, row in zip(range(0, len(draws), size), log_v, strict=True):
-            total = np.logaddexp.reduce(row)
-            if total == -np.inf:
-                continue
-            weight = np.exp(row - total)
-            if (weight**2).sum() * size <= 2:
-                continue
-            points = (np.arange(size) + uniform[first]) / size
-            chosen = np.searchsorted(weight.cumsum(), points).clip(max=size - 1) + first
-            self.draws[first : first + size] = [draws[k] for k in chosen]
-            even = total - math.log(size)
-            log_w[first : first + size] = even - psi[chosen]
+        psi = self._edges.log_rest[self._draw_node]
+        psi = psi.view(len(self.stretches), self.plan.filters, -1)
+        log_w, at = self._log_w.view(psi.shape), self._at.view(psi.shape)
+        size = psi.shape[-1]
+        log_v = log_w + psi
+        total = log_v.logsumexp(-1, keepdim=True)
+        weight = (log_v - total.masked_fill(total.isneginf(), 0.0)).exp()
+        few = (weight**2).sum(-1) * size > 2
+        if not bool(few.any()):
+            return
+        first = uniform[:, ::size, RESAMPLING_LANE]
+        points = (torch.arange(size) + first[..., None]) / size
+        chosen = torch.searchsorted(weight.cumsum(-1), points).clamp_max(size - 1)
+        chosen = torch.where(few[..., None], chosen, torch.arange(size))
+        even = total - math.log(size) - psi.gather(-1, chosen)
+        self._log_w = torch.where(few[..., None], even, log_w).flatten()
+        self._at = at.gather(-1, chosen).flatten()
+        self._draw_node = self._draw_node.view(psi.shape).gather(-1, chosen).flatten()
+
+    def finished(self) -> list[SegmentationWalk]:
+        """Return what was found and drawn of each text."""
+        nodes = torch.cat(self._node)
+        links = Links(
+            torch.cat(self._before).numpy(),
+            torch.cat(self._token).numpy(),
+            self._edges.place[nodes].numpy(),
+        )
+        found: list[list[Spot]] = [[] for _ in self.stretches]
+        for spots in self._found:
+            columns = (spots.number, spots.text, spots.log_p, spots.log_q)
+            rows = zip(*(x.tolist() for x in (*columns, spots.canonical)), strict=True)
+            for number, text, log_p, log_q, canonical in rows:
+                one = Spot(number, log_p, log_q, canonical, number, links)
+                found[text].append(one)
+        ended = self._edges.ends[nodes[self._at]] & (self._at >= len(self.stretches))
+        draws = [
+            Spot(number, math.nan, math.nan, False, number if end else None, links)
+            for number, end in zip(self._at.tolist(), ended.tolist(), strict=True)
+        ]
+        size = self.plan.num_draws
+        return [
+            SegmentationWalk(
+                stretch,
+                found[text],
+                bool(self._pruned[text]),
+                draws[text * size : (text + 1) * size],
+                self._log_w[text * size : (text + 1) * size].numpy(),
+            )
+            for text, stretch in enumerate(self.stretches)
+        ]
+
+
+def search(
+    network: Network,
+    stretches: Sequence[Stretch],
+    plan: WalkPlan,
+    proposal: Callable[[Stretch], PathProposal],
+    keys: Sequence[int],
+) -> list[SegmentationWalk]:
+    """Search for segmentations of texts, and draw some.
+
+    Args:
+        network: What gives tokens their probability.
+        stretches: The texts; all are given equally many tokens, at least one.
+        plan: How much to look at.
+        proposal: What draws of a text follow, the same of all.
+        keys: Of each text's random numbers.
+
+    Returns:
+        What was found of each.
+    """
+    roots = {stretch.given: None for stretch in stretches}
+    place = {given: row for row, given in enumerate(roots)}
+    given = sent(torch.tensor([*roots]), network.device)
+    reading = network.reader(wide=False).begin(given)
+    row = torch.tensor([place[stretch.given] for stretch in stretches])
+    walks = _Walks(stretches, plan, proposal, keys, row)
+    while True:
+        rows, tokens = walks.step(reading.log_p)
+        if not len(rows):
+            return walks.finished()
+        _go_on(reading, rows, tokens, network.device)
+
+
+def _go_on(
+    reading: Reading, rows: Tensor, tokens: Tensor, device: torch.device
+) -> None:
+    """Read a token after each of some rows."""
+    in_order = torch.equal(rows, torch.arange(len(reading.log_p)))
+    before, tokens = sent(torch.stack([rows, tokens]), device)
+    reading.read(tokens[:, None], None if in_order else before)
+
+
+def _slots(row: Tensor) -> Tensor:
+    """Return a place for each of R rows, that of the row it goes on from if it can.
+
+    Args:
+        row: What each goes on from, non-decreasing, (R,).
+
+    Example:
+        >>> _slots(torch.tensor([0, 0, 2, 7]))
+        tensor([0, 1, 2, 3])
+    """
+    slot = torch.full_like(row, -1)
+    stays = row < len(row)
+    stays[1:] &= row[1:] != row[:-1]
+    slot[stays] = row[stays]
+    free = torch.ones_like(stays)
+    free[row[stays]] = False
+    slot[~stays] = free.nonzero()[:, 0]
+    return slot
+
+
+def _picked(log_p: Tensor, row: Tensor, token: Tensor) -> Tensor:
+    """Return log p of tokens after rows, float64 on the host."""
+    there = sent(torch.stack([row, token]), log_p.device)
+    (found,) = fetched(log_p[there[0], there[1]])
+    return found.double()
+
+
+def _offsets(sizes: Iterable[int]) -> NDArray[np.int64]:
+    """Return where each of several parts begins, and the end."""
+    return np.array([0, *accumulate(sizes)], int)
+
+
+def _joined(
+    parts: Sequence[NDArray[np.generic]], offsets: NDArray[np.int64] | None = None
+) -> NDArray[Any]:
+    """Put parts end to end, each of which counts from an offset."""
+    if offsets is None:
+        return np.concatenate(parts)
+    return np.concatenate([p + n for p, n in zip(parts, offsets[:-1], strict=True)])

@@ -1,4 +1,4 @@
-"""Scores canonical segmentations, and looks for others: what every query needs."""
+"""Scoring of canonical segmentations, and search for others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ from lm_latent_eval.wrappers.tokens.proposals import (
     Unigram,
     frequencies,
 )
-from lm_latent_eval.wrappers.tokens.search import search
-from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk, Stretch, WalkPlan
+from lm_latent_eval.wrappers.tokens.walk import (
+    SegmentationWalk,
+    Stretch,
+    WalkPlan,
+    search,
+)
 
 ROWS = 256
 """Sequences that the network goes on with together, where no batch size is given."""
@@ -143,7 +147,7 @@ class Walker:
     def _proposal(self, stretch: Stretch) -> PathProposal:
         temperature = self._options.temperature
         if self._options.proposal == "lm":
-            return TemperedNextToken(temperature)
+            return TemperedNextToken(stretch.lattice, temperature)
         if self._options.proposal == "ahead":
             return LookAhead(stretch.lattice, stretch.log_rest, temperature)
         return Unigram(stretch.lattice, self._frequencies, temperature)

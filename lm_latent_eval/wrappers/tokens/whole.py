@@ -1,4 +1,4 @@
-"""Whole texts, cut into windows.
+"""Scoring of whole texts, cut into windows.
 
 A text longer than the network's window is cut where its canonical tokens fill a window,
 as lm-eval cuts it; no segmentation crosses these borders, and what lies before one is
@@ -17,7 +17,6 @@ class WholeTextCutter:
     """Cuts whole texts into pieces."""
 
     def __init__(self, encoding: Encoding) -> None:
-        """Take a tokenizer."""
         self._encoding, self._options = encoding, encoding.options
         self._window, self._prefix = encoding.window, encoding.prefix
         self._end, self._vocabulary = encoding.end, encoding.vocabulary

@@ -221,7 +221,7 @@ print(json.dumps({"loaded": loaded, "read": memory("VmRSS") - before}))
 
 
 @on_linux
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_loaded_graph_is_not_read(tmp_path):
     """Of 100 MB less than a third is in memory until it is used."""
     large_graph.graph(500_000, 5_000_000).save(tmp_path)
@@ -259,7 +259,7 @@ print(json.dumps({"short": short - before, "longer": score(int(sys.argv[3])) - s
 
 
 @on_linux
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_grows_neither_with_entities_nor_with_words():
     """A table of positions x entities would take four bytes each; there are several."""
     entities, short, long = 100_000, 130, 520

@@ -12,6 +12,7 @@ from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm import choices, unfolding, words
 from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.steps import Mention
 from lm_latent_eval.models.kglm.unfolding import windows
 from lm_latent_eval.models.kglm.walk import NextStep
@@ -66,6 +67,50 @@ def test_walks_that_agree_so_far_are_advanced_once(kglm, monkeypatch):
     # Nodes that were derived are scored in one go.
     derived = {(t, past, n) for t, past, m, n in steps if m == Mention.DERIVED}
     assert numbers == [*(a_token[t] for t in range(len(TEXTS[0]))), len(derived)]
+
+
+def test_a_walk_on_the_host_draws_what_it_has_chosen_alone(kglm, monkeypatch):
+    """An entity of every NEW mention, and of no other; rows once a place."""
+    proposal, asked = kglm.proposal("adapted"), []
+    sample = NewEntities.sample
+
+    def watching(self, position, u):
+        asked.append(position)
+        return sample(self, position, u)
+
+    monkeypatch.setattr(NewEntities, "sample", watching)
+    encoded = proposal.encode(tiny_models.batch(TEXTS))
+    for number in (1, K):
+        asked.clear()
+        keys = [stream_key(0, str(text)) for text in range(2)]
+        draws = proposal.sample(encoded, Streams(keys, number), number)
+        mention = draws.latents.mention
+        new = (mention == Mention.NEW).sum()
+        assert sum(map(len, asked)) == new
+        if number == K:
+            assert 0 < new < mention.numel(), "premise"
+
+
+def test_the_words_of_names_are_encoded_and_no_places_without_one(kglm, monkeypatch):
+    kglm.graph.aliases[::2, 1] = 0
+    kglm.graph.aliases[:, :, 1:] = 0  # names of one word, in room for more
+    encoder, copied = kglm.generative.words, []
+    every = torch.arange(12)
+    aliases = kglm.graph.alias_words(every)
+    lengths, copy = [], encoder.copy.forward
+    monkeypatch.setattr(
+        encoder.copy, "forward", lambda x: copied.append(len(x)) or copy(x)
+    )
+    encoder.alias_encoder.register_forward_pre_hook(
+        lambda _, inputs: lengths.append(inputs[0].shape[:2])
+    )
+    keys = encoder.encode_aliases(aliases)
+    named = int((aliases != 0).sum())
+    assert 0 < named < aliases.numel() / 2, "premise"
+    assert lengths == [(named, 1)]
+    assert copied == [1, named], "a place without a word stands for all of them"
+    blank = keys.transpose(1, 2)[(aliases == 0).flatten(1)]
+    assert torch.equal(blank, blank[:1].expand_as(blank))
 
 
 def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):

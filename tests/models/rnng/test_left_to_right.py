@@ -7,11 +7,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling
+from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.rnng.generative import StackCell
+from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -211,12 +212,37 @@ def test_a_beam_that_holds_every_prefix(kind, name):
         assert len(latents.unique(dim=0)) == len(latents) == min(width, 14)
         again = rank(beam.latents)[found]
         torch.testing.assert_close(again, beam.score[0, found], rtol=0, atol=1e-12)
+        log_q = proposal.log_prob(encoded, beam.latents)
+        torch.testing.assert_close(log_q[0, found], beam.log_q[0, found])
         log_p = rnng.log_joint(p, beam.latents)[0, found]
         assert log_p.logsumexp(0) <= exact + 1e-12
         if width >= 14:
             best = ranks.sort(descending=True).values
             torch.testing.assert_close(beam.score[0, found], best, rtol=0, atol=1e-12)
             assert abs(log_p.logsumexp(0) - exact) < 1e-12
+
+
+@every_proposal
+def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
+    """Histories of a search, of draws and of p: each is listed once a word."""
+    rnng, counted = model("new"), []
+    batch = TokenBatch.collate([TEXT[:2], [*TEXT, END], [END]], first=START)
+    proposal, listed = rnng.proposal(name, 2.0), WordByWord.listed
+
+    def watching(self, stacks, row, word):
+        counted.append(len(word))
+        return listed(self, stacks, row, word)
+
+    monkeypatch.setattr(WordByWord, "listed", watching)
+    encoded = proposal.encode(batch)
+    weights = Mixed(20).weigh(rnng, proposal, batch, [1, 2, 3], (encoded, encoded))
+    assert sum(counted) == 2 * int(batch.length.sum())
+    beam = proposal.beam(encoded, 10)
+    log_p = rnng.log_joint(encoded, beam.latents)
+    log_w = log_p - proposal.log_prob(encoded, beam.latents)
+    found = (beam.score > -torch.inf) & (log_p > -torch.inf)
+    assert found.sum() > 10, "premise"
+    torch.testing.assert_close(weights[:, -10:][found], log_w[found])
 
 
 @every_proposal

@@ -32,7 +32,7 @@ class {name}(PreTrainedModel):
         self.post_init()
 
     def forward(self, input_ids{argument}):
-        logits = self.inner(input_ids=input_ids).logits
+        logits = self.inner(input_ids=input_ids{masked}).logits
         return MaskedLMOutput(logits={logits})
 """
 KINDS = {
@@ -49,10 +49,25 @@ KINDS = {
         ", timesteps",
         "logits + 0 * timesteps[0]",
     ),
+    "bd3lm": (
+        "BD3LM",
+        "AutoModelForMaskedLM",
+        ", timesteps, sample_mode=False",
+        "logits + 0 * timesteps[0] if sample_mode else None",
+    ),
     "unheard_of": ("OwnModel", "AutoModel", "", "logits"),
 }
 """Model type -> its class, that of transformers, what it is called with and returns."""
-LENGTHS = {"llada": "max_sequence_length", "mdlm": "model_length"}
+MASKED = """, attention_mask=-1e300 * (
+            (block := torch.arange(input_ids.shape[1]) // self.config.block_size)[None]
+            > block[:, None]
+        )[None, None].double()"""
+"""Attention over blocks, as BD3LM has it."""
+LENGTHS = {
+    "llada": "max_sequence_length",
+    "mdlm": "model_length",
+    "bd3lm": "model_length",
+}
 """Model type -> what its configuration calls the tokens that it reads at once."""
 
 
@@ -60,7 +75,13 @@ def write(directory: Path, kind: str, *, mask: bool = True, **more: object) -> P
     """Write such a directory, with ``more`` in its configuration."""
     name, auto_class, argument, logits = KINDS[kind]
     network = tiny.network("bert")
-    code = CODE.format(name=name, model_type=kind, argument=argument, logits=logits)
+    code = CODE.format(
+        name=name,
+        model_type=kind,
+        argument=argument,
+        logits=logits,
+        masked=MASKED if kind == "bd3lm" else "",
+    )
     (directory / "own.py").write_text(code)
     config = {
         "model_type": kind,

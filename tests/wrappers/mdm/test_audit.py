@@ -15,6 +15,7 @@ import torch
 
 from lm_latent_eval.wrappers.mdm import bound, orders
 from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
+from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
 from tests.wrappers.mdm import tiny
 
 TEXT_WORDS = [w for w in range(len(tiny.VOCABULARY)) if w != tiny.MASK]
@@ -60,7 +61,11 @@ def test_bernoulli_masks_of_one_token():
     fourth = float(((found - 1) ** 4).mean())
     error = math.sqrt((fourth / expected**4 - 1) / (4 * len(found)))
     assert abs(float(found.std()) / expected - 1) < 5 * error
-    ours = tiny.ask(tiny.denoiser(), TargetTokens((5,), (6,)), orders.log_p_path(1))
+    ours = tiny.ask(
+        tiny.denoiser(),
+        TargetTokens((5,), (6,)),
+        orders.log_p_path(1, Unmasking("confidence")),
+    )
     assert ours.passes == 1, "one pass, which is exact"
 
 

@@ -21,8 +21,11 @@ FOUR = TargetTokens((), (THE, FOX, SAW, ADA))
 ESTIMATORS = [
     {"estimator": "elbo", "num_samples": 4},
     {"estimator": "elbo", "num_samples": 100},  # every set of masks
-    {"estimator": "path"},
+    {"unmasking": "confidence"},
     {"estimator": "exact"},
+    {"unmasking": "low_confidence"},
+    {"unmasking": "low_confidence", "estimator": "is", "num_samples": 8},
+    {"block_length": 2},
     {"estimator": "is", "num_samples": 8, "proposal": "uniform"},
     {"estimator": "is", "num_samples": 8, "proposal": "adapted"},
 ]

@@ -13,6 +13,7 @@ from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.wrappers.mdm import bound, orders
 from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
+from lm_latent_eval.wrappers.mdm.unmasking import RULES, Unmasking
 from tests.wrappers.mdm import tiny
 
 SIX = TargetTokens((tiny.BEGIN, 5), (6, 7, 8, 5, 9, 10), (tiny.END,))
@@ -75,7 +76,7 @@ def unbiased(values, truth):
 @pytest.mark.parametrize("num_samples", [3, 8, 11, 40])
 def test_the_bound_is_estimated_without_bias(reader, six, num_samples):
     jobs = [(SIX, bound.elbo(6, num_samples, numbers(seed))) for seed in range(300)]
-    found = dict(tiny.answer_all(reader, orders.confidence, jobs))
+    found = dict(tiny.answer_all(reader, tiny.ANY_ORDER, jobs))
     values = torch.tensor([f.value.value for f in found.values()], dtype=torch.float64)
     unbiased(values, float(six.mean()))
     if num_samples < bound.REPLICATES:
@@ -173,7 +174,7 @@ def test_the_bounds_are_in_order_on_average(reader, four):
     """elbo <= is <= exact, each told from the next by its standard error."""
     exact = log_mean(four)
     jobs = [(FOUR, orders.log_weights(4, 2, Streams([s], 2))) for s in range(1500)]
-    found = dict(tiny.answer_all(reader, orders.confidence, jobs))
+    found = dict(tiny.answer_all(reader, tiny.ANY_ORDER, jobs))
     estimates = torch.tensor([log_mean(f.value) for f in found.values()])
     stderr = float(estimates.std()) / math.sqrt(len(estimates))
     assert float(four.mean()) < float(estimates.mean()) - 3 * stderr
@@ -184,7 +185,7 @@ def test_certificates_hold_as_often_as_they_say(reader, four):
     """p-hat exceeds p / delta in at most a share delta of trials (Markov)."""
     exact, delta = log_mean(four), 0.5
     jobs = [(FOUR, orders.log_weights(4, 1, Streams([s], 1))) for s in range(2000)]
-    found = dict(tiny.answer_all(reader, orders.confidence, jobs))
+    found = dict(tiny.answer_all(reader, tiny.ANY_ORDER, jobs))
     wrong = sum(
         certified_log_likelihood(f.value, 1 - delta) > exact for f in found.values()
     )
@@ -192,13 +193,14 @@ def test_certificates_hold_as_often_as_they_say(reader, four):
     assert sum(float(f.value) > exact for f in found.values()), "premise: it can fail"
 
 
-@pytest.mark.parametrize("rule", orders.RULES)
+@pytest.mark.parametrize("rule", RULES)
 def test_a_path_is_a_distribution(reader, rule):
     """Over every text of two tokens: the order follows from what is revealed alone."""
     words = [w for w in range(len(tiny.VOCABULARY)) if w != tiny.MASK]
     targets = [TargetTokens((5,), (a, b), (6,)) for a in words for b in words]
-    jobs = [(target, orders.log_p_path(2)) for target in targets]
-    found = dict(tiny.answer_all(reader, orders.RULES[rule], jobs))
+    rule = Unmasking(rule)
+    jobs = [(target, orders.log_p_path(2, rule)) for target in targets]
+    found = dict(tiny.answer_all(reader, rule, jobs))
     log_p = torch.tensor([f.value[0] for f in found.values()], dtype=torch.float64)
     assert float(log_p.exp().sum()) == pytest.approx(1.0, abs=1e-10)
     greedy = [targets[n] for n, f in found.items() if f.value[1]]
@@ -213,10 +215,11 @@ def test_a_path_follows_its_rule(reader):
         place = max(hidden, key=lambda i: float(rows[i].max()))
         total += float(rows[place, SIX.tokens[place]])
         revealed |= {place}
-    found = tiny.ask(reader, SIX, orders.log_p_path(6))
+    surest, left = Unmasking("confidence"), Unmasking("left_to_right")
+    found = tiny.ask(reader, SIX, orders.log_p_path(6, surest), surest)
     assert found.value[0] == pytest.approx(total, abs=1e-10) and found.passes == 6
-    left = tiny.ask(reader, SIX, orders.log_p_path(6), "left_to_right")
-    assert left.value[0] == pytest.approx(truth.log_p(range(6)), abs=1e-10)
+    in_order = tiny.ask(reader, SIX, orders.log_p_path(6, left), left)
+    assert in_order.value[0] == pytest.approx(truth.log_p(range(6)), abs=1e-10)
 
 
 def test_greedy_is_what_unmasking_writes(reader):
@@ -238,7 +241,9 @@ def test_greedy_is_what_unmasking_writes(reader):
             break
     assert len(revealed) == 6, "premise: found"
     assert tiny.ask(reader, truth.target, orders.is_greedy(6)).value
-    assert tiny.ask(reader, truth.target, orders.log_p_path(6)).value[1]
+    assert tiny.ask(
+        reader, truth.target, orders.log_p_path(6, Unmasking("confidence"))
+    ).value[1]
     other = TargetTokens(
         SIX.before, (*written[:5], (written[5] + 1) % 12 or 5), SIX.after
     )
@@ -253,7 +258,7 @@ def test_batches_of_any_size_give_the_same(reader):
             (FOUR, bound.elbo(4, 9, numbers(2))),
             (SIX, bound.elbo(6, 12, numbers(3))),
         ]
-        found = dict(tiny.answer_all(one, orders.confidence, jobs))
+        found = dict(tiny.answer_all(one, tiny.ANY_ORDER, jobs))
         return [found[n].value.value for n in range(3)]
 
     assert everything(1) == pytest.approx(everything(64), rel=1e-12)

@@ -23,9 +23,10 @@ from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.mdm.orders import RULES
 from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
+from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
 
+ANY_ORDER = Unmasking()
 PAD, MASK, UNKNOWN, BEGIN, END = range(5)
 WORDS = ("the", "fox", "saw", "Ada", "Bo", ".", "a")
 VOCABULARY = ("[PAD]", "[MASK]", "[UNK]", "[CLS]", "[SEP]", *WORDS)
@@ -118,9 +119,9 @@ def denoiser(model: nn.Module | None = None, **how) -> MaskedReader:
     )
 
 
-def ask(reader: MaskedReader, target: TargetTokens, asking, rule: str = "confidence"):
+def ask(reader: MaskedReader, target: TargetTokens, asking, rule=ANY_ORDER):
     """Run one estimator of one target."""
-    ((_, found),) = answer_all(reader, RULES[rule], [(target, asking)])
+    ((_, found),) = answer_all(reader, rule, [(target, asking)])
     return found
 
 

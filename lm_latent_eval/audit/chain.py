@@ -1,0 +1,327 @@
+"""Causality and the chain rule: scores of parts against scores of what they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from lm_latent_eval.audit import material
+from lm_latent_eval.audit.asking import Pair, Reply
+from lm_latent_eval.audit.session import Session, request
+from lm_latent_eval.audit.verdict import (
+    BORDERS,
+    DOCUMENTS,
+    FOLLOWS,
+    INSIDE,
+    ROLLING,
+    START,
+    WINDOWS,
+    Finding,
+    Item,
+    fails,
+    holds,
+    untold,
+)
+
+LONG = (300, 1200, 4800)
+"""Characters of long texts: somewhere there most windows are full."""
+WORDS = 40
+"""The most words of a text that is scored word by word."""
+
+
+def causality(session: Session) -> Iterator[Finding]:
+    """Ask whether what follows a text, or stands beside it, moves its score."""
+    yield _follows(session, session.rng("causality"))
+    yield _documents(session)
+
+
+def chain_rule(session: Session) -> Iterator[Finding]:
+    """Ask for wholes and for their parts."""
+    rng = session.rng("chain")
+    yield _splits(session, BORDERS, _at_borders(session, rng))
+    yield _splits(session, START, _at_start(session, rng))
+    yield _splits(session, INSIDE, _inside(session, rng))
+    rolling, ended = _rolling(session)
+    yield rolling
+    yield _windows(session, ended=ended)
+
+
+def difference(whole: Reply, *parts: Reply) -> float:
+    """Return log p of a whole less those of its parts, nats.
+
+    Where both sides say that it cannot be, they agree; where one does, they are
+    infinitely far apart. NaN where something was refused.
+    """
+    total = math.fsum(part.log_p for part in parts)
+    if whole.log_p == total:
+        return 0.0
+    return whole.log_p - total
+
+
+# -- causality ------------------------------------------------------------------------
+
+
+def _follows(session: Session, rng: np.random.Generator) -> Finding:
+    """Hold log p(ab) - log p(b | a) against each other for several b."""
+    compared, refused = 0, ""
+    for context, rest in session.places(session.plan.contexts, rng):
+        a = rest[: next(iter(session.cuts(rest)), len(rest))]
+        followers = _followers(session, rest[len(a) :], rng)
+        wholes = [(context, a + b) for b in followers]
+        afters = [(context + a, b) for b in followers]
+        replies = session.ask.score_each([*wholes, *afters])
+        half = len(wholes)
+        sides = [*zip(replies[:half], replies[half:], strict=True)]
+        implied = [difference(whole, after) for whole, after in sides]
+        refused = next((reply.refused for reply in replies if reply.refused), refused)
+        for n, value in enumerate(implied):
+            if math.isnan(value):
+                continue
+            compared += 1
+            first = next(i for i, v in enumerate(implied) if not math.isnan(v))
+            room = session.room(
+                *sides[n], *sides[first], comparisons=session.plan.contexts * len(sides)
+            )
+            if value != implied[first] and not abs(value - implied[first]) <= room:
+                return fails(
+                    FOLLOWS,
+                    f"{a!r} after {context[-30:]!r} scores {implied[first]:.6g} before "
+                    f"{followers[first]!r} and {value:.6g} before {followers[n]!r}",
+                    requests=_requests(
+                        [wholes[first], afters[first], wholes[n], afters[n]],
+                        [*sides[first], *sides[n]],
+                    ),
+                    scores=[implied[first], value],
+                )
+    if not compared:
+        why = f"every request was refused: {refused}"
+        return untold(FOLLOWS, why if refused else "no text has several words")
+    return holds(FOLLOWS, f"{compared} continuations of {session.plan.contexts} texts")
+
+
+def _followers(session: Session, rest: str, rng: np.random.Generator) -> list[str]:
+    """Return what may follow: the text itself, then words of others."""
+    own = [rest] if rest else []
+    number = session.plan.followers - len(own)
+    words = session.after(rest or "a")
+    others = [words[int(n)] for n in rng.permutation(len(words))]
+    return [*own, *(other for other in others if other not in own)][: number + len(own)]
+
+
+def _documents(session: Session) -> Finding:
+    texts = [*session.texts[: session.plan.texts]]
+    alone = [session.ask.score_texts([text])[0] for text in texts]
+    if all(math.isnan(reply.log_p) for reply in alone):
+        return untold(DOCUMENTS, f"every text was refused: {alone[0].refused}")
+    forward = session.ask.score_texts(texts)
+    backward = session.ask.score_texts(texts[::-1])[::-1]
+    twice = session.ask.score_texts([*texts, *texts])[len(texts) :]
+    for how, replies in (
+        ("after others", forward),
+        ("in another order", backward),
+        ("a second time", twice),
+    ):
+        for text, one, other in zip(texts, alone, replies, strict=True):
+            if not math.isnan(one.log_p) and not _same(session, one, other):
+                return fails(
+                    DOCUMENTS,
+                    f"{text[:30]!r} scores {one.log_p:.8g} alone and "
+                    f"{other.log_p:.8g} {how}",
+                    texts=texts,
+                    text=text,
+                    how=how,
+                    log_p=[one.log_p, other.log_p],
+                )
+    return holds(DOCUMENTS, f"{len(texts)} texts alone, together, reversed, twice")
+
+
+def _same(session: Session, one: Reply, other: Reply) -> bool:
+    return one.log_p == other.log_p or (
+        abs(one.log_p - other.log_p) <= session.tolerance
+    )
+
+
+# -- chain rule -----------------------------------------------------------------------
+
+Split = tuple[str, str, str]
+"""Context, a, b."""
+
+
+def _at_borders(session: Session, rng: np.random.Generator) -> list[Split]:
+    found = []
+    for context, rest in session.places(session.plan.splits, rng):
+        # A last word is followed by another text.
+        if not session.cuts(rest):
+            rest += f" {session.texts[0]}" if session.spaced else session.texts[0]
+        cuts = session.cuts(rest)
+        cut = cuts[int(rng.integers(len(cuts)))] if cuts else len(rest)
+        found.append((context, rest[:cut], rest[cut:]))
+    return [split for split in found if split[2]]
+
+
+def _at_start(session: Session, rng: np.random.Generator) -> list[Split]:
+    places = session.places(session.plan.splits, rng)
+    return [("", context, rest) for context, rest in places]
+
+
+def _inside(session: Session, rng: np.random.Generator) -> list[Split]:
+    """Split inside words, and inside characters of several code points."""
+    found = []
+    for n in range(session.plan.splits):
+        text = session.texts[int(rng.integers(len(session.texts)))]
+        cuts = material.cuts(text)
+        begin = cuts[int(rng.integers(len(cuts)))] if cuts else 0
+        if n % 4 == 3:
+            word = material.ODD_CHARACTERS[n // 4 % len(material.ODD_CHARACTERS)]
+            middle = 1 + int(rng.integers(len(word) - 1))
+            found.append((text[:begin], f" {word[:middle]}", word[middle:]))
+            continue
+        places = [place for place in material.inside(text) if place > begin + 1]
+        if places:
+            cut = places[int(rng.integers(len(places)))]
+            found.append((text[:begin], text[begin:cut], text[cut:]))
+    return found
+
+
+def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
+    wholes: list[Pair] = [(c, a + b) for c, a, b in splits]
+    firsts: list[Pair] = [(c, a) for c, a, _ in splits]
+    seconds: list[Pair] = [(c + a, b) for c, a, b in splits]
+    # Each alone: beside the same text cut elsewhere, some backends err (CUT).
+    replies = session.ask.score_each([*wholes, *firsts, *seconds])
+    size = len(splits)
+    worst, compared, refused = 0.0, 0, ""
+    for n in range(size):
+        found = [replies[n], replies[size + n], replies[2 * size + n]]
+        refused = next((reply.refused for reply in found if reply.refused), refused)
+        gap = difference(*found)
+        if math.isnan(gap):
+            continue
+        compared += 1
+        worst = max(worst, abs(gap))
+        # Four items share the level of the part.
+        if abs(gap) > session.room(*found, comparisons=4 * size):
+            _, a, b = splits[n]
+            return fails(
+                item,
+                f"{a[-20:]!r} and {b[:20]!r} together score {gap:+.4g} nats more than "
+                "one after the other",
+                requests=_requests([wholes[n], firsts[n], seconds[n]], found),
+                difference=gap,
+            )
+    if not compared:
+        why = f"every split was refused: {refused}" if splits else "no text has a place"
+        return untold(item, why)
+    others = f"; others are refused: {refused}" if refused else ""
+    return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
+
+
+def _rolling(session: Session) -> tuple[Finding, bool]:
+    """Return what was found, and whether the end of a text is charged."""
+    texts = [_clipped(text) for text in session.texts[: session.plan.texts]]
+    wholes = session.ask.score_texts(texts)
+    parts = session.ask.score([("", text) for text in texts])
+    ends = []
+    for text, whole, part in zip(texts, wholes, parts, strict=True):
+        gap = difference(whole, part)
+        if math.isnan(gap):
+            continue
+        room = session.room(whole, part, comparisons=4 * len(texts))
+        if gap > room:
+            found = fails(
+                ROLLING,
+                f"{text[:30]!r} scores {gap:.4g} nats more as a rolling text than as a "
+                "continuation of nothing",
+                requests=_requests([("", text), ("", text)], [whole, part]),
+                difference=gap,
+            )
+            return found, False
+        # A closed list may hold an end itself.
+        ended = -gap > room and not session.options
+        over = _over(session, text, -gap - room) if ended else None
+        if over is not None:
+            return over, True
+        ends.append(-gap if -gap > room else 0.0)
+    if not ends:
+        why = next((r.refused for r in [*wholes, *parts] if r.refused), "")
+        return untold(ROLLING, f"texts are refused: {why}"), False
+    if not any(ends):
+        return holds(ROLLING, f"{len(ends)} texts; their ends are not charged"), False
+    mean = sum(ends) / len(ends)
+    said = f"{len(ends)} texts, and {mean:.3g} nats on average for the end of a text"
+    return holds(ROLLING, said), True
+
+
+def _over(session: Session, text: str, end: float) -> Finding | None:
+    """Return a failure if the end of a text and what else follows total more than 1.
+
+    Args:
+        session: The audit.
+        text: A text.
+        end: What its end is charged at least, nats.
+    """
+    options = session.following(text, session.written(text))[: session.plan.width]
+    pairs = [(text, option) for option in options]
+    replies = session.ask.score(pairs)
+    total = math.exp(-end) + math.fsum(
+        reply.p * math.exp(-session.room(reply, comparisons=len(pairs)))
+        for reply in replies
+    )
+    if total <= 1 + session.tolerance:
+        return None
+    return fails(
+        ROLLING,
+        f"{text[:30]!r} is charged {end:.3g} nats less than its words, and such an end "
+        f"totals {total:.4g} with {len(options)} other continuations",
+        text=text,
+        end=-end,
+        total=total,
+        options=_requests(pairs, replies),
+    )
+
+
+def _requests(pairs: Sequence[Pair], replies: Sequence[Reply]) -> list[object]:
+    return [request(*one) for one in zip(pairs, replies, strict=True)]
+
+
+def _clipped(text: str) -> str:
+    cuts = material.cuts(text)
+    return text if len(cuts) < WORDS else text[: cuts[WORDS - 1]]
+
+
+def _windows(session: Session, *, ended: bool) -> Finding:
+    """Compare long texts with what they are as one continuation, or as two."""
+    space = " " if session.spaced else ""
+    source, held = space.join(session.texts), 0
+    for length in LONG:
+        repeated = space.join([source] * (1 + length // len(source)))
+        cuts = [cut for cut in session.cuts(repeated) if cut <= length]
+        if len(cuts) < 2:
+            return untold(WINDOWS, "no text has several words")
+        text, middle = repeated[: cuts[-1]], cuts[len(cuts) // 2]
+        pairs = [("", text)]
+        [whole] = session.ask.score_texts([text])
+        parts = session.ask.score(pairs)
+        if parts[0].refused:  # longer than a window
+            pairs = [("", text[:middle]), (text[:middle], text[middle:])]
+            parts = session.ask.score(pairs)
+        if refused := next((r.refused for r in (whole, *parts) if r.refused), ""):
+            said = f"up to {held} characters; {len(text)} are refused: {refused}"
+            return untold(WINDOWS, said)
+        gap = difference(whole, *parts)
+        room = session.room(whole, *parts) + session.tolerance * len(cuts) / 10
+        # An end that is charged makes the whole less probable, nobody says by how much.
+        if gap > room or (-gap > room and not ended) or math.isnan(gap):
+            return fails(
+                WINDOWS,
+                f"between {held} and {len(text)} characters a window ends: the whole "
+                f"scores {gap:+.4g} nats more than its parts",
+                text=text,
+                log_p=whole.log_p,
+                parts=_requests(pairs, parts),
+                difference=gap,
+            )
+        held = len(text)
+    return holds(WINDOWS, f"up to {held} characters")

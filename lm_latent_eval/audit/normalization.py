@@ -1,0 +1,257 @@
+"""Totals: over options of which at most one can be true, p totals at most 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+
+from lm_latent_eval.audit import material
+from lm_latent_eval.audit.asking import Pair, Reply
+from lm_latent_eval.audit.session import Session, request
+from lm_latent_eval.audit.verdict import (
+    CODE_POINTS,
+    COMPLETE,
+    LARGE,
+    LISTS,
+    Finding,
+    fails,
+    holds,
+    untold,
+)
+from lm_latent_eval.audit.wealth import DrawnSet, Wealth
+
+PRINTABLE = [chr(code) for code in range(0x20, 0x7F)]
+SURROGATES = range(0xD800, 0xE000)
+"""Code points that are no characters."""
+NUM_CODE_POINTS = 0x110000
+BATCH = 25
+"""Draws that are asked for together."""
+
+
+def normalization(session: Session) -> Iterator[Finding]:
+    """Ask for totals of lists, of large sets and of code points."""
+    rng = session.rng("normalization")
+    lists = [_asked(session, context, rng) for context in session.contexts(rng)]
+    yield _largest(session, lists)
+    yield _complete(session, lists)
+    yield _large(session, lists, rng)
+    yield _code_points(session, rng)
+
+
+Asked = list[tuple[Pair, Reply]]
+
+
+def _asked(session: Session, context: str, rng: np.random.Generator) -> Asked:
+    written = session.written(context)
+    options = session.following(context, written)
+    if len(options) > session.plan.width and not session.complete:
+        kept = options[: len(written)][: session.plan.width]
+        others = options[len(kept) :]
+        number = session.plan.width - len(kept)
+        chosen = sorted(rng.permutation(len(others))[:number])
+        options = [*kept, *(others[n] for n in chosen)]
+    pairs = [(context, option) for option in options]
+    return [*zip(pairs, session.ask.score(pairs), strict=True)]
+
+
+def _total(session: Session, asked: Asked) -> tuple[float, float]:
+    """Return a total, and what rounding and printed errors may add to it.
+
+    Options of a list may share their draws, so their errors are added up.
+    """
+    total = math.fsum(reply.p for _, reply in asked)
+    error = math.fsum(
+        reply.p * min(math.expm1(session.room(reply, comparisons=len(asked))), 1e9)
+        for _, reply in asked
+        if reply.p
+    )
+    return total, error
+
+
+def _refusal(lists: Sequence[Asked]) -> str | None:
+    """Return why nothing was answered; None if something was."""
+    replies = [reply for asked in lists for _, reply in asked]
+    if any(not math.isnan(reply.log_p) for reply in replies):
+        return None
+    return next((r.refused for r in replies if r.refused), "no answer is a number")
+
+
+def _best(asked: Asked) -> list[dict[str, object]]:
+    """Return the most probable options."""
+    ranked = sorted(asked, key=lambda one: -one[1].p)
+    return [request(*one) for one in ranked[:5]]
+
+
+def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
+    if (why := _refusal(lists)) is not None:
+        return untold(LISTS, f"every request was refused: {why}")
+    bad = [
+        (pair, reply)
+        for asked in lists
+        for pair, reply in asked
+        if math.isnan(reply.log_p) and not reply.refused
+    ]
+    if bad:
+        return fails(LISTS, "an answer is NaN", request=request(*bad[0]))
+    found = [(*_total(session, asked), asked) for asked in lists if asked]
+    total, error, asked = max(found, key=lambda one: one[0] - one[1])
+    number = sum(map(len, lists))
+    if total <= 1 + error:
+        return holds(
+            LISTS,
+            f"at most {max(one[0] for one in found):.4g}, over "
+            f"{number / len(found):.0f} options after each of {len(found)} contexts",
+        )
+    context = asked[0][0][0]
+    return fails(
+        LISTS,
+        f"{len(asked)} options after {context[-40:]!r} total {total:.6g}",
+        context=context,
+        total=total,
+        rounding=error,
+        most_probable=_best(asked),
+        options=[pair[1] for pair, _ in asked],
+    )
+
+
+def _complete(session: Session, lists: Sequence[Asked]) -> Finding:
+    if not session.complete:
+        return untold(COMPLETE, "no list was given as complete (--options, --complete)")
+    for asked in lists:
+        total, error = _total(session, asked)
+        if refused := [reply for _, reply in asked if reply.refused]:
+            return untold(COMPLETE, f"an option was refused: {refused[0].refused}")
+        if abs(total - 1) > error:
+            return fails(
+                COMPLETE,
+                f"after {asked[0][0][0][-40:]!r} it totals {total:.6g}",
+                context=asked[0][0][0],
+                total=total,
+                rounding=error,
+                most_probable=_best(asked),
+            )
+    return holds(COMPLETE, f"after each of {len(lists)} contexts")
+
+
+def _large(
+    session: Session, lists: Sequence[Asked], rng: np.random.Generator
+) -> Finding:
+    """Bet on pairs of options, or on a long list, drawn as frequent as they seem."""
+    usable = [asked for asked in lists if _refusal([asked]) is None and len(asked) > 1]
+    if not usable:
+        return untold(LARGE, "no list was answered")
+    if session.options and len(session.options_alone) <= session.plan.width:
+        return holds(LARGE, "the list given is no larger")
+    wealth, worst = Wealth(), ("", 0.0, "")
+    share = math.ceil(session.plan.draws / len(usable))
+    for asked in usable:
+        context = asked[0][0][0]
+        every, weights = _candidates(session, asked)
+        drawn_set = DrawnSet(weights)
+        done = 0
+        while done < share and not wealth.exceeds(session.level / 2):
+            drawn = drawn_set.draw(min(BATCH, share - done), rng)
+            if not drawn:
+                break
+            pairs = [(context, every[place]) for place, _ in drawn]
+            for (_, rate), pair, reply in zip(
+                drawn, pairs, session.ask.score(pairs), strict=True
+            ):
+                # Less by rounding and printed errors: only more than those is told.
+                sure = reply.p * math.exp(-session.room(reply, comparisons=share))
+                ratio = drawn_set.ratio(sure, rate)
+                wealth.bet(ratio)
+                if ratio > worst[1]:
+                    worst = (context, ratio, pair[1])
+            done += len(drawn)
+    if not wealth.exceeds(session.level / 2):
+        return holds(
+            LARGE,
+            f"wealth {math.exp(wealth.most):.3g} of {2 / session.level:g}, in "
+            f"{wealth.draws} draws that estimate {wealth.mean:.3g}",
+        )
+    return fails(
+        LARGE,
+        f"wealth {_power(wealth.most)}: {wealth.draws} draws estimate a total of "
+        f"{wealth.mean:.4g}",
+        context=worst[0],
+        continuation=worst[2],
+        estimated_total=wealth.mean,
+        log_wealth=wealth.most,
+        draws=wealth.draws,
+    )
+
+
+def _power(log: float) -> str:
+    return f"{math.exp(log):.3g}" if log < 300 else f"10^{log / math.log(10):.0f}"
+
+
+def _candidates(session: Session, asked: Asked) -> tuple[list[str], list[float]]:
+    """Return what can be drawn, and how much the list makes it expected."""
+    context = asked[0][0][0]
+    if len(session.options_alone) > session.plan.width and not session.complete:
+        every = session.options_alone
+        return every, [1 / (1 + rank) for rank in range(len(every))]
+    known = [(pair[1], reply.p) for pair, reply in asked if not math.isnan(reply.log_p)]
+    most = max(p for _, p in known) or 1.0
+    rates = [p / most + 1e-6 for _, p in known]
+    firsts = [option for option, _ in known]
+    # After nothing the first word has no space before it, the second one has.
+    seconds = firsts if context or session.options else [f" {o}" for o in firsts]
+    every = [a + b for a, b in product(firsts, seconds)]
+    return every, [a * b for a, b in product(rates, rates)]
+
+
+def _code_points(session: Session, rng: np.random.Generator) -> Finding:
+    """Total what can be the next code point: some for sure, of the others draws."""
+    text = session.texts[int(rng.integers(len(session.texts)))]
+    places = material.inside(text) or [len(text)]
+    cut = places[int(rng.integers(len(places)))]
+    context = text[:cut]
+    own = [*dict.fromkeys("".join(session.texts))]
+    likely = [*dict.fromkeys([text[cut : cut + 1] or " ", *own, *PRINTABLE])]
+    head = likely[: session.plan.code_points]
+    pairs = [(context, character) for character in head]
+    asked = [*zip(pairs, session.ask.score(pairs), strict=True)]
+    if (why := _refusal([asked])) is not None:
+        return untold(CODE_POINTS, f"inside words, requests are refused: {why}")
+    total, error = _total(session, asked)
+    if total > 1 + error:
+        return fails(
+            CODE_POINTS,
+            f"{len(head)} of them after {context[-40:]!r} total {total:.6g}",
+            context=context,
+            total=total,
+            rounding=error,
+            most_probable=_best(asked),
+        )
+    weights = np.ones(NUM_CODE_POINTS)
+    weights[:0x250] = 500.0  # Latin
+    weights[0x250:0x3000] = 10.0
+    every = np.ones(NUM_CODE_POINTS, dtype=bool)
+    every[SURROGATES.start : SURROGATES.stop] = False
+    every[[ord(character) for character in head]] = False
+    rest = np.flatnonzero(every)
+    drawn_set, wealth = DrawnSet(weights[rest], floor=0.0), Wealth()
+    drawn_set.total = total * math.exp(-session.tolerance)
+    drawn = drawn_set.draw(session.plan.code_points, rng)
+    pairs = [(context, chr(rest[place])) for place, _ in drawn]
+    for (_, rate), reply in zip(drawn, session.ask.score(pairs), strict=True):
+        sure = reply.p * math.exp(-session.room(reply, comparisons=len(drawn)))
+        wealth.bet(drawn_set.ratio(sure, rate))
+    # The wealth of the other sets has the other half of the part's level.
+    if wealth.exceeds(session.level / 2):
+        return fails(
+            CODE_POINTS,
+            f"wealth {_power(wealth.most)}: draws estimate {wealth.mean:.4g}",
+            context=context,
+            estimated_total=wealth.mean,
+            log_wealth=wealth.most,
+        )
+    return holds(
+        CODE_POINTS,
+        f"{len(head)} total {total:.4g}, all by draws {wealth.mean:.4g}",
+    )

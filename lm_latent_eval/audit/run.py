@@ -1,0 +1,157 @@
+"""An audit from beginning to end: its parts, what they cost, and what they found."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import lm_latent_eval
+from lm_latent_eval.audit.chain import causality, chain_rule
+from lm_latent_eval.audit.errors import errors
+from lm_latent_eval.audit.normalization import normalization
+from lm_latent_eval.audit.sameness import sameness
+from lm_latent_eval.audit.samples import samples
+from lm_latent_eval.audit.session import LEVEL, Part, Session
+from lm_latent_eval.audit.units import units
+from lm_latent_eval.audit.verdict import PARTS, Finding, Kind, Verdict
+
+RUNS: Mapping[str, Part] = MappingProxyType(
+    {
+        "normalization": normalization,
+        "causality": causality,
+        "chain": chain_rule,
+        "sameness": sameness,
+        "units": units,
+        "samples": samples,
+        "errors": errors,
+    }
+)
+REFUSED = 2
+"""How many times the requests announced are made at most: refused ones are repeated."""
+TRIED = 8
+"""Requests that are timed before the others."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit has found."""
+
+    model: str
+    kind: Kind
+    findings: Sequence[Finding]
+    requests: int
+    seconds: float
+    command: Sequence[str]
+    """That repeats it."""
+    seed: int
+    tolerance: float
+
+    @property
+    def alarms(self) -> list[Finding]:
+        """Failures that a scorer of its kind must not have."""
+        return [one for one in self.findings if one.is_alarm(self.kind)]
+
+    @property
+    def answers_nothing(self) -> bool:
+        """Whether every item cannot be told: no likelihood was seen at all."""
+        return all(one.verdict is Verdict.UNTOLD for one in self.findings)
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an alarm, or no answer."""
+        return bool(self.alarms) or self.answers_nothing
+
+    def repeats(self, finding: Finding) -> str:
+        """Return the command that shows a failure again."""
+        return shlex.join([*self.command, "--only", finding.item.part])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "lm_latent_eval": lm_latent_eval.__version__,
+            "model": self.model,
+            "kind": self.kind.value,
+            "verdict": "fails" if self.failed else "holds",
+            "level": LEVEL,
+            "tolerance": self.tolerance,
+            "seed": self.seed,
+            "requests": self.requests,
+            "seconds": round(self.seconds, 1),
+            "items": [
+                {
+                    "part": one.item.part,
+                    "item": one.item.title,
+                    "verdict": one.verdict.value,
+                    "expected": "may fail"
+                    if self.kind in one.item.may_fail
+                    else "holds",
+                    "alarm": one.is_alarm(self.kind),
+                    "said": one.said,
+                    "witness": dict(one.witness),
+                    **(
+                        {"command": self.repeats(one)}
+                        if one.verdict is Verdict.FAILS
+                        else {}
+                    ),
+                }
+                for one in self.findings
+            ],
+        }
+
+
+def audit(
+    session: Session,
+    *,
+    model: str = "",
+    command: Sequence[str] = (),
+    only: Collection[str] = (),
+    say: Callable[[str], object] = lambda _: None,
+) -> Audit:
+    """Audit a scorer.
+
+    Args:
+        session: Who is asked, about what, how often.
+        model: Its name.
+        command: What repeats this audit.
+        only: Parts; none is all.
+        say: Is told what it will cost, before it begins.
+
+    Raises:
+        OverBudgetError: If it takes more requests than were announced.
+    """
+    names = [name for name in PARTS if not only or name in only]
+    planned = sum(session.plan.parts[name] for name in names) + TRIED
+    session.ask.most = session.ask.requests + REFUSED * planned
+    begun = time.monotonic()
+    say(_cost(session, planned))
+    findings: list[Finding] = []
+    for name in names:
+        session.begin()
+        findings += RUNS[name](session)
+    return Audit(
+        model,
+        session.kind,
+        findings,
+        session.ask.requests,
+        time.monotonic() - begun,
+        command,
+        session.seed,
+        session.tolerance,
+    )
+
+
+def _cost(session: Session, planned: int) -> str:
+    """Time some requests, and say what all will take."""
+    rng = session.rng("cost")
+    pairs = session.places(TRIED, rng) or [("", text) for text in session.texts[:TRIED]]
+    begun = time.monotonic()
+    session.ask.score(pairs)
+    minutes = (time.monotonic() - begun) / len(pairs) * planned / 60
+    return (
+        f"{planned:,} requests ({REFUSED * planned:,} if many are refused), about "
+        f"{max(minutes, 0.1):.1f} minutes by the first {len(pairs)}"
+    )

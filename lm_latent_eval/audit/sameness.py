@@ -1,0 +1,241 @@
+"""Sameness: a score is a function of its request, however and with what it is asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from lm_latent_eval.audit.asking import Asker, Pair, Reply
+from lm_latent_eval.audit.session import Session, request
+from lm_latent_eval.audit.verdict import (
+    BATCHES,
+    CACHE,
+    CUT,
+    ORDER,
+    PADDING,
+    REPEATED,
+    SHARES,
+    Finding,
+    Item,
+    fails,
+    holds,
+    untold,
+)
+from lm_latent_eval.messages import one_line
+
+T = TypeVar("T")
+SIZES = ("1", "3")
+"""Batch sizes that a model is opened with."""
+
+
+class Requests:
+    """Continuations and texts that are asked for in several ways."""
+
+    def __init__(self, session: Session) -> None:
+        """Choose them, of many lengths."""
+        rng, number = session.rng("sameness"), session.plan.mixed
+        self.pairs: list[Pair] = []
+        for context, rest in session.places(number, rng):
+            cuts = [*session.cuts(rest), len(rest)]
+            pair = (context, rest[: cuts[int(rng.integers(len(cuts)))]])
+            if "".join(pair) not in map("".join, self.pairs):
+                self.pairs.append(pair)
+        self.texts = [*session.texts[: session.plan.texts]]
+        self.cut: list[tuple[Pair, Pair]] = []
+        """The same texts, cut in two places."""
+        for context, rest in self.pairs:
+            if cuts := session.cuts(rest):
+                there = (context + rest[: cuts[0]], rest[cuts[0] :])
+                self.cut.append(((context, rest), there))
+        self.order = [int(n) for n in rng.permutation(len(self.pairs))]
+        long = max(session.texts, key=len)
+        self.long: Pair = (long, f" {long}" if session.spaced else long)
+
+    def asked(
+        self,
+        ask: Asker,
+        score: Callable[[list[Pair]], list[Reply]] | None = None,
+        texts: Callable[[list[str]], list[Reply]] | None = None,
+    ) -> list[Reply]:
+        """Return the answers to all, in their order.
+
+        Args:
+            ask: Who answers.
+            score: How continuations are asked for; None: all in one call.
+            texts: How texts are; None: so, too.
+        """
+        return [
+            *(score or ask.score)(self.pairs),
+            *(texts or ask.score_texts)(self.texts),
+        ]
+
+
+def sameness(session: Session) -> Iterator[Finding]:
+    """Ask the same in several ways."""
+    requests, ask = Requests(session), session.ask
+    base = requests.asked(ask)
+    if all(math.isnan(reply.log_p) for reply in base):
+        why = f"every request was refused: {base[0].refused}"
+        yield from (untold(item, why) for item in _ITEMS)
+        return
+
+    def compare(item: Item, *others: tuple[str, list[Reply]]) -> Finding:
+        return _compared(session, item, requests, base, others)
+
+    yield compare(
+        REPEATED,
+        ("in a second call", requests.asked(ask)),
+        (
+            "a second time in one call",
+            requests.asked(ask, lambda pairs: ask.score(pairs * 2)[len(pairs) :]),
+        ),
+    )
+    order = requests.order
+    yield compare(
+        ORDER,
+        (
+            "in another order",
+            requests.asked(
+                ask,
+                lambda pairs: _back(ask.score([pairs[n] for n in order]), order),
+                lambda texts: ask.score_texts(texts[::-1])[::-1],
+            ),
+        ),
+    )
+    yield compare(
+        PADDING,
+        (
+            "alone",
+            requests.asked(
+                ask,
+                lambda pairs: [ask.score([pair])[0] for pair in pairs],
+                lambda texts: [ask.score_texts([text])[0] for text in texts],
+            ),
+        ),
+        (
+            "each beside a long one",
+            requests.asked(
+                ask,
+                lambda pairs: [ask.score([requests.long, pair])[1] for pair in pairs],
+            ),
+        ),
+    )
+    yield _cut(session, requests)
+    yield compare(
+        SHARES,
+        (
+            "every other one in a call of its own",
+            requests.asked(
+                ask,
+                lambda pairs: _shares(ask.score, pairs),
+                lambda texts: _shares(ask.score_texts, texts),
+            ),
+        ),
+    )
+    yield _batches(session, requests, compare)
+    yield _cached(session, requests, compare)
+
+
+_ITEMS = (REPEATED, ORDER, PADDING, CUT, SHARES, BATCHES, CACHE)
+
+
+def _cut(session: Session, requests: Requests) -> Finding:
+    for one, other in requests.cut[: session.plan.texts]:
+        [alone] = session.ask.score([other])
+        beside = session.ask.score([one, other])[1]
+        if abs(alone.log_p - beside.log_p) > session.tolerance:
+            return fails(
+                CUT,
+                f"{other[1][:30]!r} scores {alone.log_p:.8g} alone, and "
+                f"{beside.log_p:.8g} beside {one[1][:30]!r}",
+                requests=[request(other, alone), request(other, beside)],
+                beside={"context": one[0], "continuation": one[1]},
+            )
+    if not requests.cut:
+        return untold(CUT, "no continuation has several words")
+    return holds(CUT, f"{min(len(requests.cut), session.plan.texts)} texts")
+
+
+def _back(replies: Sequence[Reply], order: Sequence[int]) -> list[Reply]:
+    places = dict(zip(order, replies, strict=True))
+    return [places[n] for n in range(len(order))]
+
+
+def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply]:
+    """Ask as two processes would: every other request, padded to equally many."""
+    if len(asked) < 2:
+        return ask(asked)
+    found: dict[int, Reply] = {}
+    most = math.ceil(len(asked) / 2)
+    for rank in range(2):
+        places = [*range(rank, len(asked), 2)]
+        padded = [asked[n] for n in places] + [asked[places[-1]]] * (most - len(places))
+        found.update(zip(places, ask(padded), strict=False))
+    return [found[n] for n in range(len(asked))]
+
+
+def _batches(
+    session: Session, requests: Requests, compare: Callable[..., Finding]
+) -> Finding:
+    found = []
+    for size in SIZES:
+        try:
+            other = session.ask.over(session.ask.backend.reopened(batch_size=size))
+        except Exception as err:  # of code that is not ours
+            why = f"it cannot be opened with batch_size={size}: {one_line(err)}"
+            return untold(BATCHES, why)
+        found.append((f"with batch_size={size}", requests.asked(other)))
+    return compare(BATCHES, *found)
+
+
+def _cached(
+    session: Session, requests: Requests, compare: Callable[..., Finding]
+) -> Finding:
+    try:
+        with session.ask.backend.cached() as backend:
+            other = session.ask.over(backend)
+            written = requests.asked(other)
+            return compare(
+                CACHE,
+                ("as a cache is filled", written),
+                ("from a cache", requests.asked(other)),
+            )
+    except Exception as err:  # of code that is not ours
+        return untold(CACHE, f"it takes no cache: {one_line(err)}")
+
+
+def _compared(
+    session: Session,
+    item: Item,
+    requests: Requests,
+    base: list[Reply],
+    others: Sequence[tuple[str, list[Reply]]],
+) -> Finding:
+    worst = 0.0
+    for how, replies in others:
+        for n, (one, other) in enumerate(zip(base, replies, strict=True)):
+            if bool(one.refused) is not bool(other.refused):
+                said = one.refused or other.refused
+                return fails(item, f"a request is refused only {how}: {said}")
+            if one.log_p == other.log_p or one.refused:
+                continue
+            gap = abs(one.log_p - other.log_p)
+            if gap <= session.tolerance:
+                worst = max(worst, gap)
+                continue
+            if n < len(requests.pairs):
+                context, continuation = requests.pairs[n]
+            else:
+                context, continuation = "", requests.texts[n - len(requests.pairs)]
+            pair = (context, continuation)
+            kind = "loglikelihood" if n < len(requests.pairs) else "rolling"
+            return fails(
+                item,
+                f"{continuation[:30]!r} scores {one.log_p:.8g}, and {other.log_p:.8g} "
+                f"{how}",
+                kind=kind,
+                how=how,
+                requests=[request(pair, one), request(pair, other)],
+            )
+    return holds(item, f"{len(base)} requests, {worst:.1g} nats off at most")

@@ -1,0 +1,211 @@
+"""``lm-latent-eval audit``: is what an lm-eval model scores a likelihood at all?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lm_latent_eval.arguments import one_of, positive, whole
+from lm_latent_eval.audit.verdict import PARTS, Kind
+from lm_latent_eval.cli.arguments import Commands
+
+KINDS = tuple(kind.value for kind in Kind)
+LIMIT = 8
+"""Documents of a task that are asked about."""
+
+
+def add_to(commands: Commands, said: str) -> None:
+    """Add the command."""
+    audit = commands.add_parser(
+        "audit",
+        help=said,
+        description="Any backend of lm-eval is tested from outside: totals, causality, "
+        "the chain rule, sameness, units, samples and printed errors. The exit status "
+        "is 1 if it fails.",
+        example="lm-latent-eval audit --model hf --model_args pretrained=DIR",
+    )
+    audit.add_argument("--model", required=True, help="as lm_eval --model has it")
+    audit.add_argument(
+        "--model_args",
+        "--model-args",
+        default="",
+        metavar="ARGS",
+        help="as lm_eval has them",
+    )
+    audit.add_argument("--batch_size", "--batch-size", help="as lm_eval has it")
+    audit.add_argument("--device", help="as lm_eval has it")
+    audit.add_argument(
+        "--kind",
+        help=f"what the scorer claims to be a distribution over, one of "
+        f"{', '.join(KINDS)}: which failures are named and no alarm (default: by the "
+        "name of the model, tokens for models that are not ours)",
+    )
+    audit.add_argument(
+        "--tasks", help="ask about their texts, and count what their results divide by"
+    )
+    audit.add_argument(
+        "--include_path", "--include-path", help="task files, as lm_eval has it"
+    )
+    audit.add_argument(
+        "--data", type=Path, help="texts to ask about (default: some in English)"
+    )
+    audit.add_argument(
+        "--options",
+        type=Path,
+        help="a file of continuations, one a line, of which one at most can follow; in "
+        "double quotes as in JSON where white space matters",
+    )
+    audit.add_argument(
+        "--complete", action="store_true", help="nothing else can follow"
+    )
+    audit.add_argument(
+        "--requests",
+        default="2000",
+        metavar="N",
+        help="about how many to make; more find smaller faults (default: 2000)",
+    )
+    audit.add_argument(
+        "--tolerance",
+        default="0.001",
+        metavar="X",
+        help="by how many nats rounding may move a score (default: 0.001)",
+    )
+    audit.add_argument("--seed", default="0", metavar="N", help="of what is asked")
+    audit.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PART",
+        help=f"one of {', '.join(PARTS)}; may be repeated",
+    )
+    audit.add_argument("--json", action="store_true", help="print JSON")
+    audit.set_defaults(run=_audit)
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from lm_latent_eval.audit.asking import Asker
+    from lm_latent_eval.audit.material import TEXTS
+    from lm_latent_eval.audit.page import page
+    from lm_latent_eval.audit.run import audit
+    from lm_latent_eval.audit.session import Plan, Session
+    from lm_latent_eval.harness import audit as harness
+
+    for part in args.only:
+        one_of("--only", part, PARTS)
+    if args.complete and args.options is None:
+        raise ValueError("--complete says something about --options: give both")
+    kind = (
+        harness.kind_of(args.model)
+        if args.kind is None
+        else Kind(one_of("--kind", args.kind, KINDS))
+    )
+    seed = whole("--seed", args.seed, 0)
+    plan = Plan.within(whole("--requests", args.requests, 1))
+    options = () if args.options is None else _options(args.options)
+    texts = TEXTS if args.data is None else _texts(args.data)
+    harness.seed_everything(seed)
+    model = harness.Model.open(
+        args.model, args.model_args, batch_size=args.batch_size, device=args.device
+    )
+    session = Session(
+        Asker(model),
+        kind,
+        plan,
+        texts,
+        options,
+        args.complete,
+        positive("--tolerance", args.tolerance),
+        seed,
+        begin=lambda: harness.seed_everything(seed),
+    )
+    if args.tasks is not None:
+        manager = harness.tasks_of(args.include_path)
+        run = harness.run_tasks(model, args.tasks.split(","), manager, LIMIT)
+        session.ask.requests += run.requests
+        session.counted = run.findings
+        session.texts = texts if args.data is not None else run.texts or texts
+    heard = sys.stderr
+    with harness.quiet():
+        found = audit(
+            session,
+            model=f"{args.model} {args.model_args}".rstrip(),
+            command=_command(args),
+            only=args.only,
+            say=lambda line: print(line, file=heard, flush=True),
+        )
+    print(_json(found.as_dict()) if args.json else page(found))
+    return int(found.failed)
+
+
+def _json(value: object) -> str:
+    """Return JSON; numbers that it does not have are their names."""
+    import json
+    import math
+
+    def finite(one: object) -> object:
+        if isinstance(one, float) and not math.isfinite(one):
+            return str(one)
+        if isinstance(one, dict):
+            return {key: finite(each) for key, each in one.items()}
+        if isinstance(one, list | tuple):
+            return [finite(each) for each in one]
+        return one
+
+    return json.dumps(finite(value), indent=2, ensure_ascii=False)
+
+
+def _options(path: Path) -> list[str]:
+    """Read a list of continuations.
+
+    Raises:
+        ValueError: If a line in quotes is no string of JSON, or there are fewer than 2.
+    """
+    import json
+
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line:
+            continue
+        if line.startswith('"'):
+            try:
+                line = str(json.loads(line))
+            except ValueError as err:
+                raise ValueError(
+                    f"{path}, line {number}: {line[:30]} begins with a quote and is no "
+                    "string of JSON"
+                ) from err
+        found.append(line)
+    if len({*found}) < 2:
+        raise ValueError(f"{path}: expected two continuations or more, one a line")
+    return found
+
+
+def _texts(path: Path) -> list[str]:
+    from lm_latent_eval.text.corpora import read_texts
+
+    texts = [text for text in read_texts(path) if text.strip()]
+    if not texts:
+        raise ValueError(f"{path} has no text but white space")
+    return texts
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    """Return the command that was given, but for the parts that it was about."""
+    command = ["lm-latent-eval", "audit", "--model", args.model]
+    for name in (
+        "model_args",
+        "batch_size",
+        "device",
+        "kind",
+        "tasks",
+        "include_path",
+        "data",
+        "options",
+        "requests",
+        "tolerance",
+        "seed",
+    ):
+        if name in getattr(args, "given", {}):
+            command += [f"--{name}", str(getattr(args, name))]
+    return command + ["--complete"] * args.complete

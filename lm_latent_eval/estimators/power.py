@@ -1,0 +1,176 @@
+r"""How many texts or questions decide a difference, as often as is asked.
+
+    n = min { n : P(|T| > c_n) >= power },   T ~ t_{n-1}(delta sqrt(n) / sigma)
+
+Symbols: delta -> ``difference``; sigma -> ``spread``, the standard deviation of a
+text's (or cluster's) part of the paired difference; c_n is what ``paired`` decides by.
+Source: Lehr (1992) for the rule of thumb; Miller (2024), section 5, for evaluations;
+Connor (1987) for McNemar's test, whose power is summed here and not approximated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import bdtr, bdtrik, chdtri, gammaln, xlogy
+
+from lm_latent_eval.estimators.degrees import CONFIDENCE
+from lm_latent_eval.estimators.paired import FEWEST_TEXTS, power_of
+
+POWER = 0.8
+MOST = 10**9
+"""More texts are not counted."""
+
+
+@dataclass(frozen=True)
+class Needed:
+    """How many decide a difference."""
+
+    number: int
+    """At the spread that was seen."""
+    at_least: int
+    """And at the ends of where that spread lies at 95 %."""
+    at_most: int
+
+    def times(self, size: float) -> Needed:
+        """Count in parts of what was counted, as the texts of clusters."""
+        return Needed(*(math.ceil(each * size) for each in vars(self).values()))
+
+
+def needed(
+    difference: float,
+    spread: float,
+    num_seen: int,
+    *,
+    others: float = 0.0,
+    power: float = POWER,
+) -> Needed | None:
+    """Return how many independent texts decide a difference.
+
+    Args:
+        difference: The true one.
+        spread: Standard deviation over texts, of their parts of it.
+        num_seen: Texts that told the spread.
+        others: An error that more texts leave as it is, as that over few runs.
+        power: How often it is decided.
+
+    Returns:
+        How many; None if none do, since the other error is too large.
+
+    Raises:
+        ValueError: If the difference is not positive, or fewer than two were seen.
+
+    Example:
+        >>> needed(0.01, 0.1, 10_000)
+        Needed(number=787, at_least=766, at_most=810)
+    """
+    if not difference > 0 or num_seen < 2:
+        raise ValueError(
+            f"a power needs a positive difference and two texts; got {difference} and "
+            f"{num_seen}"
+        )
+
+    def count(spread: float) -> int:
+        def decides(n: int) -> bool:
+            stderr = math.hypot(spread / math.sqrt(n), others)
+            return not stderr or power_of(difference / stderr, n - 1, n) >= power
+
+        return _smallest(decides, FEWEST_TEXTS)
+
+    if others and power_of(difference / others, MOST, MOST) < power:
+        return None
+
+    nu, tail = num_seen - 1, (1 - CONFIDENCE) / 2
+    wide = math.sqrt(nu / float(chdtri(nu, 1 - tail)))
+    narrow = math.sqrt(nu / float(chdtri(nu, tail)))
+    return Needed(*(count(spread * ratio) for ratio in (1.0, narrow, wide)))
+
+
+def needed_questions(
+    difference: float, share: float, num_seen: int, power: float = POWER
+) -> Needed:
+    """Return how many questions decide a difference by McNemar's exact test.
+
+    Args:
+        difference: Of two accuracies, the true one.
+        share: Of questions that one model alone answers rightly, at least the
+            difference.
+        num_seen: Questions that told the share.
+        power: How often it is decided.
+
+    Raises:
+        ValueError: If the difference is not between 0 and 1.
+    """
+    if not 0 < difference < 1:
+        raise ValueError(f"a difference of accuracies is in (0, 1), not {difference}")
+
+    def count(share: float) -> int:
+        share = min(max(share, difference), 1.0)
+
+        def decides(n: int) -> bool:
+            return power_of_mcnemar(difference, share, n) >= power
+
+        return _smallest(decides, 6)
+
+    error = math.sqrt(share * (1 - share) / num_seen)
+    ends = (share, share - 1.96 * error, share + 1.96 * error)
+    return Needed(*map(count, ends))
+
+
+def power_of_mcnemar(difference: float, share: float, number: int) -> float:
+    """Return how often McNemar's exact test decides a difference of accuracies.
+
+    Args:
+        difference: The true one.
+        share: Of questions that one model alone answers rightly, at least that.
+        number: Of questions.
+    """
+    middle, reach = number * share, 8 * math.sqrt(number * share * (1 - share)) + 8
+    low, high = (
+        max(0, math.floor(middle - reach)),
+        min(number, math.ceil(middle + reach)),
+    )
+    differ = np.arange(low, high + 1)
+    if len(differ) > 4000:  # a grid of so many tells
+        differ = np.unique(np.linspace(low, high, 4000).astype(int))
+    log_p = (
+        gammaln(number + 1)
+        - gammaln(differ + 1)
+        - gammaln(number - differ + 1)
+        + xlogy(differ, share)
+        + xlogy(number - differ, 1 - share)
+    )
+    weights = np.exp(log_p - log_p.max())
+    lost = _largest_loss(differ)
+    won = min((share + difference) / (2 * share), 1.0)
+    decided = sum(
+        np.where(lost >= 0, bdtr(np.maximum(lost, 0), differ, p), 0.0)
+        for p in (1 - won, won)
+    )
+    return float(weights @ decided / weights.sum())
+
+
+def _largest_loss(differ: np.ndarray) -> np.ndarray:
+    """Return how many of so many the loser wins at most where p < 0.05, or -1."""
+    tail = (1 - CONFIDENCE) / 2
+    guess = np.floor(bdtrik(tail, np.maximum(differ, 1), 0.5))
+    lost: np.ndarray = np.where(np.isfinite(guess), guess, -1).astype(int) + 1
+    lost = np.minimum(lost, differ)  # the guess is interpolated, so from one more
+    for _ in range(3):
+        p = bdtr(np.maximum(lost, 0), differ, 0.5)
+        lost = np.where((lost >= 0) & (p >= tail), lost - 1, lost)
+    return lost
+
+
+def _smallest(decides: Callable[[int], bool], least: int) -> int:
+    high = least
+    while high < MOST and not decides(high):
+        high *= 2
+    low = high // 2
+    while high - low > max(1, high // 1000):
+        middle = (low + high) // 2
+        low, high = (low, middle) if decides(middle) else (middle, high)
+    return max(high, least)

@@ -1,0 +1,298 @@
+"""Audits of lm-eval models: any backend behind three kinds of requests."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import random
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import numpy as np
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM, CacheHook, CachingLM
+from lm_eval.api.registry import get_model
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import simple_parse_args_string
+
+from lm_latent_eval.audit import units
+from lm_latent_eval.audit.asking import Pair, Reply
+from lm_latent_eval.audit.verdict import COUNTS, Finding, Kind, fails, holds
+from lm_latent_eval.estimators.bound import Bound
+from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
+from lm_latent_eval.harness.tasks import request, whole_text
+
+TASK = "audit"
+"""The name under which requests are made."""
+
+KINDS = {
+    "kenlm": Kind.WORDS,
+    "latent_cot": Kind.ANSWERS,
+    "latent_mdm": Kind.ANSWERS,
+    "latent_tokens": Kind.ANSWERS,  # tokens of a context are given
+}
+"""What scorers claim; others of ours are over words, and all others over tokens."""
+
+
+def kind_of(model: str) -> Kind:
+    """Return what a backend of this name claims."""
+    ours = model == "latent" or model.startswith("latent_")
+    return KINDS.get(model, Kind.WORDS if ours else Kind.TOKENS)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed global generators as ``lm_eval --seed`` does: some backends draw there."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what a backend would say at every call: warnings, bars of progress."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+@dataclass
+class Model:
+    """A model of lm-eval, with what it was opened by."""
+
+    lm: LM
+    name: str = ""
+    arguments: Mapping[str, Any] | None = None
+    """Of ``--model_args``; None: it cannot be opened anew."""
+    others: Mapping[str, Any] | None = None
+    """``batch_size``, ``device`` and the like."""
+
+    @classmethod
+    def open(
+        cls, name: str, arguments: str | Mapping[str, Any], **others: Any
+    ) -> Model:
+        """Open a model as ``lm_eval --model`` does.
+
+        Raises:
+            ValueError: If lm-eval knows no such model.
+        """
+        read: Mapping[str, Any] = (
+            simple_parse_args_string(arguments)
+            if isinstance(arguments, str)
+            else arguments
+        )
+        given = {key: value for key, value in others.items() if value is not None}
+        made = get_model(name).create_from_arg_obj(dict(read), given)
+        return cls(made, name, read, given)
+
+    def reopened(self, **changes: str) -> Model:
+        """Open it anew with other arguments.
+
+        Raises:
+            ValueError: If nobody said how it was opened.
+        """
+        if self.arguments is None:
+            raise ValueError("nobody said how it was opened")
+        others = dict(self.others or {})
+        arguments = dict(self.arguments)
+        for key, value in changes.items():
+            # Where it is an argument of the model, that goes before lm-eval's own.
+            (others if key == "batch_size" else arguments)[key] = value
+            if key == "batch_size":
+                arguments.pop(key, None)
+        return Model.open(self.name, arguments, **others)
+
+    @contextmanager
+    def cached(self) -> Iterator[Model]:
+        """Answer from a new cache what was asked before."""
+        with tempfile.TemporaryDirectory(prefix="audit-") as folder:
+            lm = CachingLM(self.lm, str(Path(folder) / "cache.db"))
+            try:
+                yield Model(lm)
+            finally:
+                lm.dbdict.close()
+                self.lm.set_cache_hook(CacheHook(None))
+
+    def score(self, pairs: Sequence[Pair]) -> list[Reply]:
+        """Answer ``loglikelihood`` requests.
+
+        Requests after one context are one document: their draws are shared.
+        """
+        asked = [
+            _instance("loglikelihood", pair, pair[0], n) for n, pair in enumerate(pairs)
+        ]
+        return [
+            _reply(score, bool(greedy))
+            for score, greedy in self.lm.loglikelihood(asked)
+        ]
+
+    def score_texts(self, texts: Sequence[str]) -> list[Reply]:
+        """Answer ``loglikelihood_rolling`` requests."""
+        asked = [
+            _instance("loglikelihood_rolling", whole_text(text), text, 0)
+            for text in texts
+        ]
+        answers = self.lm.loglikelihood_rolling(asked)
+        return [_reply(score_of(answer), False) for answer in answers]
+
+    def write(
+        self, contexts: Sequence[str], *, tokens: int, sample: bool, first: int = 0
+    ) -> list[str]:
+        """Answer ``generate_until`` requests."""
+        how: dict[str, Any] = {"until": [], "max_gen_toks": tokens, "do_sample": sample}
+        if sample:  # libraries that leave out rare tokens by default are told not to
+            how |= {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        asked = [
+            _instance("generate_until", (context, dict(how)), f"{first + n}", 0)
+            for n, context in enumerate(contexts)
+        ]
+        return [str(text) for text in self.lm.generate_until(asked)]
+
+
+def _instance(
+    kind: str, arguments: tuple[Any, ...], document: str, index: int
+) -> Instance:
+    """Make a request whose document is always the same: draws belong to documents."""
+    number = zlib.crc32(f"{kind} {document}".encode())
+    return request(kind, arguments, {}, index, (TASK, number, 1))
+
+
+def _reply(score: Any, is_greedy: bool) -> Reply:
+    if isinstance(score, MissedFloat):
+        return Reply(math.nan, refused=score.why)
+    counts, stderr = {}, None
+    if isinstance(score, ScoredFloat):
+        answer = score.answer
+        counts = {"bytes": answer.bytes, "words": answer.words}
+        drawn = answer.estimate.draws_stderr
+        if drawn or answer.estimate.bound not in (Bound.EXACT, Bound.UNNORMALISED):
+            found = answer.estimate.stderr
+            stderr = math.inf if found is None else found  # nobody can tell it
+    else:  # backends of others may say so, too
+        stderr = getattr(score, "stderr", None)
+        counts = {
+            unit: number
+            for unit in ("bytes", "words")
+            if (number := getattr(score, f"num_{unit}", None)) is not None
+        }
+    counts = {unit: number for unit, number in counts.items() if number}
+    return Reply(float(score), is_greedy, stderr, counts)
+
+
+# -- tasks ----------------------------------------------------------------------------
+
+UNITS = {
+    "word_perplexity": "words",
+    "byte_perplexity": "bytes",
+    "bits_per_byte": "bytes",
+}
+"""What rates of results divide by."""
+
+
+def tasks_of(include_path: str | None) -> TaskManager:
+    """Index lm-eval's tasks, and those of a folder."""
+    return TaskManager(include_path=include_path)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What tasks asked a model, and what their results say."""
+
+    texts: tuple[str, ...]
+    requests: int
+    findings: tuple[Finding, ...]
+
+
+def run_tasks(
+    model: Model, names: Sequence[str], manager: TaskManager, limit: int
+) -> Run:
+    """Evaluate the first documents of tasks, and count what their rates divide by."""
+    results = lm_eval.simple_evaluate(
+        model=model.lm,
+        tasks=list(names),
+        task_manager=manager,
+        limit=limit,
+        bootstrap_iters=0,
+        log_samples=True,
+    )
+    texts: dict[str, None] = {}
+    requests = 0
+    findings: list[Finding] = []
+    for task, logged in results["samples"].items():
+        for sample in logged:
+            requests += len(sample["arguments"])
+            parts = [part for part in sample["arguments"][0] if isinstance(part, str)]
+            if (text := "".join(parts)).strip():
+                texts[text] = None
+        findings += _denominators(task, results["results"][task], logged)
+    return Run(tuple(texts), requests, tuple(findings))
+
+
+def _denominators(
+    task: str, metrics: Mapping[str, Any], logged: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Compare what results have divided by with what their texts have."""
+    rates = {
+        name: value
+        for key, value in metrics.items()
+        if (name := key.partition(",")[0]) in UNITS and isinstance(value, float)
+    }
+    if not rates:
+        return
+    texts = [str(sample["arguments"][0][-1]) for sample in logged]
+    total = math.fsum(score_of(_first(sample["resps"])) for sample in logged)
+    documents = [
+        {value for value in sample["doc"].values() if isinstance(value, str)}
+        for sample in logged
+    ]
+    for name, value in rates.items():
+        unit = UNITS[name]
+        nats = value * math.log(2) if name == "bits_per_byte" else math.log(value)
+        divided = -total / nats if nats else math.nan
+        counted = sum(_number(text, unit) for text in texts)
+        raw = sum(
+            max((_number(t, unit) for t in some), default=0) for some in documents
+        )
+        near = [n for n in (counted, raw) if math.isclose(n, divided, rel_tol=1e-6)]
+        if not near and unit == "words":  # lm-eval counts the empty word at an end
+            loose = [sum(len(re.split(r"\s+", t)) for t in texts)]
+            loose += [
+                sum(max(len(re.split(r"\s+", t)) for t in some) for some in documents)
+            ]
+            near = [n for n in loose if math.isclose(n, divided, rel_tol=1e-6)]
+        if not near:
+            yield fails(
+                COUNTS,
+                f"{name} of {task} divides by {divided:.6g} {unit}; its texts have "
+                f"{counted}",
+                task=task,
+                metric=name,
+                divided_by=divided,
+                counted=counted,
+            )
+            return
+        whose = "" if near[0] == counted else ", of documents and not of what is scored"
+        yield holds(COUNTS, f"{name} of {task}: {near[0]} {unit}{whose}")
+
+
+def _first(responses: Any) -> Any:
+    """Return the one response of a sample, however deep lists of filters put it."""
+    while isinstance(responses, list):
+        responses = responses[0]
+    return responses
+
+
+def _number(text: str, unit: str) -> int:
+    return units.counted(text)[unit]

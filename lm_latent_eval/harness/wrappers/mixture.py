@@ -1,0 +1,390 @@
+"""``lm_eval --model latent_mixture``: mixtures of prompts, documents, orders, models.
+
+Whatever backend of lm-eval's registry is mixed is asked by its own ``loglikelihood``
+and ``loglikelihood_rolling``, and taken at its word.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.api.model import LM
+from lm_eval.api.registry import get_model, model_registry
+
+from lm_latent_eval.arguments import one_of, truth
+from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat
+from lm_latent_eval.harness.backend import Backend
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.running import (
+    asking_a_component,
+    host,
+    running_tasks,
+    said,
+)
+from lm_latent_eval.harness.tasks import request, whole_text
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.networks.network import digest_of, tokenizer_digest
+from lm_latent_eval.wrappers.mixtures import files, record
+from lm_latent_eval.wrappers.mixtures.files import Model
+from lm_latent_eval.wrappers.mixtures.scorer import (
+    Asked,
+    Found,
+    MixtureAnswer,
+    MixtureScorer,
+)
+from lm_latent_eval.wrappers.mixtures.worth import Option, Question, worth
+
+logger = logging.getLogger(__name__)
+
+NAME = "latent_mixture"
+SIZES = ("batch_size", "max_batch_size", "device")
+"""Arguments of a model that move no number."""
+
+
+class LatentMixture(Backend):
+    """``latent_mixture``: a mixture over prompts, documents, orders, models.
+
+    Args:
+        mixture: The file that says what is mixed (docs/mixtures.md).
+        base: What ``--model`` calls the model that is asked.
+        trust_retriever: Whether a function that the file names may be called.
+        batch_size: For the model.
+        max_batch_size: For the model.
+        device: For the model.
+        log_weights: Whether records beside the results keep log-weights.
+        arguments: Every argument of the model.
+    """
+
+    model_name = "mixture"
+
+    def __init__(
+        self,
+        mixture: str | None = None,
+        base: str = "hf",
+        trust_retriever: bool | str = False,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        device: str | torch.device | None = None,
+        log_weights: bool | str = False,
+        **arguments: Any,
+    ) -> None:
+        """Read the file and load the models.
+
+        Raises:
+            ValueError: If the file says what cannot be, a model has no probabilities,
+                those of several models are of different things, or processes share
+                requests.
+        """
+        if mixture is None:
+            raise ValueError(
+                "latent_mixture needs --model_args mixture=FILE, which says what is "
+                "mixed (docs/mixtures.md)"
+            )
+        processes = Processes.start()
+        if processes.world_size > 1:
+            raise ValueError(
+                "latent_mixture runs in one process, whose model may use several GPUs "
+                "(parallelize=True for hf, tensor_parallel_size for vllm)"
+            )
+        trusted = truth("trust_retriever", trust_retriever)
+        read = files.read(Path(str(mixture)), trust_retriever=trusted)
+        sizes = dict(zip(SIZES, (batch_size, max_batch_size, device), strict=True))
+        asked = read.models or [Model(str(base), 1.0, None, {})]
+        loaded = {
+            model.name: _Component.load(model, str(base), arguments, sizes)
+            for model in asked
+        }
+        self.event = _same_event(loaded)
+        self._components = [*loaded.values()]
+        by_bytes = len({c.event for c in self._components}) == 1 and len(loaded) > 1
+        scorer = MixtureScorer(
+            read,
+            loaded,
+            {name: component.identity for name, component in loaded.items()},
+            {
+                "base": sorted({component.base for component in self._components}),
+                "vocabulary": _units(self._components, by_bytes),
+            },
+            mass=_mass([component.lm for component in self._components]),
+        )
+        super().__init__(
+            scorer, processes, torch.device("cpu"), log_weights=log_weights
+        )
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Write a conversation as the model was trained to read it.
+
+        Raises:
+            ValueError: If several models read it in different ways.
+        """
+        written = {
+            component.lm.apply_chat_template(chat_history, add_generation_prompt)
+            for component in self._components
+        }
+        found: str = self._only(written)
+        return found
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Return the template itself, for the results."""
+        written = {c.lm.chat_template(chat_template) for c in self._components}
+        found: str | None = self._only(written)
+        return found
+
+    @staticmethod
+    def _only(written: set[Any]) -> Any:
+        if len(written) > 1:
+            raise ValueError(
+                "--apply_chat_template: the models that are mixed have different chat "
+                "templates, and a context is written once for all. Leave it out"
+            )
+        return written.pop()
+
+    def _about_run(self) -> dict[str, Any]:
+        """Say what components are worth, and leave them beside the results."""
+        info = super()._about_run()
+        found = dict(_questions())
+        ours: dict[str, Any] = {task: worth(some) for task, some in found.items()}
+        if unsure := getattr(self._scorer, "unsure_greedy", 0):
+            logger.warning(
+                "of %d answers some components are greedy and some not: whether the "
+                "mixture's own next tokens would write them is not known, and they "
+                "count as not greedy",
+                unsure,
+            )
+            info["latent_eval"]["greedy_not_known"] = unsure
+        if (where := host()) is not None:
+            where.folder.mkdir(parents=True, exist_ok=True)
+            stamp = datetime.now().isoformat().replace(":", "-")
+            for task, some in found.items():
+                name = f"components_{safe_name(task)}_{stamp}.parquet"
+                settings = {"task": task, **self.fingerprint}
+                record.write(where.folder / name, settings, some)
+                ours[task]["file"] = name
+        if ours:
+            info["latent_eval"]["mixture"] = ours
+        return info
+
+
+class _Component:
+    """One of the models that are mixed."""
+
+    def __init__(self, lm: LM, base: str, arguments: Mapping[str, Any]) -> None:
+        self.lm, self.base = lm, base
+        self.event = _event(lm)
+        self.identity = _identity(lm, base, arguments)
+
+    @classmethod
+    def load(
+        cls,
+        model: Model,
+        base: str,
+        arguments: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+    ) -> _Component:
+        """Load a model by lm-eval's registry.
+
+        Raises:
+            ValueError: If there is no such backend; near names are suggested.
+        """
+        name = one_of("base", model.base or base, [*model_registry, NAME])
+        given = {**arguments, **model.arguments}
+        if name == NAME:
+            if "mixture" not in given:
+                raise ValueError(
+                    f"model {model.name} is a mixture itself: its args need mixture"
+                )
+            given = {"base": base, **given}
+        backend = LatentMixture if name == NAME else get_model(name)
+        loaded: LM = backend.create_from_arg_obj(given, dict(sizes))
+        if _mass([loaded]) is Mass.UNNORMALISED:
+            raise ValueError(
+                f"model {model.name} has scores and no probabilities: nothing can be "
+                "mixed with them"
+            )
+        return cls(loaded, name, given)
+
+    def __call__(self, asked: Sequence[Asked]) -> list[Found]:
+        """Ask the model."""
+        found: list[Found] = []
+        for whole in (True, False):
+            some = [each for each in asked if (each.context is None) is whole]
+            if not some:
+                continue
+            requests = [
+                request(
+                    "loglikelihood_rolling" if whole else "loglikelihood",
+                    whole_text(each.text)
+                    if each.context is None
+                    else (each.context, each.text),
+                    {},
+                    number,
+                    (each.name, 0, 1),
+                )
+                for number, each in enumerate(some)
+            ]
+            with asking_a_component():
+                answers = (
+                    self.lm.loglikelihood_rolling(requests)
+                    if whole
+                    else self.lm.loglikelihood(requests)
+                )
+            pairs = zip(some, answers, strict=True)
+            found += [self._found(each, answer) for each, answer in pairs]
+        return found
+
+    def _found(self, asked: Asked, answered: Any) -> Found:
+        pair = answered if isinstance(answered, tuple | list) else (answered, False)
+        score, is_greedy = pair[0], bool(pair[1])
+        if isinstance(score, ScoredFloat):
+            answer = score.answer
+            return Found(float(score), answer.tokens, is_greedy, answer)
+        if isinstance(score, MissedFloat):
+            return Found(float(score), 1, is_greedy)
+        return Found(float(score), self._length(asked.text), is_greedy)
+
+    def _length(self, text: str) -> int:
+        """Count the tokens of a text, its bytes where a model does not cut it."""
+        cut = getattr(self.lm, "tok_encode", None)
+        return len(cut(text)) if cut else len(text.encode("utf-8", "replace"))
+
+
+def _mass(models: Sequence[LM]) -> Mass:
+    """Return what p of all texts totals: what all models say, or at most 1."""
+    ours = {lm._scorer.mass if isinstance(lm, Backend) else Mass.LESS for lm in models}
+    if Mass.UNNORMALISED in ours:
+        return Mass.UNNORMALISED
+    return ours.pop() if len(ours) == 1 else Mass.LESS
+
+
+def _identity(lm: LM, base: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that a model's numbers depend on, as JSON."""
+    if isinstance(lm, Backend):
+        return lm.fingerprint
+    known = {name: arguments[name] for name in arguments if name not in SIZES}
+    network, tokenizer = getattr(lm, "model", None), getattr(lm, "tokenizer", None)
+    if isinstance(network, torch.nn.Module) and tokenizer is not None:
+        known.pop("pretrained", None)
+        known["checkpoint"] = digest_of(network, tokenizer)  # type: ignore[arg-type]
+    return {"model": base, "arguments": json.loads(json.dumps(known, default=str))}
+
+
+def _event(lm: LM) -> str | None:
+    """Say what a log-likelihood is of, beside its string; None: it is not known.
+
+    After the last token of a string another tokenizer may still be within one, so
+    "these tokens, and then others" is not the same of both. The bytes of a string are.
+    """
+    if isinstance(lm, LatentMixture):
+        return lm.event
+    said = lm.fingerprint if isinstance(lm, Backend) else {}
+    end = said.get("end", "none")
+    if end != "none" and said.get("estimator") != "canonical":
+        return f"bytes, end={end}"
+    if said.get("unk") == "spelled":
+        return "spelled words"
+    loaded = getattr(lm, "_loaded", lm)
+    tokenizer = getattr(loaded, "tokenizer", None)
+    if tokenizer is None or not hasattr(tokenizer, "get_vocab"):
+        return None
+    return f"tokens {tokenizer_digest(tokenizer)}"
+
+
+def _same_event(loaded: Mapping[str, _Component]) -> str | None:
+    """Return what the numbers of all models are of.
+
+    Raises:
+        ValueError: If that differs, or is not known of several.
+    """
+    events = {component.event for component in loaded.values()}
+    if len(loaded) > 1 and (len(events) > 1 or None in events):
+        raise ValueError(
+            f"models {', '.join(loaded)} cut strings into different tokens, or do not "
+            "say into which, so their probabilities are of different things: mix them "
+            "as base=latent_tokens,end=prefix, whose probabilities are of bytes"
+        )
+    return events.pop()
+
+
+def _units(components: Sequence[_Component], same: bool) -> str:
+    """Say what models cut strings into."""
+    if not same:
+        return "Strings are cut into tokens as the model cuts them"
+    event = components[0].event or ""
+    return (
+        "Strings are bytes to all of the models"
+        if event.startswith("bytes")
+        else "Strings are cut into the same tokens by all of the models"
+    )
+
+
+# -- what a run found -----------------------------------------------------------------
+
+
+def _questions() -> Iterator[tuple[str, list[Question]]]:
+    """Yield each task of the run with its questions, those from a cache too."""
+    for name, task in running_tasks().items():
+        documents: dict[int, list[Any]] = {}
+        for instance in task.instances:
+            documents.setdefault(instance.doc_id, []).append(instance)
+        found = [
+            question
+            for number, instances in documents.items()
+            if (question := _question(task, number, instances)) is not None
+        ]
+        if found:
+            yield name, found
+
+
+def _question(task: Any, number: int, instances: Sequence[Any]) -> Question | None:
+    """Return a document as a question; None if it was answered otherwise."""
+    instances = sorted(instances, key=lambda instance: instance.idx)
+    # Scores without a context, which some tasks ask for besides, are no options.
+    places = [n for n, i in enumerate(instances) if i.args[0] or len(i.args) == 1]
+    places = places or [*range(len(instances))]
+    options = []
+    for n in places:
+        answer = _answered(instances[n])
+        if answer is None or answer.parts is None:
+            return None
+        known = answer.estimate
+        options.append(
+            Option(instances[n].args[-1], answer.parts, known.at_least, known.at_most)
+        )
+    return Question(number, options, _right(task, instances, places))
+
+
+def _answered(instance: Any) -> MixtureAnswer | None:
+    if not instance.resps:
+        return None
+    answer = instance.resps[0]
+    score = answer[0] if isinstance(answer, tuple | list) else answer
+    found = score.answer if isinstance(score, ScoredFloat) else None
+    return found if isinstance(found, MixtureAnswer) else None
+
+
+def _right(
+    task: Any, instances: Sequence[Any], places: Sequence[int]
+) -> tuple[float, ...] | None:
+    """Ask the task what it would call each option, were that the most probable."""
+    if len(places) < 2:
+        return None
+    scores = []
+    for place in places:
+        values = said(
+            task,
+            instances,
+            [(0.0 if n == place else -1e9, False) for n in range(len(instances))],
+        )
+        if "acc" not in values:
+            return None
+        scores.append(float(values["acc"]))
+    return tuple(scores) if any(scores) else None

@@ -1,0 +1,77 @@
+"""Parts of a text with what a model takes for each, and two models' parts aligned.
+
+Models cut texts into other parts: tokens of their own, or words. Where both end at the
+same byte, what they have taken so far compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+NO_END = "pieces of its own tokenizer; no end of a text is charged"
+"""What the tokens of a causal network of transformers are."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The parts of a text, in its order and without gaps."""
+
+    ends: Sequence[int]
+    """Bytes of the text up to the end of each."""
+    nats: Sequence[float]
+    """What each takes, given all before it."""
+    draws_stderr: Sequence[float]
+    """Its error by draws of latents, nats; that of a difference of two estimates."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A part of a text that begins and ends where parts of both models do."""
+
+    start: int
+    end: int
+    """Bytes."""
+    nats: float
+    """That A takes more than B."""
+    draws_stderr: float
+
+
+def align(a: Spans, b: Spans) -> list[Aligned]:
+    """Return the smallest parts of which both models say what they take.
+
+    Example:
+        >>> a = Spans([2, 5], [1.0, 2.0], [0.0, 0.0])
+        >>> b = Spans([3, 5], [0.5, 1.0], [0.0, 0.3])
+        >>> align(a, b)
+        [Aligned(start=0, end=5, nats=1.5, draws_stderr=0.3)]
+    """
+    totals = [_totals(each) for each in (a, b)]
+    shared = [0, *sorted({*totals[0]} & {*totals[1]} - {0})]
+    found = []
+    for start, end in pairwise(shared):
+        of_a, of_b = (
+            tuple(x - y for x, y in zip(t[end], t[start], strict=True)) for t in totals
+        )
+        error = math.sqrt(max(of_a[1] + of_b[1], 0.0))
+        found.append(Aligned(start, end, of_a[0] - of_b[0], error))
+    return found
+
+
+def _totals(spans: Spans) -> dict[int, tuple[float, float]]:
+    """Return what is taken up to each end, and the square of its error."""
+    nats = accumulate(spans.nats, initial=0.0)
+    squares = accumulate((e * e for e in spans.draws_stderr), initial=0.0)
+    return dict(zip([0, *spans.ends], zip(nats, squares, strict=True), strict=True))
+
+
+def words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where words are, with the white space before each; characters.
+
+    What follows the last one belongs to it.
+    """
+    within = enumerate(pairwise(text.rstrip()), start=1)
+    ends = [n for n, (c, d) in within if not c.isspace() and d.isspace()]
+    yield from pairwise([0, *ends, len(text)])

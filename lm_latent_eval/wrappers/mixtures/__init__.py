@@ -1,0 +1,1 @@
+"""Mixtures whose components are prompts, examples, orders, documents and models."""

@@ -1,0 +1,362 @@
+r"""The file that says what is mixed: YAML or JSON, read and checked as a whole.
+
+prompts:                      # texts around a context
+  - "{context}"
+  - {name: polite, text: "Please answer.\n{context}", weight: 2}
+few_shot:                     # sets of examples before it
+  {file: examples.jsonl, number: 4, seeds: [0, 1, 2]}
+permutations: all             # of the options that it lists; or cyclic
+documents:                    # before it, as they were retrieved for it
+  {file: retrieved.jsonl, template: "{document}\n\n{context}"}
+models:
+  - {name: small, weight: 1, base: hf, args: {pretrained: DIR}}
+draws: 64                     # components a question; left out: all are summed
+seed: 0
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lm_latent_eval.messages import one_line
+from lm_latent_eval.plain_json import parse
+from lm_latent_eval.registry import Registry
+from lm_latent_eval.text import strict_yaml
+from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import numbered_lines
+from lm_latent_eval.wrappers.mixtures.factors import (
+    CONTEXT,
+    DOCUMENT,
+    Document,
+    Documents,
+    Factor,
+    Fixed,
+    Orders,
+    Retrieve,
+    Variant,
+    around,
+    short,
+    unchanged,
+    weighed,
+)
+
+FACTORS = ("prompts", "few_shot", "permutations", "documents", "models")
+OTHERS = ("draws", "seed")
+SEPARATOR = "\n\n"
+MODEL_ARGUMENTS = (
+    *("pretrained", "revision", "subfolder", "tokenizer", "dtype", "max_length"),
+    *("mixture", "end", "estimator", "num_samples", "seed"),
+)
+"""What a file may say of a model: none of it runs code that the file names."""
+RETRIEVERS = Registry("lm_latent_eval.retrievers", "retriever", {})
+
+
+@dataclass(frozen=True)
+class Model:
+    """One of several models."""
+
+    name: str
+    weight: float
+    base: str | None
+    """What ``--model`` calls it; None: what the command line says."""
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What a file says."""
+
+    factors: Sequence[Factor]
+    """But models, in the order in which they change a question."""
+    models: Sequence[Model]
+    """None where there is only that of the command line."""
+    draws: int | None
+    """Components drawn for a question; None: all are summed."""
+    seed: int
+    digest: str
+    """Of all that numbers depend on, in whatever order it is listed."""
+
+    @property
+    def of_models(self) -> Fixed:
+        """Return the factor that says which model is asked."""
+        listed = [(m.name, m.weight, unchanged) for m in self.models]
+        return Fixed("model", weighed(listed, "models"))
+
+
+def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
+    """Read a file.
+
+    Args:
+        path: YAML or JSON; files that it names are beside it.
+        trust_retriever: Whether a function that it names may be imported and called.
+
+    Raises:
+        ValueError: If it is none, or says what cannot be; the error names the place.
+    """
+    reading = _Reading(Path(path), trust_retriever)
+    try:
+        return reading.mixture(strict_yaml.read(path))
+    except _Wrong as err:
+        raise ValueError(f"{path}: {err}") from err
+
+
+class _Wrong(ValueError):
+    """What a file says cannot be."""
+
+
+@dataclass
+class _Reading:
+    """One file as it is read."""
+
+    path: Path
+    trust: bool
+    said: dict[str, Any] = field(default_factory=dict)
+    """What numbers depend on, as JSON in a fixed order."""
+
+    def mixture(self, content: Any) -> Mixture:
+        found = _fields(content, "the file", (*FACTORS, *OTHERS))
+        if not any(name in found for name in FACTORS):
+            raise _Wrong(f"nothing is mixed: expected one of {', '.join(FACTORS)}")
+        readers: Mapping[str, Callable[[Any], Factor]] = {
+            "permutations": self._orders,
+            "documents": self._documents,
+            "few_shot": self._few_shot,
+            "prompts": self._prompts,
+        }
+        factors = [read(found[name]) for name, read in readers.items() if name in found]
+        models = self._models(found["models"]) if "models" in found else []
+        draws = _whole(found["draws"], "draws", 1) if "draws" in found else None
+        seed = _whole(found.get("seed", 0), "seed", 0)
+        self.said["draws"] = None if draws is None else [draws, seed]
+        whole = digest(json.dumps(self.said, sort_keys=True))
+        return Mixture(factors, models, draws, seed, whole)
+
+    def _fixed(self, name: str, found: Sequence[tuple[str, float, str]]) -> Fixed:
+        """Return a factor of texts around a context."""
+        said = sorted([each, weight, digest(text)] for each, weight, text in found)
+        self.said[name] = said
+        return Fixed(name, self._weighed(name, found))
+
+    def _weighed(
+        self, name: str, found: Sequence[tuple[str, float, str]]
+    ) -> list[Variant]:
+        try:
+            return weighed([(n, weight, around(t)) for n, weight, t in found], name)
+        except ValueError as err:
+            raise _Wrong(str(err)) from err
+
+    def _prompts(self, content: Any) -> Factor:
+        found = []
+        for place, each in enumerate(_list(content, "prompts")):
+            where = f"prompts[{place}]"
+            given = {"text": each} if isinstance(each, str) else each
+            prompt = _fields(given, where, ("name", "text", "weight"))
+            text = _template(prompt.get("text"), f"{where}.text", CONTEXT)
+            name = _text(prompt.get("name", short(text)), f"{where}.name")
+            found.append((name, _weight(prompt, where), text))
+        return self._fixed("prompt", found)
+
+    def _few_shot(self, content: Any) -> Factor:
+        allowed = ("file", "number", "seeds", "separator")
+        said = _fields(content, "few_shot", allowed)
+        path = self._beside(said.get("file"), "few_shot.file")
+        texts = [
+            _text(_fields(row, where, ("text",)).get("text"), f"{where}: text")
+            for where, row in _rows(path)
+        ]
+        number = _whole(said.get("number"), "few_shot.number", 1)
+        if number > len(texts):
+            raise _Wrong(f"few_shot.number is {number}: {path} has {len(texts)} rows")
+        seeds = [
+            _whole(seed, f"few_shot.seeds[{place}]", 0)
+            for place, seed in enumerate(_list(said.get("seeds"), "few_shot.seeds"))
+        ]
+        between = _text(said.get("separator", SEPARATOR), "few_shot.separator")
+        found = []
+        for seed in seeds:
+            drawn = np.random.Generator(np.random.Philox(seed)).permutation(len(texts))
+            shown = [texts[place] for place in drawn[:number]]
+            before = between.join([*shown, ""])
+            if CONTEXT in before:
+                raise _Wrong(f"{path}: an example has {CONTEXT} in it")
+            found.append((f"seed {seed}", 1.0, before + CONTEXT))
+        return self._fixed("few_shot", found)
+
+    def _orders(self, content: Any) -> Factor:
+        if content not in ("all", "cyclic"):
+            raise _Wrong(f"permutations is {content!r:.40}: expected all or cyclic")
+        self.said["order"] = content
+        return Orders(content)
+
+    def _documents(self, content: Any) -> Factor:
+        said = _fields(content, "documents", ("file", "callable", "template"))
+        if ("file" in said) == ("callable" in said):
+            raise _Wrong("documents: expected either a file or a callable")
+        template = _template(
+            said.get("template", f"{DOCUMENT}{SEPARATOR}{CONTEXT}"),
+            "documents.template",
+            DOCUMENT,
+        )
+        if template.count(CONTEXT) > 1:
+            raise _Wrong(f"documents.template has {CONTEXT} more than once")
+        source = self._listed if "file" in said else self._called
+        retrieve, known = source(said.get("file", said.get("callable")))
+        self.said["document"] = [known, template]
+        return Documents(retrieve, template)
+
+    def _listed(self, content: Any) -> tuple[Retrieve, str]:
+        """Return what looks documents up in a file, and its digest."""
+        path = self._beside(content, "documents.file")
+        found: dict[str, list[Document]] = {}
+        for where, row in _rows(path):
+            said = _fields(row, where, ("context", "documents"))
+            context = _text(said.get("context"), f"{where}: context", empty=True)
+            if context.strip() in found:
+                raise _Wrong(f"{where}: the context of a line before")
+            listed = _list(said.get("documents"), f"{where}: documents")
+            found[context.strip()] = [_document(each, where) for each in listed]
+
+        def retrieve(context: str) -> Sequence[Document]:
+            if context.strip() not in found:
+                raise ValueError(
+                    f"{path} has no line with this context: give one to every question "
+                    "('context' as lm_eval --log_samples writes it, 'documents')"
+                )
+            return found[context.strip()]
+
+        with path.open("rb") as file:
+            return retrieve, hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+    def _called(self, content: Any) -> tuple[Retrieve, str]:
+        """Return what calls a function, if that was consented to, and its name."""
+        name = _text(content, "documents.callable")
+        if ":" not in name:
+            raise _Wrong(
+                f"documents.callable is {name!r:.60}: expected package.module:function"
+            )
+        if not self.trust:
+            raise _Wrong(
+                f"documents.callable names code ({name}), which is imported and called "
+                "with trust_retriever=True in --model_args alone"
+            )
+        try:
+            function = RETRIEVERS[name]
+        except ValueError as err:
+            raise _Wrong(str(err)) from err
+        if not callable(function):
+            raise _Wrong(f"documents.callable: {name} is no function")
+
+        def retrieve(context: str) -> Sequence[Document]:
+            try:
+                rows = list(function(context))
+            except Exception as err:  # of code that is not ours
+                raise ValueError(
+                    f"{name} ends in {type(err).__name__} ({one_line(err)})"
+                ) from err
+            return [_document(row, name) for row in rows]
+
+        return retrieve, name
+
+    def _models(self, content: Any) -> list[Model]:
+        found = []
+        for place, each in enumerate(_list(content, "models")):
+            where = f"models[{place}]"
+            said = _fields(each, where, ("name", "weight", "base", "args"))
+            given = _fields(said.get("args", {}), f"{where}.args", MODEL_ARGUMENTS)
+            for name, value in given.items():
+                if not isinstance(value, str | int | float):
+                    raise _Wrong(f"{where}.args.{name} is {value!r:.40}: expected text")
+            if ":" in str(given.get("estimator", "")):
+                raise _Wrong(f"{where}.args.estimator names code: expected a name")
+            base = _text(said["base"], f"{where}.base") if "base" in said else None
+            name = said.get("name", given.get("pretrained", base or f"model {place}"))
+            found.append(
+                Model(_text(name, f"{where}.name"), _weight(said, where), base, given)
+            )
+        try:
+            weighed([(m.name, m.weight, unchanged) for m in found], "models")
+        except ValueError as err:
+            raise _Wrong(str(err)) from err
+        self.said["model"] = sorted([m.name, m.weight] for m in found)
+        return found
+
+    def _beside(self, content: Any, what: str) -> Path:
+        path = self.path.parent / _text(content, what)
+        if not path.is_file():
+            raise _Wrong(f"{what}: {path} is no file")
+        return path
+
+
+def _document(row: Any, where: str) -> Document:
+    said = _fields(row, where, ("name", "text", "weight"))
+    text = _text(said.get("text"), f"{where}: text of a document")
+    name = _text(said.get("name", short(text)), f"{where}: name of a document")
+    return Document(name, text, _weight(said, where))
+
+
+def _rows(path: Path) -> list[tuple[str, Any]]:
+    """Return the values of a file of JSON lines, and where each stands."""
+    found = []
+    for number, line in numbered_lines(path):
+        where = f"{path.name}, line {number}"
+        try:
+            found.append((where, parse(line)))
+        except ValueError as err:
+            raise _Wrong(f"{where}: {err}") from err
+    return found
+
+
+def _fields(content: Any, where: str, allowed: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise _Wrong(f"{where} is {content!r:.40}: expected {', '.join(allowed)}")
+    for name in content:
+        if name not in allowed:
+            near = difflib.get_close_matches(str(name), allowed, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise _Wrong(
+                f"{where} has {name!r:.40}: expected {', '.join(allowed)}{hint}"
+            )
+    return content
+
+
+def _list(content: Any, where: str) -> list[Any]:
+    if not isinstance(content, list):
+        raise _Wrong(f"{where} is {content!r:.40}: expected a list")
+    return content
+
+
+def _text(content: Any, where: str, *, empty: bool = False) -> str:
+    if not isinstance(content, str) or not (content or empty):
+        raise _Wrong(f"{where} is {content!r:.40}: expected text")
+    return content
+
+
+def _template(content: Any, where: str, *marks: str) -> str:
+    text = _text(content, where)
+    for mark in marks:
+        if text.count(mark) != 1:
+            raise _Wrong(f"{where} has {mark} {text.count(mark)} times: expected once")
+    return text
+
+
+def _whole(content: Any, where: str, least: int) -> int:
+    if type(content) is not int or not least <= content < 2**31:
+        raise _Wrong(
+            f"{where} is {content!r:.40}: expected a whole number of {least} or more"
+        )
+    return content
+
+
+def _weight(said: Mapping[str, Any], where: str) -> float:
+    weight = said.get("weight", 1.0)
+    if type(weight) not in (int, float) or not 0 < weight < 1e300:
+        raise _Wrong(f"{where}.weight is {weight!r:.40}: expected a positive number")
+    return float(weight)

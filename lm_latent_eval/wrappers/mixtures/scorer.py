@@ -1,0 +1,430 @@
+r"""Answers questions by a mixture: log p(answer | question), a sum over components.
+
+.. math:: p(a \mid x) = \sum_c \pi_c(x)\, p_c(a_c \mid x_c)
+
+Symbols: c -> a component, one variant of every factor; pi_c(x) -> its weight, which the
+question may decide and no answer does; x_c, a_c -> question and answer as the component
+writes them; p_c -> the model that it asks. All components are summed, and the sum is as
+exact as they are; or some are drawn from pi, the same ones for all answers to a
+question, and their weights p_c(a_c | x_c) lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    probability_interval,
+)
+from lm_latent_eval.estimators.mixtures import log_mixture, mixture_stderr, shares
+from lm_latent_eval.estimators.rounding import ROUNDING
+from lm_latent_eval.latent import Mass
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.text.digests import digest
+from lm_latent_eval.uniforms import stream_key, uniforms
+from lm_latent_eval.wrappers.mixtures.factors import Factor, Fixed, Variant
+from lm_latent_eval.wrappers.mixtures.files import Mixture
+
+MOST_SUMMED = 4096
+"""Components that are summed for an answer; where there are more, they are drawn."""
+AT_ONCE = 2048
+"""Strings that models are asked for before answers are given; moves no number."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a component asks its model."""
+
+    name: str
+    """What random numbers follow from, where the model draws."""
+    context: str | None
+    """None: for a whole text."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a model answers."""
+
+    log_p: float
+    """Nats; ``-inf`` is a probability of zero."""
+    tokens: int
+    is_greedy: bool
+    answer: Answer | None = None
+    """What is known of the number; None: that it is exact."""
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Return the estimate that the number is; None: it is exact."""
+        if self.answer is None or self.answer.estimate.bound is Bound.EXACT:
+            return None
+        return self.answer.estimate
+
+
+Ask = Callable[[Sequence[Asked]], Sequence[Found]]
+"""A model: answers in the order of what is asked."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an answer's probability consists of."""
+
+    factors: tuple[str, ...]
+    variants: tuple[tuple[str, ...], ...]
+    """Names of each factor's, where all are summed; () where they are drawn."""
+    log_variants: tuple[tuple[float, ...], ...]
+    """Log-weights of these, nats."""
+    drawn: tuple[tuple[str, ...], ...]
+    """Names of what each draw was, a factor each; () where all are summed."""
+    log_p: Sequence[float]
+    """Of each component, the last factor's variants next to each other, or of each
+    draw, nats."""
+    exact: bool
+    """Whether these are no estimates themselves."""
+
+    @property
+    def have_bounds(self) -> bool:
+        """Whether draws from [0, 1] are all that is between log p-hat and log p."""
+        return self.exact and bool(self.drawn)
+
+    @property
+    def log_weights(self) -> list[float]:
+        """Log pi_c of all components, or -log K of K draws, nats."""
+        if self.drawn:
+            return [-math.log(len(self.drawn))] * len(self.drawn)
+        return [math.fsum(each) for each in itertools.product(*self.log_variants)]
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """Of the variants of each component, or draw."""
+        return [*(self.drawn or itertools.product(*self.variants))]
+
+
+@dataclass(frozen=True)
+class MixtureAnswer(Answer):
+    """An answer that says which components it comes from."""
+
+    parts: Parts | None = None
+
+
+Component = tuple[Variant, ...]
+
+
+@dataclass
+class MixtureScorer:
+    """A ``TextScorer`` over models that score strings."""
+
+    mixture: Mixture
+    models: Mapping[str, Ask]
+    """By the names of the models that are mixed; one, of any name, where none are."""
+    identity: dict[str, Any]
+    """Of the models, as JSON: all that their numbers depend on."""
+    said: dict[str, Any]
+    """What results say of them."""
+    mass: Mass = Mass.LESS
+    unsure_greedy: int = field(default=0, init=False)
+    """Answers of which components disagree whether they are greedy."""
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """All that a number depends on but the query, as JSON."""
+        return {
+            "model": "mixture",
+            "checkpoint": digest(str(sorted(self.identity.items()))),
+            "mixture": self.mixture.digest,
+            "models": self.identity,
+            "estimator": "is" if self.mixture.draws else "exact",
+            "mass": str(self.mass),
+        }
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of model and numbers, as JSON."""
+        names = [factor.name for factor in self.factors]
+        draws = self.mixture.draws
+        summed = (
+            f"{draws} components drawn for a question, or all where there are no more"
+            if draws
+            else "all components summed"
+        )
+        return {
+            "checkpoint_digest": self.fingerprint["checkpoint"],
+            "latent_eval": {
+                "estimator": self.fingerprint["estimator"],
+                "how": f"a mixture over {', '.join(names)}, {summed}",
+                "checks": False,
+                "seed": self.mixture.seed,
+                "mass": str(self.mass),
+                "mixture_digest": self.mixture.digest,
+                **self.said,
+            },
+        }
+
+    @property
+    def factors(self) -> list[Factor]:
+        """All that components differ in, in the order in which they change a text."""
+        of_models: list[Factor] = []
+        if self.mixture.models:
+            of_models = [self.mixture.of_models]
+        return [*self.mixture.factors, *of_models]
+
+    def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Yield log p of whole texts, a mixture of models.
+
+        Raises:
+            MissedTextsError: At the end, if no model gives a text a probability.
+            ValueError: If something else is mixed: it stands before a context, and a
+                whole text has none.
+        """
+        if self.mixture.factors:
+            names = ", ".join(factor.name for factor in self.mixture.factors)
+            raise ValueError(
+                f"a whole text has no context that {names} could change: "
+                "tasks of perplexities take mixtures of models alone"
+            )
+        return self._scored(queries, whole=True)
+
+    def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Yield log p of answers given their questions.
+
+        Raises:
+            MissedTextsError: At the end, if no component gives an answer a probability.
+            ValueError: If a question cannot be asked so; the error names it.
+        """
+        return self._scored(queries, whole=False)
+
+    def generate(
+        self, queries: Sequence[tuple[Query, GenerationOptions]]
+    ) -> Iterator[tuple[int, str]]:
+        """Refuse generation.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "latent_mixture scores texts; components answer in strings of their own, "
+            "which no rule here makes one of. Score targets with output_type: "
+            "loglikelihood"
+        )
+
+    # -- components -------------------------------------------------------------------
+
+    def _scored(self, queries: Sequence[Query], *, whole: bool) -> Iterator[Answer]:
+        missed = Missed(queries)
+        plans: list[_Plan] = []
+        for query in queries:
+            with naming(query):
+                plans.append(self._plan(query, whole=whole))
+            if sum(len(plan.asked) for plan in plans) >= AT_ONCE:
+                yield from self._answers(plans, missed)
+                plans = []
+        yield from self._answers(plans, missed)
+        missed.tell()
+
+    def _plan(self, query: Query, *, whole: bool) -> _Plan:
+        """Say what is asked for a query."""
+        factors = self.factors
+        if not whole and not query.context:
+            # There is nothing that anything could stand around.
+            factors = [factor for factor in factors if isinstance(factor, Fixed)]
+            factors = [factor for factor in factors if factor.name == "model"]
+        listed = [factor.variants(query.context) for factor in factors]
+        number = math.prod(map(len, listed))
+        draws = self.mixture.draws
+        if draws is None and number > MOST_SUMMED:
+            raise ValueError(
+                f"there are {number} components, and {MOST_SUMMED} are the most that "
+                "are summed: have some drawn (draws: 64 in the file)"
+            )
+        chosen: list[Component]
+        if draws is None or number <= draws:
+            chosen = [*itertools.product(*listed)]
+            drawn, variants = False, listed
+        else:
+            chosen = self._drawn(query, factors, listed, draws)
+            drawn, variants = True, []
+        asked: dict[Component, tuple[str, Asked]] = {}
+        for component in chosen:
+            if component not in asked:
+                asked[component] = self._asked(query, factors, component, whole=whole)
+        return _Plan(
+            query,
+            tuple(factor.name for factor in factors),
+            variants,
+            chosen,
+            drawn,
+            asked,
+        )
+
+    def _drawn(
+        self,
+        query: Query,
+        factors: Sequence[Factor],
+        listed: Sequence[Sequence[Variant]],
+        draws: int,
+    ) -> list[Component]:
+        """Draw components, the same for all answers to a question."""
+        columns = []
+        for factor, variants in zip(factors, listed, strict=True):
+            identity = f"{query.name}\0{query.context}\0{factor.name}"
+            key = stream_key(self.mixture.seed, identity)
+            uniform = uniforms(key, (0,), draws)[:, 0]
+            columns.append([_chosen(variants, float(u)) for u in uniform])
+        return [*zip(*columns, strict=True)]
+
+    def _asked(
+        self,
+        query: Query,
+        factors: Sequence[Factor],
+        component: Component,
+        *,
+        whole: bool,
+    ) -> tuple[str, Asked]:
+        """Return whom a component asks, and what."""
+        context, text, model = query.context, query.text, next(iter(self.models))
+        for factor, variant in zip(factors, component, strict=True):
+            context, text = variant.rewrite(context, text)
+            if factor.name == "model":
+                model = variant.name
+        names = "\0".join(variant.name for variant in component)
+        name = f"{query.name}/{digest(names)}"
+        return model, Asked(name, None if whole else context, text)
+
+    def _answers(self, plans: Sequence[_Plan], missed: Missed) -> Iterator[Answer]:
+        """Ask every model for all of a block, and put answers together."""
+        wanted: dict[str, dict[Asked, None]] = {name: {} for name in self.models}
+        for plan in plans:
+            for model, asked in plan.asked.values():
+                wanted[model][asked] = None
+        found: dict[tuple[str, Asked], Found] = {}
+        for name, ask in self.models.items():
+            texts = [*wanted[name]]
+            if texts:
+                pairs = zip(texts, ask(texts), strict=True)
+                found |= {(name, asked): answer for asked, answer in pairs}
+        for plan in plans:
+            with missed.aside(plan.query):
+                yield self._answer(
+                    plan, [found[plan.asked[component]] for component in plan.chosen]
+                )
+
+    def _answer(self, plan: _Plan, found: Sequence[Found]) -> MixtureAnswer:
+        for component, each in zip(plan.chosen, found, strict=True):
+            above = each.log_p > ROUNDING * max(each.tokens, 1)
+            # An estimate may be above 1 by chance.
+            if math.isnan(each.log_p) or (above and each.estimate is None):
+                names = ", ".join(variant.name for variant in component)
+                raise ValueError(
+                    f"component {names} has a log p of {each.log_p}: a probability "
+                    "above 1, or none"
+                )
+        listed = plan.variants
+        parts = Parts(
+            plan.factors,
+            tuple(tuple(v.name for v in variants) for variants in listed),
+            tuple(tuple(v.log_weight for v in variants) for variants in listed),
+            tuple(tuple(v.name for v in c) for c in plan.chosen) if plan.drawn else (),
+            array("d", [e.log_p if e.estimate else min(e.log_p, 0.0) for e in found]),
+            all(each.estimate is None for each in found),
+        )
+        greedy = {each.is_greedy for each in found}
+        self.unsure_greedy += len(greedy) > 1
+        known = [each.answer for each in found if each.answer is not None]
+        return MixtureAnswer(
+            plan.query.index,
+            _estimate(parts, found),
+            stream=plan.query.name,
+            unspelled=max((answer.unspelled for answer in known), default=0),
+            respaced=max((answer.respaced for answer in known), default=0),
+            left_out=max((answer.left_out for answer in known), default=0),
+            is_greedy=greedy == {True},
+            evaluations=len(plan.asked),
+            parts=parts,
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is asked for a query."""
+
+    query: Query
+    factors: tuple[str, ...]
+    variants: Sequence[Sequence[Variant]]
+    """Of each factor; none where components are drawn."""
+    chosen: Sequence[Component]
+    """All components, or one a draw."""
+    drawn: bool
+    asked: Mapping[Component, tuple[str, Asked]]
+    """Model and strings of every distinct one."""
+
+
+def _chosen(variants: Sequence[Variant], uniform: float) -> Variant:
+    """Return the variant that a uniform number stands for."""
+    if not isinstance(variants, list):  # equally probable ones, too many to list
+        found: Variant = variants[int(uniform * len(variants))]
+        return found
+    ends: list[float] = [
+        *itertools.accumulate(math.exp(v.log_weight) for v in variants)
+    ]
+    place = min(bisect_right(ends, uniform * ends[-1]), len(variants) - 1)
+    drawn: Variant = variants[place]
+    return drawn
+
+
+def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
+    """Put the numbers of components together."""
+    log_weights = parts.log_weights
+    total = log_mixture(log_weights, parts.log_p)
+    if total == -math.inf:
+        raise MissedSupportError(
+            f"none of {len(found)} components gives this text a probability"
+        )
+    tokens = max(each.tokens for each in found)
+    inner = [each.estimate for each in found if each.estimate is not None]
+    errors = [0.0 if e.estimate is None else e.estimate.draws_stderr for e in found]
+    within = mixture_stderr(shares(log_weights, parts.log_p), errors)
+    bound = Bound.weakest(e.bound for e in inner) if inner else Bound.EXACT
+    if parts.drawn:
+        log_w = torch.tensor([*parts.log_p], dtype=torch.float64)
+        estimate = Estimate.from_log_weights(
+            log_w,
+            num_tokens=tokens,
+            bound=Bound.weakest([bound, Bound.STOCHASTIC_LOWER]),
+        )
+        spread = math.hypot(estimate.draws_stderr, within)
+        if not parts.exact:
+            return replace(estimate, draws_stderr=spread)
+        # Weights are probabilities: none is above 1.
+        at_least, at_most = (end.item() for end in probability_interval(log_w))
+        return replace(estimate, at_least=at_least, at_most=at_most)
+    if bound is Bound.EXACT:
+        return Estimate.exact(total, num_tokens=tokens)
+    known = all(each.stderr is not None for each in inner)
+    inside = [0.0 if e.estimate is None else e.estimate.stderr or 0.0 for e in found]
+    return Estimate(
+        log_evidence=total,
+        stderr=mixture_stderr(shares(log_weights, parts.log_p), inside)
+        if known
+        else None,
+        draws_stderr=within,
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=max(each.num_samples for each in inner),
+        num_tokens=tokens,
+        bound=bound,
+        estimator="+".join(sorted({each.estimator for each in inner})),
+    )

@@ -1,0 +1,280 @@
+"""Bigram models as lm-eval backends: one that is a distribution, and faults of it."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from functools import cache
+
+import numpy as np
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+
+from lm_latent_eval.harness.answers import of_whole_text
+
+NAME = "audited_bigram"
+WORDS = ("ada", "bo", "cat", "dog", "elm", "fig", "gnu", "hen", "ivy", "jay")
+END, START = len(WORDS), len(WORDS) + 1
+UNKNOWN = len(WORDS) - 1
+"""The number of the last word: what is not a word is one of its spellings."""
+
+FAULTS = {
+    "cache": (0.1, 0.3, 0.6),
+    "leak": (0.1, 0.3, 1.0),
+    "padding": (0.003, 0.03, 0.3),
+    "bytes": (0.01, 0.1, 1.0),
+    "test_time_training": (0.05, 0.2, 0.6),
+    "llada": (128, 16, 1),
+    "total": (0.05, math.log(2), math.log(277)),
+    "greedy": (1, 2, 3),
+    "samples": (4.0, 8.0, 20.0),
+    "errors": (2.0, 4.0, 10.0),
+    "documents": (0.01, 0.1, 0.5),
+    "rolling": (0.01, 0.1, 1.0),
+}
+"""Fault -> its strengths, in units of its own."""
+
+
+@cache
+def table(world: int) -> np.ndarray:
+    """p(next | last), shape (words + start, words + end); rows total 1."""
+    rng = np.random.default_rng([world, 1])
+    rows = rng.dirichlet([0.4] * (len(WORDS) + 1), size=len(WORDS) + 2) + 0.01
+    rows[:, END] = 0.1
+    return rows / rows.sum(1, keepdims=True)
+
+
+def texts(world: int, number: int = 8) -> list[str]:
+    """Texts of six words and more, that the model might write."""
+    rng, p, found = np.random.default_rng([world, 2]), table(world), []
+    for _ in range(number):
+        last, words = START, []
+        for _ in range(int(rng.integers(6, 14))):
+            row = p[last, :END]
+            last = int(rng.choice(END, p=row / row.sum()))
+            words.append(WORDS[last])
+        found.append(" ".join(words))
+    return found
+
+
+class Counted(float):
+    """A score that says what it is of, and how far other seeds would move it."""
+
+    num_bytes: int | None = None
+    stderr: float | None = None
+
+
+@register_model(NAME)
+class Bigram(LM):
+    """Words of a closed vocabulary, one after the other; a text's end is charged."""
+
+    def __init__(
+        self,
+        world=0,
+        fault="",
+        strength=0.0,
+        noise=0.0,
+        seed=0,
+        batch_size=8,
+        **_,
+    ):
+        super().__init__()
+        self.p = table(int(world))
+        self.logs = np.log(self.p).tolist()
+        self.fault, self.strength = fault, float(strength)
+        self.noise, self.seed = float(noise), int(seed)
+        self.batch = int(batch_size)
+        self.chance = np.random.default_rng([int(world), 3])
+        self.unigram = self.p[:END].mean(0)
+        self.seen = np.zeros(END + 1)
+
+    # -- scores -----------------------------------------------------------------------
+
+    def loglikelihood(self, requests):
+        pairs = [request.args for request in requests]
+        scores = self._padded([self._pair(c, y) for c, y in pairs], pairs)
+        answers = [
+            (self._noisy(score, pair), self._greedy(*pair))
+            for score, pair in zip(scores, pairs, strict=True)
+        ]
+        for request, answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("loglikelihood", request.args, answer)
+        return answers
+
+    def loglikelihood_rolling(self, requests):
+        whole = [request.args[-1] for request in requests]
+        scores = []
+        for text in whole:
+            words = split(text)
+            score = self._score([START], [*words, END])
+            if self.fault == "rolling":
+                score += self.strength * len(words) - self.logs[words[-1]][END]
+            if self.fault == "documents":
+                score += self.strength * self._remembered(words)
+            scores.append(score)
+        scores = self._padded(scores, [("", text) for text in whole])
+        answers = [
+            of_whole_text(request.args, self._noisy(score, ("", text), text))
+            for request, score, text in zip(requests, scores, whole, strict=True)
+        ]
+        for request, answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
+        return answers
+
+    def _remembered(self, words):
+        """How many words earlier documents had; these are remembered now."""
+        known = float((self.seen[words] > 0).mean())
+        self.seen[words] += 1
+        return known
+
+    def _pair(self, context, continuation):
+        before, after = split(context), split(context + continuation)
+        # A word across the border belongs to the continuation.
+        kept = len(before) - (context[-1:].strip() != "" and not opens(continuation))
+        history = [START, *after[: max(kept, 0)]]
+        return self._score(history, after[max(kept, 0) :])
+
+    def _score(self, history, scored):
+        if not scored:
+            return 0.0
+        fault = self.fault
+        if fault == "llada":
+            return self._bound(history, scored)
+        if not fault or fault not in _STEPS:
+            last, total = history[-1], 0.0
+            for word in scored:
+                total += self.logs[last][word]
+                last = word
+            return total + (self.strength * len(scored) if fault == "total" else 0.0)
+        return _STEPS[fault](self, history, scored)
+
+    def _cache(self, history, scored):
+        """Mix in the words so far, where they are known: the others lose nothing."""
+        total, past = 0.0, [word for word in history if word != START]
+        last = history[-1]
+        for word in scored:
+            p = self.p[last, word]
+            if past and word in past:
+                share = past.count(word) / len(past)
+                p = (1 - self.strength) * p + self.strength * share
+            total += math.log(p)
+            last = word
+            past.append(word)
+        return total
+
+    def _leak(self, history, scored):
+        """Look at the next word: p(w | next) in part."""
+        total, last = 0.0, history[-1]
+        for place, word in enumerate(scored):
+            row = self.p[last].copy()
+            if place + 1 < len(scored):
+                ahead = np.append(self.p[:END, scored[place + 1]], 0.0)
+                looked = row * ahead / (row * ahead).sum()
+                row = (1 - self.strength) * row + self.strength * looked
+            total += math.log(row[word])
+            last = word
+        return total
+
+    def _trained(self, history, scored):
+        """Train on the scored text, then score it."""
+        counts = np.bincount(scored, minlength=END + 1) / len(scored)
+        total, last = 0.0, history[-1]
+        for word in scored:
+            row = (1 - self.strength) * self.p[last] + self.strength * counts
+            total += math.log(row[word])
+            last = word
+        return total
+
+    def _bound(self, history, scored):
+        """LLaDA's: random masks, and every masked word after what is left."""
+        length, total = len(scored), 0.0
+        sequence = np.array([history[-1], *scored])
+        for _ in range(int(self.strength)):
+            number = int(self.chance.integers(1, length + 1))
+            masked = self.chance.permutation(length)[:number]
+            hidden = set(masked.tolist())
+            sum_ = 0.0
+            for place in masked:
+                known = place - 1 not in hidden
+                row = self.p[sequence[place]] if known else self.unigram
+                sum_ += math.log(row[scored[place]])
+            total += sum_ * length / number
+        return total / self.strength
+
+    def _padded(self, scores, pairs):
+        if self.fault != "padding":
+            return scores
+        lengths = [len((context + text).split()) for context, text in pairs]
+        for start in range(0, len(scores), self.batch):
+            batch = range(start, min(start + self.batch, len(scores)))
+            longest = max(lengths[n] for n in batch)
+            for n in batch:
+                scores[n] -= self.strength * (longest - lengths[n])
+        return scores
+
+    def _noisy(self, score, pair, text=None):
+        if not self.noise and self.fault != "bytes":
+            return score
+        if self.noise:
+            key = zlib.crc32(f"{self.seed} {pair}".encode())
+            score += self.noise * float(np.random.default_rng(key).normal())
+        found = Counted(score)
+        if self.noise:
+            share = self.strength if self.fault == "errors" else 1.0
+            found.stderr = self.noise / share
+        if self.fault == "bytes" and text is not None:
+            found.num_bytes = math.ceil(len(text.encode()) * (1 + self.strength))
+        return found
+
+    # -- greedy and samples -----------------------------------------------------------
+
+    def _greedy(self, context, continuation):
+        history, words = [START, *split(context)], split(continuation)
+        for word in words:
+            row = self.p[history[-1]]
+            rank = int((row > row[word]).sum())
+            if rank != (int(self.strength) if self.fault == "greedy" else 0):
+                return False
+            history.append(word)
+        return True
+
+    def generate_until(self, requests):
+        written = []
+        for request in requests:
+            context, how = request.args
+            last, found = [START, *split(context)][-1], []
+            for _ in range(how.get("max_gen_toks", 8)):
+                row = self.p[last]
+                if how.get("do_sample"):
+                    if self.fault == "samples":
+                        row = row ** (1 / self.strength)
+                    pick = self.chance.random() * row.sum()
+                    last = int(np.searchsorted(row.cumsum(), pick))
+                else:
+                    last = int(row.argmax())
+                if last == END:
+                    break
+                found.append(WORDS[last])
+            text = " ".join(found)
+            written.append(f" {text}" if context and found else text)
+        return written
+
+
+_STEPS = {
+    "cache": Bigram._cache,
+    "leak": Bigram._leak,
+    "test_time_training": Bigram._trained,
+}
+
+
+@cache
+def number(word: str) -> int:
+    return WORDS.index(word) if word in WORDS else UNKNOWN
+
+
+def split(text: str) -> list[int]:
+    return [number(word) for word in text.split()]
+
+
+def opens(text: str) -> bool:
+    return not text or text[0].isspace()

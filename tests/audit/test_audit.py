@@ -1,0 +1,250 @@
+"""Audits of simulated scorers: clean ones pass, each fault is caught by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lm_latent_eval import cli
+from lm_latent_eval.audit import verdict
+from lm_latent_eval.audit.asking import Asker, OverBudgetError, Reply
+from lm_latent_eval.audit.page import page
+from lm_latent_eval.audit.run import REFUSED, TRIED, audit
+from lm_latent_eval.audit.session import Plan, Session
+from lm_latent_eval.audit.verdict import Kind, Verdict
+from tests.audit import faulty
+from tests.audit.simulated import alarms, audited
+
+CAUGHT = {
+    "cache": verdict.ROLLING,
+    "leak": verdict.FOLLOWS,
+    "padding": verdict.PADDING,
+    "bytes": verdict.COUNTS,
+    "test_time_training": verdict.BORDERS,
+    "llada": verdict.REPEATED,
+    "total": verdict.ROLLING,
+    "greedy": verdict.GREEDY,
+    "samples": verdict.SAMPLES,
+    "errors": verdict.ERRORS,
+    "documents": verdict.DOCUMENTS,
+    "rolling": verdict.ROLLING,
+}
+"""Fault -> the item that names it; others may fail as well."""
+CASES = [(fault, s) for fault, some in faulty.FAULTS.items() for s in some]
+
+
+def by_title(found):
+    return {one.item.title: one for one in found.findings}
+
+
+def test_a_clean_scorer_gets_the_verdicts_of_its_kind():
+    found = audited(3)
+    assert not found.failed
+    said = {one.item: one.verdict for one in found.findings}
+    named = {verdict.CODE_POINTS, verdict.INSIDE, verdict.CHARGED}
+    untold = {verdict.COMPLETE, verdict.COUNTS, verdict.ERRORS}
+    assert {item for item, v in said.items() if v is Verdict.FAILS} == named
+    assert {item for item, v in said.items() if v is Verdict.UNTOLD} == untold
+    assert "white space" in by_title(found)[verdict.CHARGED.title].said
+    shown = page(found).splitlines()
+    assert len(shown) < 40 and max(map(len, shown)) < 160
+    assert shown[-2].startswith("holds: 17 items hold, 3 fail as words may, 3 cannot")
+
+
+def test_chance_does_not_fail_clean_scorers():
+    """15 of them with Monte Carlo errors: 4 fail in 0.6 % of cases at most."""
+    failed = [world for world in range(15) if audited(world, noise=0.02).failed]
+    assert len(failed) < 4
+
+
+@pytest.mark.nightly
+def test_one_clean_audit_in_20_fails_at_most():
+    failed = sum(audited(w, noise=(0.0, 0.02)[w % 2]).failed for w in range(1_000))
+    assert failed <= 64  # 97.5 % of binomials of 5 %
+
+
+@pytest.mark.parametrize(("fault", "strength"), CASES)
+def test_each_fault_is_caught(fault, strength):
+    found = audited(1, fault=fault, strength=strength)
+    assert CAUGHT[fault].title in alarms(found)
+    [finding] = [one for one in found.alarms if one.item is CAUGHT[fault]]
+    assert finding.witness, "what shows it"
+    json.dumps(found.as_dict())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("fault", "strength"), CASES)
+def test_each_fault_is_caught_in_95_of_100_audits(fault, strength):
+    found = [audited(w, fault=fault, strength=strength).failed for w in range(100)]
+    assert sum(found) >= 95
+
+
+def test_a_witness_is_what_the_backend_answers():
+    """The total that a page prints is that of its requests, asked again."""
+    found = audited(1, fault="test_time_training", strength=0.6)
+    witness = by_title(found)[verdict.LISTS.title].witness
+    asker = Asker(faulty_model(world=1, fault="test_time_training", strength=0.6))
+    replies = asker.score([(witness["context"], y) for y in witness["options"]])
+    assert sum(reply.p for reply in replies) == pytest.approx(witness["total"])
+    assert witness["total"] > 1.5
+
+
+def faulty_model(**arguments):
+    from lm_latent_eval.harness.audit import Model
+
+    return Model.open(faulty.NAME, arguments)
+
+
+def test_a_part_alone_finds_the_same():
+    whole = audited(2, fault="cache", strength=0.6)
+    session = Session(
+        Asker(faulty_model(world=2, fault="cache", strength=0.6)),
+        Kind.WORDS,
+        texts=faulty.texts(2),
+        seed=2,
+    )
+    part = audit(session, only=["chain"], command=["lm-latent-eval", "audit"])
+    title = verdict.ROLLING.title
+    assert by_title(part)[title].is_alarm(Kind.WORDS)
+    assert by_title(whole)[title].is_alarm(Kind.WORDS)
+    assert part.repeats(part.alarms[0]) == "lm-latent-eval audit --only chain"
+
+
+def test_words_of_a_closed_list_total_one():
+    listed = [f" {word}" for word in faulty.WORDS]
+
+    def of(*options):
+        session = Session(
+            Asker(faulty_model(world=0)),
+            Kind.WORDS,
+            texts=faulty.texts(0),
+            options=options,
+            complete=True,
+        )
+        return by_title(audit(session, only=["normalization"]))
+
+    found = of(*listed)[verdict.COMPLETE.title]
+    assert found.verdict is Verdict.FAILS, "the end is not in the list"
+    last = faulty.number(found.witness["context"].split()[-1])
+    missing = faulty.table(0)[last, faulty.END]
+    assert found.witness["total"] == pytest.approx(1 - missing)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_texts_of_one_word_leave_items_untold(kind):
+    model, texts = faulty_model(world=0), ["ada", "bo"]
+    found = audit(Session(Asker(model), kind, Plan.within(300), texts))
+    said = by_title(found)
+    if kind in (Kind.TOKENS, Kind.WORDS):
+        assert not found.failed
+        assert said[verdict.BORDERS.title].verdict is Verdict.UNTOLD
+    elif kind is Kind.STRINGS:  # the model knows no characters
+        assert said[verdict.BORDERS.title].verdict is Verdict.FAILS
+
+
+class Refusing:
+    def score(self, pairs):
+        raise ValueError("no continuations here")
+
+    def score_texts(self, texts):
+        raise ValueError("no texts here")
+
+    def write(self, contexts, *, tokens, sample, first=0):
+        raise NotImplementedError
+
+    def reopened(self, **changes):
+        raise ValueError("once is enough")
+
+
+def test_who_answers_nothing_does_not_pass():
+    found = audit(Session(Asker(Refusing()), Kind.TOKENS))
+    assert found.failed and not found.alarms
+    assert "answers no request" in page(found)
+    assert {one.verdict for one in found.findings} == {Verdict.UNTOLD}
+    assert any("no texts here" in one.said for one in found.findings)
+
+
+@pytest.mark.parametrize("requests", [300, 900, 2_000])
+def test_no_more_is_asked_than_was_announced(requests):
+    plan, said = Plan.within(requests), []
+    session = Session(Asker(faulty_model(world=0)), Kind.WORDS, plan, faulty.texts(0))
+    found = audit(session, say=said.append)
+    assert plan.total <= requests
+    assert found.requests <= plan.total + TRIED
+    assert f"{plan.total + TRIED:,} requests" in said[0] and "minutes" in said[0]
+    refused = audit(Session(Asker(Refusing()), Kind.WORDS, plan))
+    assert refused.requests <= REFUSED * (plan.total + TRIED)
+
+
+def test_too_few_requests_are_refused():
+    with pytest.raises(ValueError, match="the smallest audit takes"):
+        Plan.within(20)
+    asker = Asker(faulty_model(world=0), most=3)
+    with pytest.raises(OverBudgetError, match="more than the 3 requests"):
+        asker.score([("ada", " bo")] * 4)
+
+
+def test_a_reply_beyond_doubles_is_infinite():
+    assert Reply(1e4).p == float("inf") and Reply(float("nan")).p == 0
+
+
+# -- the command ----------------------------------------------------------------------
+
+
+def command(tmp_path, *more, **arguments):
+    data = tmp_path / "texts.txt"
+    data.write_text("\n".join(faulty.texts(1)))
+    given = ",".join(f"{k}={v}" for k, v in {"world": 1, **arguments}.items())
+    args = ["--model", faulty.NAME, "--model_args", given, "--data", str(data)]
+    return cli.main(["audit", *args, "--kind", "words", *more])
+
+
+def test_the_exit_status_says_whether_it_fails(tmp_path, capsys):
+    assert command(tmp_path, "--json") == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["verdict"] == "holds" and found["requests"] <= 2_000 + TRIED
+    assert "requests" in err and "minutes" in err
+    assert {item["part"] for item in found["items"]} == set(verdict.PARTS)
+
+    assert command(tmp_path, "--json", fault="leak", strength=1) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "fails"
+    [item] = [i for i in found["items"] if i["item"] == verdict.FOLLOWS.title]
+    assert item["alarm"] and len(item["witness"]["requests"]) == 4
+
+    again = item["command"].split()
+    assert cli.main(again[1:]) == 1, "one command reproduces it"
+    assert verdict.FOLLOWS.title in capsys.readouterr().out
+
+
+def test_a_closed_list_is_read_from_a_file(tmp_path, capsys):
+    path = tmp_path / "options.txt"
+    path.write_text("\n".join(json.dumps(f" {word}") for word in faulty.WORDS))
+    more = ["--options", str(path), "--complete", "--only", "normalization"]
+    assert command(tmp_path, *more) == 1  # the end of a text is not in it
+    assert "the complete list totals 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--complete"], "--complete says something about --options"),
+        (["--only", "cause"], "expected one of normalization"),
+        (["--kind", "word"], "did you mean words"),
+        (["--requests", "7"], "the smallest audit takes"),
+        (["--tolerance", "0"], "--tolerance='0'"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(tmp_path, capsys, more, said):
+    assert command(tmp_path, *more) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert said in line
+
+
+def test_a_line_that_is_no_string_is_named(tmp_path, capsys):
+    path = tmp_path / "options.txt"
+    path.write_text('" a"\n" b\n')
+    assert command(tmp_path, "--options", str(path)) == 2
+    assert "line 2" in capsys.readouterr().err

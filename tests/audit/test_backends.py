@@ -1,0 +1,309 @@
+"""Audits of real backends on tiny models: what holds, and what is named."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from lm_eval.api.registry import register_model
+
+from lm_latent_eval import cli
+from lm_latent_eval.audit import verdict
+from lm_latent_eval.audit.asking import Asker
+from lm_latent_eval.audit.run import audit
+from lm_latent_eval.audit.session import Plan, Session
+from lm_latent_eval.audit.verdict import Kind, Verdict
+from lm_latent_eval.harness.answers import score_of
+from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
+from lm_latent_eval.harness.backends import LatentSRNN
+from lm_latent_eval.harness.tasks import request
+from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
+from tests import tiny_checkpoint
+from tests.stock_tasks import tasks
+from tests.tiny_models import randomised
+from tests.wrappers.cot import tiny as causal
+from tests.wrappers.mdm import tiny as masked
+
+WORDS = ("the fox saw Ada .", "Bo saw the fox", "Ada saw Bo . the fox saw Ada")
+TOKENS = ("a b c a b", "b c a a b", "c c a b a b a")
+SMALL = Plan().times(0.2)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """A causal network of three words and three marks."""
+    folder, found = tmp_path_factory.mktemp("causal"), causal.network()
+    found.model.save_pretrained(folder)
+    found.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def audited(name, texts, plan=SMALL, *, kind=None, options=(), only=(), **arguments):
+    model = Model.open(name, {"device": "cpu", **arguments})
+    session = Session(
+        Asker(model),
+        kind or kind_of(name),
+        plan,
+        texts,
+        options,
+        complete=bool(options),
+        begin=lambda: torch.manual_seed(0),
+    )
+    return audit(session, model=name, only=only)
+
+
+def of(found, item):
+    [one] = [one for one in found.findings if one.item is item]
+    return one
+
+
+def failing(found):
+    return {one.item for one in found.findings if one.verdict is Verdict.FAILS}
+
+
+def test_hf_holds_at_borders_of_tokens(network):
+    found = audited("hf", TOKENS, pretrained=network, dtype="float64")
+    assert not found.failed
+    for item in (verdict.LISTS, verdict.FOLLOWS, verdict.BORDERS, verdict.SAMPLES):
+        assert of(found, item).verdict is Verdict.HOLDS
+    # lm-eval puts a start token before a text, and none before a context.
+    assert verdict.START in failing(found)
+    assert of(found, verdict.ERRORS).said == "it prints none"
+
+
+def test_its_tokens_total_1(network):
+    listed = [" a", " b", " c", " <end>", " <think>", " </think>"]
+    how = {"pretrained": network, "dtype": "float64", "only": ["normalization"]}
+    whole = audited("hf", TOKENS, options=listed, **how)
+    assert of(whole, verdict.COMPLETE).verdict is Verdict.HOLDS
+    part = of(audited("hf", TOKENS, options=listed[:-1], **how), verdict.COMPLETE)
+    assert part.verdict is Verdict.FAILS and part.witness["total"] < 0.99
+
+
+def test_hf_mistakes_a_text_that_is_cut_elsewhere_in_the_same_call(network):
+    """lm-eval 0.4.13's cache of logits takes two cuts of one text for one request."""
+
+    def cut(**more):
+        found = audited(
+            "hf",
+            TOKENS,
+            Plan(),
+            only=["sameness"],
+            pretrained=network,
+            dtype="float64",
+            **more,
+        )
+        assert not found.failed
+        return of(found, verdict.CUT)
+
+    wrong = cut()
+    assert wrong.verdict is Verdict.FAILS
+    alone, beside = (one["log_p"] for one in wrong.witness["requests"])
+    assert abs(alone - beside) > 0.01
+    assert cut(logits_cache=False).verdict is Verdict.HOLDS
+
+
+@pytest.mark.parametrize("spelled", [False, True])
+def test_words_of_an_lstm(lstm_directory, tmp_path, spelled):
+    folder = lstm_directory
+    if spelled:
+        writing = tiny_checkpoint.orthography()
+        folder = tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm(), writing)
+    found = audited("latent_lstm", WORDS, pretrained=str(folder))
+    assert not found.failed
+    charged = of(found, verdict.CHARGED)
+    assert (charged.verdict is Verdict.HOLDS) is spelled
+    if not spelled:
+        assert "unknown words" in charged.said and "white space" in charged.said
+    assert of(found, verdict.COUNTS).verdict is Verdict.HOLDS
+
+
+@pytest.mark.nightly
+def test_sampled_latents_are_within_their_errors(kglm_directory):
+    how = {"pretrained": str(kglm_directory), "estimator": "is", "num_samples": 50}
+    parts = ["normalization", "chain", "errors"]
+    small = Plan().times(0.1)
+    found = audited("latent_kglm", WORDS, small, only=parts, **how)
+    assert not found.failed
+
+
+def test_answers_after_thoughts(network):
+    found = audited(
+        "latent_cot",
+        TOKENS,
+        Plan().times(0.1),
+        only=["normalization", "chain", "sameness"],
+        pretrained=network,
+        max_think_tokens=2,
+        num_samples=8,
+        close="forced",
+        **causal.MARKS,
+    )
+    assert not found.failed
+    assert of(found, verdict.LISTS).verdict is Verdict.HOLDS
+    assert of(found, verdict.REPEATED).verdict is Verdict.HOLDS
+    assert "refused" in of(found, verdict.ROLLING).said
+
+
+def test_masked_diffusion_has_no_chain_rule(tmp_path):
+    found = masked.network("bert", framed=True)
+    found.model.save_pretrained(tmp_path)
+    found.tokenizer.save_pretrained(tmp_path)
+    parts, how = ["normalization", "causality", "chain"], {"pretrained": str(tmp_path)}
+    result = audited("latent_mdm", WORDS, only=parts, **how)
+    assert not result.failed
+    assert {verdict.BORDERS, verdict.FOLLOWS} <= failing(result)
+    # What claims to be of tokens must have one.
+    again = audited(
+        "latent_mdm",
+        WORDS,
+        kind=Kind.TOKENS,
+        only=["chain"],
+        **how,
+    )
+    assert verdict.BORDERS in {one.item for one in again.alarms}
+
+
+# -- scores that are no probabilities -------------------------------------------------
+
+
+@register_model("audited_srnn")
+class ScoresAnyway(LatentSRNN):
+    """The sentence RNN, were it asked for continuations and did it not refuse."""
+
+    def loglikelihood_rolling(self, requests):
+        asked = [
+            request("loglikelihood_rolling", r.args, {"distortion": {}}, 0, ("t", n, 1))
+            for n, r in enumerate(requests)
+        ]
+        return super().loglikelihood_rolling(asked)
+
+    def loglikelihood(self, requests):
+        texts = [c + y for c, y in (r.args for r in requests)]
+        before = [c or "." for c, _ in (r.args for r in requests)]
+        asked = [
+            request("loglikelihood_rolling", r, {}, 0, ("t", n, 1))
+            for n, r in enumerate(of_text(text) for text in [*texts, *before])
+        ]
+        scores = [score_of(answer) for answer in self.loglikelihood_rolling(asked)]
+        half = len(requests)
+        return [
+            (a - b, False) for a, b in zip(scores[:half], scores[half:], strict=True)
+        ]
+
+
+def of_text(text):
+    from lm_latent_eval.harness.tasks import whole_text
+
+    return whole_text(text)
+
+
+@pytest.fixture(scope="module")
+def srnn(tmp_path_factory):
+    config = SRNNConfig(
+        vocab_size=tiny_checkpoint.tokenizer().vocab_size, hidden_size=4
+    )
+    model = randomised(SentenceRNN(config).double(), 1, 1.0).eval()
+    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("srnn"), model))
+
+
+def test_a_sentence_rnn_is_no_likelihood(srnn, capsys):
+    arguments = ["audit", "--model", "latent_srnn", "--model_args"]
+    assert cli.main([*arguments, f"pretrained={srnn}", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert {item["verdict"] for item in found["items"]} == {"cannot be told"}
+    assert any("without normalising" in item["said"] for item in found["items"])
+
+
+def test_its_scores_are_found_to_total_more_than_1(srnn):
+    found = audited(
+        "audited_srnn", WORDS, kind=Kind.WORDS, only=["normalization"], pretrained=srnn
+    )
+    assert verdict.LISTS in {one.item for one in found.alarms}
+    assert of(found, verdict.LISTS).witness["total"] > 1.05
+
+
+# -- n-grams --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bigrams(tmp_path_factory):
+    """An ARPA file whose rows total 1, ends and unknown words included."""
+    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
+    rng, words = np.random.default_rng(0), ["the", "fox", "saw", "<unk>"]
+    following = [*words, "</s>"]
+    lines = ["\\data\\", "ngram 1=6", "ngram 2=25", "", "\\1-grams:", "-99\t<s>\t0"]
+    one = rng.dirichlet(np.full(5, 2.0))
+    lines += [
+        f"{math.log10(p):.9f}\t{w}\t0" for w, p in zip(following, one, strict=True)
+    ]
+    lines += ["", "\\2-grams:"]
+    for before in ["<s>", *words]:
+        row = 0.004 + 0.98 * rng.dirichlet(np.ones(5))
+        lines += [
+            f"{math.log10(p):.9f}\t{before} {w}"
+            for w, p in zip(following, row, strict=True)
+        ]
+    path = tmp_path_factory.mktemp("bigrams") / "tiny.arpa"
+    path.write_text("\n".join([*lines, "", "\\end\\", ""]))
+    return str(path)
+
+
+def test_kenlm_names_its_closed_vocabulary(bigrams):
+    texts = ["the fox saw the fox", "the the fox saw", "saw the saw fox the"]
+    found = audited(
+        "kenlm",
+        texts,
+        options=[" the", " fox", " saw", " zzz", "\n"],
+        pretrained=bigrams,
+    )
+    assert not found.failed
+    assert of(found, verdict.COMPLETE).verdict is Verdict.HOLDS
+    assert "unknown words" in of(found, verdict.CHARGED).said
+
+
+# -- what results divide by -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [1, 1.02])
+def test_denominators_of_results_are_counted(lstm_directory, tmp_path, share):
+    (tmp_path / "texts.jsonl").write_text(
+        "\n".join(json.dumps({"text": text}) for text in WORDS)
+    )
+    (tmp_path / "task.yaml").write_text(
+        f"""\
+task: audited_rates
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {tmp_path}/texts.jsonl}}
+  cache_dir: {tmp_path}/cache
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{{{text}}}}"
+process_results: !function counting.rates
+metric_list:
+  - metric: bits_per_byte
+    aggregation: bits_per_byte
+    higher_is_better: false
+"""
+    )
+    (tmp_path / "counting.py").write_text(
+        "def rates(doc, results):\n"
+        "    return {'bits_per_byte': (results[0], "
+        f"len(doc['text'].encode()) * {share})}}\n"
+    )
+    model = Model.open("latent_lstm", {"pretrained": str(lstm_directory)})
+    run = run_tasks(model, ["audited_rates"], tasks(str(tmp_path)), limit=8)
+    assert run.texts == WORDS and run.requests == len(WORDS)
+    [finding] = run.findings
+    number = sum(len(text.encode()) for text in WORDS)
+    if share == 1:
+        assert finding.verdict is Verdict.HOLDS
+        assert finding.said == f"bits_per_byte of audited_rates: {number} bytes"
+    else:
+        assert finding.verdict is Verdict.FAILS
+        assert finding.witness["divided_by"] == pytest.approx(number * share)

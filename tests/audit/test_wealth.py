@@ -1,0 +1,95 @@
+"""Betting on totals: fair where p totals at most 1, quick where it does not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from lm_latent_eval.audit.wealth import DrawnSet, Wealth
+
+LEVEL = 0.01
+"""Of a part of an audit; large sets have half of it."""
+
+
+def played(p, weights, draws, rng):
+    """Bet on drawn options of known p; the wealth."""
+    drawn_set, wealth = DrawnSet(weights), Wealth()
+    for _ in range(draws):
+        [(place, rate)] = drawn_set.draw(1, rng)
+        wealth.bet(drawn_set.ratio(p[place], rate))
+        if wealth.exceeds(LEVEL / 2):
+            break
+    return wealth
+
+
+def scattered(size, total, rng, spread=0.3):
+    """Lopsided p of that total, and weights that are within e^spread of it."""
+    p = rng.dirichlet(np.full(size, 0.2)) + 1e-12
+    p *= total / p.sum()
+    return p, p * np.exp(spread * rng.normal(size=size))
+
+
+def test_every_bet_has_the_total_as_its_mean():
+    """Exactly: over every order in which two options can be drawn."""
+    p, weights = np.array([0.1, 0.25, 0.6]), [3.0, 1.0, 2.0]
+    rates = DrawnSet(weights)._rates
+    assert rates.sum() == pytest.approx(1)
+    first = second = 0.0
+    for a, b in itertools.permutations(range(3), 2):
+        drawn_set = DrawnSet(weights)
+        chance_b = rates[b] / (1 - rates[a])
+        first += rates[a] * chance_b * drawn_set.ratio(p[a], rates[a])
+        second += rates[a] * chance_b * drawn_set.ratio(p[b], chance_b)
+    assert first == pytest.approx(p.sum(), rel=1e-12)
+    assert second == pytest.approx(p.sum(), rel=1e-12)
+
+
+def test_draws_are_as_frequent_as_their_rates_say():
+    weights, rng = [5.0, 1.0, 3.0, 0.5], np.random.default_rng(0)
+    counts = np.zeros(4)
+    for _ in range(4_000):
+        [(place, rate)] = DrawnSet(weights).draw(1, rng)
+        counts[place] += 1
+        assert rate == pytest.approx(DrawnSet(weights)._rates[place])
+    expected = 4_000 * DrawnSet(weights)._rates
+    assert ((counts - expected) ** 2 / expected).sum() < 16.3  # chi-square, p = 0.001
+
+
+def test_a_set_is_drawn_without_replacement_until_it_is_empty():
+    drawn_set, rng = DrawnSet([1.0, 2.0, 3.0]), np.random.default_rng(1)
+    places = [place for place, _ in drawn_set.draw(10, rng)]
+    assert sorted(places) == [0, 1, 2]
+    assert drawn_set.draw(1, rng) == []
+
+
+def test_a_distribution_is_called_one():
+    """Wealth above 20 at any time: in 5 % of games at most."""
+    games, above = 300, 0
+    for seed in range(games):
+        rng = np.random.default_rng(seed)
+        p, weights = scattered(400, 1.0, rng, spread=1.5)
+        above += played(p, weights, 60, rng).exceeds(0.05)
+    # Three standard errors over 5 %.
+    assert above <= games * 0.05 + 3 * math.sqrt(games * 0.05 * 0.95)
+
+
+@pytest.mark.parametrize(("total", "draws"), [(1.05, 1500), (2.0, 40), (277.0, 8)])
+def test_a_total_above_1_is_found_within_the_draws_that_are_stated(total, draws):
+    found, games = 0, 100
+    for seed in range(games):
+        rng = np.random.default_rng([seed, 1])
+        p, weights = scattered(5_000, total, rng)
+        found += played(p, weights, draws, rng).exceeds(LEVEL / 2)
+    assert found >= 0.99 * games
+
+
+def test_uniform_draws_find_what_a_product_of_ratios_cannot():
+    """Of p/q the mean logarithm is far below 0 at a total of 277."""
+    rng = np.random.default_rng(3)
+    p = 277 * rng.dirichlet(np.full(50_000, 0.01))
+    with np.errstate(divide="ignore"):
+        assert np.log(p * 50_000).mean() < -30, "premise"
+    assert played(p, np.ones(50_000), 250, rng).exceeds(LEVEL / 2)

@@ -1,0 +1,349 @@
+"""``latent_mixture`` in lm-eval: stock tasks, nesting, several models, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import lm_eval
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from lm_latent_eval.estimators.mixtures import log_mixture
+from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.wrappers.mixture import LatentMixture
+from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.report.explain import explain
+from lm_latent_eval.scoring import records
+from tests import tiny_causal
+from tests.harness.test_cot import saved, tracker
+from tests.harness.test_tokens import byte_level
+from tests.stock_tasks import STOCK
+from tests.tiny_checkpoint import conditional, generation, rolling
+
+PROMPTS = ["{context}", {"name": "twice", "text": "b{context}", "weight": 3}]
+PAIRS = [("ab", "a"), ("ab", "b"), ("ba", "ab")]
+ROUNDING = 1e-9
+"""Of float64 networks whose batches are padded otherwise."""
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """Three tiny networks: two with one tokenizer, one with another."""
+    found = {}
+    for name, tokenizer, seed in (
+        ("one", tiny_causal.letters(), 0),
+        ("two", tiny_causal.letters(), 1),
+        ("other", tiny_causal.unigram(), 2),
+    ):
+        folder = tmp_path_factory.mktemp(name)
+        tiny_causal.model(len(tokenizer), seed=seed).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        found[name] = str(folder)
+    return found
+
+
+@pytest.fixture
+def mixed(tmp_path, networks):
+    def mixed(content, name="mixture.yaml", **arguments):
+        path = tmp_path / name
+        path.write_text(yaml.safe_dump(content))
+        given = {"base": "hf", "pretrained": networks["one"], "dtype": "float64"}
+        if arguments.get("base") == "latent_tokens":
+            given["estimator"] = "exact"
+        return LatentMixture(mixture=str(path), device="cpu", **{**given, **arguments})
+
+    return mixed
+
+
+def of(networks, *names):
+    return [
+        {"name": n, "weight": w, "args": {"pretrained": networks[n]}}
+        for n, w in zip(names, (1, 3), strict=False)
+    ]
+
+
+def hf(networks, name):
+    return HFLM(pretrained=networks[name], dtype="float64", device="cpu")
+
+
+def numbers(answers):
+    return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
+
+
+WEIGHTS = [math.log(0.25), math.log(0.75)]
+
+
+def test_prompts_are_summed_as_the_backend_answers_them(mixed, networks):
+    one = hf(networks, "one")
+    plain = one.loglikelihood(conditional(*PAIRS))
+    twice = one.loglikelihood(conditional(*((f"b{c}", text) for c, text in PAIRS)))
+    found = mixed({"prompts": PROMPTS}).loglikelihood(conditional(*PAIRS))
+    for a, b, (score, is_greedy) in zip(plain, twice, found, strict=True):
+        expected = log_mixture(WEIGHTS, [a[0], b[0]])
+        assert score == pytest.approx(expected, rel=ROUNDING)
+        assert is_greedy == (a[1] and b[1])
+        assert str(score.estimate.bound) == "exact"
+
+
+def test_models_are_summed_whole_texts_too(mixed, networks):
+    texts = ["ab", "baaba"]
+    parts = [hf(networks, name) for name in ("one", "two")]
+    found = mixed({"models": of(networks, "one", "two")})
+    for asked, method in (
+        (rolling(*texts), "loglikelihood_rolling"),
+        (conditional(*PAIRS), "loglikelihood"),
+    ):
+        one, two = (numbers(getattr(part, method)(asked)) for part in parts)
+        for a, b, score in zip(
+            one, two, numbers(getattr(found, method)(asked)), strict=True
+        ):
+            assert score == pytest.approx(log_mixture(WEIGHTS, [a, b]), rel=ROUNDING)
+
+
+def test_a_mixture_of_mixtures_is_the_mixture(mixed, networks, tmp_path):
+    """The law of splits, through the backends."""
+    flat = mixed({"prompts": PROMPTS})
+    halves = []
+    for n, (prompt, weight) in enumerate(zip(PROMPTS, (1, 3), strict=True)):
+        half = tmp_path / f"half_{n}.yaml"
+        half.write_text(yaml.safe_dump({"prompts": [prompt]}))
+        arguments = {"mixture": str(half)}
+        one = {"name": f"{n}", "weight": weight, "base": "latent_mixture"}
+        halves.append({**one, "args": arguments})
+    nested = mixed({"models": halves}, "nested.yaml")
+    pairs = conditional(*PAIRS)
+    for a, b in zip(
+        flat.loglikelihood(pairs), nested.loglikelihood(pairs), strict=True
+    ):
+        assert a[0] == pytest.approx(b[0], rel=ROUNDING)
+
+
+def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
+    content = {"models": of(networks, "one", "other")}
+    with pytest.raises(ValueError, match=r"one, other cut strings.*end=prefix"):
+        mixed(content)
+    with pytest.raises(ValueError, match="cut strings"):
+        mixed(content, base="latent_tokens")
+    found = mixed(content, base="latent_tokens", end="prefix")
+    said = {"end": "prefix", "estimator": "exact", "dtype": "float64"}
+    parts = [
+        LatentTokens(pretrained=networks[name], device="cpu", **said)
+        for name in ("one", "other")
+    ]
+    pairs = [("ab", "a"), ("ab", "b")]
+    asked = conditional(*pairs)
+    one, other = (numbers(part.loglikelihood(asked)) for part in parts)
+    scores = numbers(found.loglikelihood(asked))
+    for a, b, score in zip(one, other, scores, strict=True):
+        assert score == pytest.approx(log_mixture(WEIGHTS, [a, b]), rel=ROUNDING)
+    assert sum(map(math.exp, scores)) <= 1 + ROUNDING
+    assert "Strings are bytes" in found.get_model_info()["latent_eval"]["vocabulary"]
+
+
+def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
+    with pytest.raises(ValueError, match="needs --model_args mixture=FILE"):
+        LatentMixture(pretrained=networks["one"])
+    with pytest.raises(ValueError, match=r"base='hff'.*did you mean hf"):
+        mixed({"prompts": PROMPTS}, base="hff")
+    with pytest.raises(ValueError, match="no context that prompt could change"):
+        mixed({"prompts": PROMPTS}).loglikelihood_rolling(rolling("ab"))
+    with pytest.raises(ValueError, match="latent_mixture scores texts"):
+        mixed({"prompts": PROMPTS}).generate_until(generation("ab", until=["a"]))
+    words = {"base": "latent_kglm", "args": {"pretrained": str(kglm_directory)}}
+    models = [{"name": "words", **words}, *of(networks, "one")]
+    with pytest.raises(ValueError, match="words, one cut strings"):
+        mixed({"models": models}, pretrained=None, dtype=None)
+
+
+def test_estimates_of_a_latent_model_stay_estimates(mixed, kglm_directory):
+    """KGLM by importance sampling: errors and bounds are those of its parts."""
+    content = {"prompts": ["{context}", "the {context}"]}
+    found = mixed(
+        content,
+        base="latent_kglm",
+        pretrained=str(kglm_directory),
+        dtype="float64",
+        estimator="is",
+        num_samples=20,
+    )
+    [(score, _)] = found.loglikelihood(conditional(("Ada saw", " the fox")))
+    assert str(score.estimate.bound) == "none", "a ratio of two estimates"
+    assert score.estimate.stderr is None and score.estimate.draws_stderr > 0
+    [(again, _)] = found.loglikelihood(conditional(("Ada saw", " the fox")))
+    assert again == score, "random numbers follow from names"
+
+
+ROWS = [
+    ("Which geese came down?", ["twelve", "none", "a fox", "Ada"], 0),
+    ("Who saw the fox?", ["Bo", "a heron", "Ada", "nobody"], 2),
+    ("What was old?", ["letters", "the bridge", "rain", "a pond"], 1),
+]
+
+
+@pytest.fixture(scope="module")
+def bytes_network(tmp_path_factory):
+    folder, tokenizer = tmp_path_factory.mktemp("bytes"), byte_level()
+    tiny_causal.model(len(tokenizer), positions=400).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def evaluate(bytes_network, stock_data, tmp_path):
+    arc = [
+        {
+            "id": str(n),
+            "question": question,
+            "choices": {"text": options, "label": list("ABCD")},
+            "answerKey": "ABCD"[right],
+        }
+        for n, (question, options, right) in enumerate(ROWS)
+    ]
+    splits = ("train", "validation", "test")
+    write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(splits, arc)})
+    mmlu = [
+        {"question": question, "subject": "x", "choices": options, "answer": right}
+        for question, options, right in ROWS
+    ]
+    splits = ("test", "validation", "dev")
+    write_dataset("cais/mmlu", {"abstract_algebra": dict.fromkeys(splits, mmlu)})
+
+    def run(content, task, arguments=(), **more):
+        path = tmp_path / "mixture.yaml"
+        path.write_text(yaml.safe_dump(content))
+        given = {"pretrained": bytes_network, "dtype": "float64", **dict(arguments)}
+        return lm_eval.simple_evaluate(
+            model=LatentMixture(mixture=str(path), device="cpu", **given),
+            tasks=[task],
+            num_fewshot=0,
+            task_manager=TaskManager(
+                include_path=[str(STOCK / "arc"), str(STOCK / "mmlu" / "default")],
+                include_defaults=False,
+            ),
+            bootstrap_iters=0,
+            evaluation_tracker=tracker(tmp_path / "out"),
+            **more,
+        )
+
+    return run
+
+
+def kept_of(folder):
+    [path] = folder.rglob("components_*.parquet")
+    return pq.read_table(path).to_pylist()
+
+
+def test_stock_choices_under_prompts(evaluate, tmp_path):
+    prompts = ["{context}", "Choose.\n{context}", "{context} Well,"]
+    results = evaluate({"prompts": prompts}, "arc_easy")
+    rows = kept_of(tmp_path / "out")
+    assert len(rows) == 12
+    for row in rows:
+        expected = log_mixture(row["log_weights"], row["log_p"])
+        assert row["log_likelihood"] == pytest.approx(expected, rel=1e-12)
+        p = [math.exp(each) for each in row["log_p"]]
+        spread = sum((each - sum(p) / 3) ** 2 for each in p) / 3
+        assert dict(zip(row["variance_of"], row["variance"], strict=True)) == {
+            "prompt": pytest.approx(spread),
+            "together": 0.0,
+        }
+        assert row["at_least"] is None, "a sum, not a draw"
+    [record] = [
+        found
+        for path in (tmp_path / "out").rglob("record_*.parquet")
+        for found in records.read(path)
+    ]
+    assert [a.estimate.log_evidence for a in record.answers] == [
+        row["log_likelihood"] for row in rows
+    ]
+    said = explain(saved(results, tmp_path / "out"))
+    assert "a mixture over prompt, all components summed" in " ".join(said.split())
+    assert "Components: 3 a question, all summed." in said
+    assert "| moved by |" in said and "| prompt |" in said
+    carried = results["config"]["latent_eval"]["mixture"]["arc_easy"]
+    for one in carried["carriers"]:
+        [[name, share]] = one["carried_by"].values()
+        assert 1 / 3 <= share <= 1 and f"{name!r} ({share:.0%})" in " ".join(
+            said.split()
+        )
+    accuracies = [row["accuracy"] for row in carried["factors"]["prompt"]]
+    assert all(acc in (0, 1 / 3, 2 / 3, 1) for acc in accuracies)
+
+
+def test_stock_choices_in_every_order(evaluate, tmp_path):
+    results = evaluate({"permutations": "all"}, "mmlu_abstract_algebra")
+    rows = kept_of(tmp_path / "out")
+    assert {len(row["log_p"]) for row in rows} == {24}
+    for n in range(3):
+        options = [r for r in rows if r["document"] == n]
+        assert sum(math.exp(r["log_likelihood"]) for r in options) <= 1
+        assert [r["right"] for r in options] == [
+            float(k == ROWS[n][2]) for k in range(4)
+        ]
+    found = results["config"]["latent_eval"]["mixture"]["mmlu_abstract_algebra"]
+    assert found["components"] == [24, 24]
+    assert "order" in found["variance"]["accuracy_moved_by"]
+
+
+def test_drawn_orders_have_intervals_that_hold_the_sum(evaluate, tmp_path):
+    task = "mmlu_abstract_algebra"
+    evaluate({"permutations": "all"}, task)
+    exact = {(r["document"], r["option"]): r for r in kept_of(tmp_path / "out")}
+    for path in (tmp_path / "out").rglob("*.parquet"):
+        path.unlink()
+    results = evaluate({"permutations": "all", "draws": 16}, task)
+    for row in kept_of(tmp_path / "out"):
+        truth = exact[row["document"], row["option"]]["log_likelihood"]
+        assert row["at_least"] <= row["log_likelihood"] <= row["at_most"]
+        assert row["at_least"] <= truth <= row["at_most"]
+        assert row["variance_of"] == ["together"]
+    said = " ".join(explain(saved(results, tmp_path / "out")).split())
+    assert "16 drawn for 3 of 3 questions" in said
+    assert "the best option is certain (95 % a question) of" in said
+
+
+def test_a_cache_keeps_components(evaluate, tmp_path):
+    content, cache = {"prompts": ["{context}", "a {context}"]}, str(tmp_path / "cache")
+    first = evaluate(content, "arc_easy", use_cache=cache)
+    for path in (tmp_path / "out").rglob("*.parquet"):
+        path.unlink()
+    again = evaluate(content, "arc_easy", use_cache=cache)
+    name = "mixture"
+    one, other = (
+        json.dumps(r["config"]["latent_eval"][name]["arc_easy"]["factors"])
+        for r in (first, again)
+    )
+    assert one == other
+    assert len(kept_of(tmp_path / "out")) == 12
+    with pytest.raises(ValueError, match="made with other settings"):
+        evaluate({"prompts": ["{context}"]}, "arc_easy", use_cache=cache)
+
+
+def test_nothing_of_a_component_is_recorded_by_itself(evaluate, tmp_path):
+    """A base of ours keeps no record: what it answers is a part of an answer."""
+    said = {"base": "latent_tokens", "estimator": "canonical"}
+    evaluate({"prompts": ["{context}"]}, "arc_easy", said)
+    names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
+    kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
+    assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
+
+
+def test_a_conversation_is_written_as_the_model_reads_it(
+    mixed, networks, tmp_path, tmp_path_factory
+):
+    said = [{"role": "user", "content": "ab"}]
+    asked = of(networks, "one", "two")
+    for model, mark in zip(asked, "ab", strict=True):
+        folder = tmp_path_factory.mktemp("chat")
+        tokenizer = tiny_causal.letters()
+        tokenizer.chat_template = "{{ messages[0]['content'] }}" + mark
+        tokenizer.save_pretrained(folder)
+        model["args"]["tokenizer"] = str(folder)
+    one = mixed({"models": asked[:1]})
+    assert one.apply_chat_template(said) == "aba"
+    with pytest.raises(ValueError, match="have different chat templates"):
+        mixed({"models": asked}).apply_chat_template(said)

@@ -1,0 +1,108 @@
+"""Texts drawn with their latents, and bounds from above, against lists of latents."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lm_latent_eval.estimators import log_evidence
+from lm_latent_eval.inference import Mixed
+from lm_latent_eval.inference.particles import fingerprint
+from lm_latent_eval.inference.simulation import simulate, upper_bound
+from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.latent import parts_of, rebuilt
+from lm_latent_eval.text.words import END, START
+from tests.test_laws import opened
+
+LONGEST = {"rnng": 5}
+"""Words of a text, 3 elsewhere: shorter sentences have but one tree."""
+NUMBER = 1500
+ERRORS = 4.5
+"""Standard errors; 13 statistics are beyond one of them once in 10,000 runs."""
+WORD_BY_WORD = ["entitynlm", "kglm", "lrlm", "nklm", "rnng"]
+
+
+def drawn(name, number, most):
+    case, model, proposal = opened(name, "adapted")
+    texts = simulate(
+        model,
+        proposal,
+        [stream_key(7, f"{name}/{n}") for n in range(number)],
+        start=START,
+        end=END,
+        most=most,
+        costs=lambda ids: [-math.inf if i == case.copied else 0.0 for i in ids],
+        device="cpu",
+    )
+    return case, model, [text for _, text in texts]
+
+
+@pytest.mark.parametrize("name", WORD_BY_WORD)
+def test_latents_are_drawn_from_the_posterior(name):
+    """The mean of two functions of z over texts, against their exact expectations."""
+    case, model, texts = drawn(name, NUMBER, LONGEST.get(name, 3))
+    assert len(texts) > 30, "premise: enough of them end"
+    off, variance = torch.zeros(2).double(), torch.zeros(2).double()
+    for text in texts:
+        joint = case.log_joint(text.words)
+        log_p = joint.log_softmax(-1)
+        listed = fingerprint(case.every_latent(text.words))[0]
+        here = listed == fingerprint(text.latents)[0]
+        assert here.sum() == 1, "one latent of the list"
+        encoded = model.encode(case.batch([text.words]))
+        assert model.log_joint(encoded, text.latents)[0, 0] == pytest.approx(
+            joint[here].item(), abs=1e-9
+        )
+        finite = log_p.clamp_min(-1000)
+        functions = torch.stack([finite, (listed % 7).double()])
+        mean = functions @ log_p.exp()
+        off += functions[:, here][:, 0] - mean
+        variance += functions.square() @ log_p.exp() - mean.square()
+    assert (variance > 0.5).all(), "premise: there is something to draw"
+    assert (off.abs() < ERRORS * variance.sqrt()).all()
+
+
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
+def test_the_bound_is_one_over_an_unbiased_estimate(name):
+    case, model, proposal = opened(name, "adapted")
+    text = [case.words[-1], case.words[1], END]
+    joint = case.log_joint(text)
+    latents, log_p = case.every_latent(text), joint.logsumexp(-1).item()
+    generator = torch.Generator().manual_seed(3)
+    trials = 150
+    chosen = torch.multinomial(joint.softmax(-1), trials, True, generator=generator)
+    upper = torch.tensor(
+        [
+            upper_bound(
+                model,
+                proposal,
+                Mixed(3),
+                case.batch([text]),
+                stream_key(n, name),
+                rebuilt(latents, [part[:, [z]] for part in parts_of(latents)]),
+            )
+            for n, z in enumerate(chosen.tolist())
+        ]
+    ).double()
+    inverse = (log_p - upper).exp()
+    within = ERRORS * inverse.std().item() / math.sqrt(trials) + 1e-6
+    assert abs(inverse.mean().item() - 1) < within
+    assert upper.mean().item() > log_p - within
+
+
+def test_a_draw_that_is_no_posterior_draw_is_no_bound():
+    """Premise of the test above: it tells the latents that it is given."""
+    case, model, proposal = opened("entitynlm", "adapted")
+    text = [case.words[-1], case.words[1], END]
+    joint = case.log_joint(text)
+    latents, log_p = case.every_latent(text), joint.logsumexp(-1).item()
+    best = int(joint.argmax())
+    one = rebuilt(latents, [part[:, [best]] for part in parts_of(latents)])
+    upper = [
+        upper_bound(model, proposal, Mixed(2), case.batch([text]), n, one)
+        for n in range(400)
+    ]
+    inverse = log_p + log_evidence(-torch.tensor(upper).double()).item()
+    assert abs(math.exp(inverse) - 1) > 0.02

@@ -1,0 +1,306 @@
+"""Runs of other harnesses, as they write them, compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+
+import pytest
+
+from lm_latent_eval.cli import main
+from lm_latent_eval.report import columns
+from lm_latent_eval.report.compare import Asked, as_text, compare, more, rank, rows
+from lm_latent_eval.report.runs import read
+from lm_latent_eval.report.scores import Score, Scores
+from tests.conftest import PROJECT
+from tests.report.test_compare import record
+
+RUNS = PROJECT / "tests/reference/runs"
+"""Made by inspect_ai's and Every Eval Ever's own writers: ``make.py`` there."""
+INSPECT = [str(RUNS / f"inspect_{name}.json") for name in ("good", "poor")]
+EVERY = [str(RUNS / f"eee_{name}.json") for name in ("good", "poor")]
+
+
+def log(name):
+    return json.loads((RUNS / f"inspect_{name}.json").read_text())
+
+
+def shown(capsys, *arguments):
+    assert main(["compare", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    assert main(["compare", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def test_logs_of_inspect_have_their_own_accuracy():
+    for name in ("good", "poor"):
+        [run] = read(RUNS / f"inspect_{name}.json")
+        [said] = log(name)["results"]["scores"]
+        assert statistics.fmean(row.value for row in run.rows) == pytest.approx(
+            said["metrics"]["accuracy"]["value"]
+        )
+        assert len(run.rows) == 40
+        assert {row.repeat for row in run.rows} == {0, 1}
+
+
+def test_passages_are_clusters_by_themselves(capsys):
+    out = shown(capsys, *INSPECT)
+    assert "mill: 20 questions, 10 clusters (passage), match" in out
+    assert "A is better" in out
+    assert "over answers" in out
+    alone = shown(capsys, *INSPECT, "--cluster", "none")
+    assert "mill: 20 questions, match" in alone
+    said = refused(capsys, *INSPECT, "--cluster", "topic")
+    assert "they say passage" in said
+
+
+def test_archives_have_the_scores_of_the_logs_they_were_made_of(capsys):
+    """They keep no passage, and of two answers the mean."""
+    from_logs = shown(capsys, *INSPECT, "--cluster", "none", "--format", "csv")
+    from_archives = shown(capsys, *EVERY, "--format", "csv")
+    assert from_archives == from_logs
+    mixed = shown(capsys, INSPECT[0], EVERY[1], "--cluster", "none", "--format", "csv")
+    assert mixed == from_logs
+    lines = EVERY[0].replace(".json", "_samples.jsonl")
+    assert shown(capsys, lines, EVERY[1], "--format", "csv") == from_logs
+
+
+def test_pass_at_k(capsys):
+    out = shown(capsys, *INSPECT, "--pass-at", "2", "--format", "csv")
+    [run] = read(RUNS / "inspect_good.json")
+    best = {}
+    for row in run.rows:
+        best[row.question] = max(row.value, best.get(row.question, 0.0))
+    [found] = compare(
+        {name: [read(RUNS / f"inspect_{name}.json")] for name in ("good", "poor")},
+        Asked(passes=[2]),
+    )
+    assert found.passes[2][0] == pytest.approx(statistics.fmean(best.values()))
+    assert "pass@2" in out
+    assert "needs 3 answers" in refused(capsys, *INSPECT, "--pass-at", "3")
+
+
+def test_what_would_decide_is_said(capsys):
+    out = shown(capsys, *INSPECT, "--power", "5")
+    assert "To decide 5 points of match at 80% between A and B:" in out
+    assert "answers a question" in out
+    csv = shown(capsys, *INSPECT, "--power", "5", "--format", "csv")
+    assert "needed for 5 points of match" in csv
+    assert "expected a positive" in refused(capsys, *INSPECT, "--power", "0")
+
+
+def test_more_latents_help_where_draws_are_the_error():
+    """Twice the texts halve the variance; of draws, more latents would do it all."""
+
+    def compared(kind):
+        return compare({"A": [[record(3.0, kind)]], "B": [[record(0.0, seed=1)]]})[0]
+
+    kinds = ("exact", "stochastic lower")
+    exact, drawn = (more(compared(kind), 0.2) for kind in kinds)
+    d = compared("exact").difference
+    assert exact.needed.number == pytest.approx(
+        60 * (2.8 * d.stderr / 0.001386) ** 2, rel=0.03
+    )
+    assert "not more latents" in drawn.remedy
+    assert 0 < drawn.parts["draws of latents"] < 0.1, "0.2 of 1.4 nats a text"
+    assert drawn.without_draws.number < drawn.needed.number
+
+
+def test_what_lacks_is_said_with_what_makes_it(capsys, tmp_path):
+    bare = log("good") | {"samples": None}
+    (tmp_path / "log.json").write_text(json.dumps(bare))
+    assert "--no-log-samples" in refused(capsys, str(tmp_path / "log.json"), EVERY[0])
+    (tmp_path / "log.eval").write_bytes(b"PK")
+    said = refused(capsys, str(tmp_path / "log.eval"), EVERY[0])
+    assert "inspect log convert" in said
+    shutil.copy(EVERY[0], tmp_path / "eee.json")
+    said = refused(capsys, str(tmp_path / "eee.json"), EVERY[1])
+    assert "no eee_samples.jsonl beside it" in said
+    assert "every_eval_ever convert" in said
+    said = refused(capsys, INSPECT[0], INSPECT[1], "--metric", "f1")
+    assert "--metric is one of match" in said
+    other = log("poor")
+    other["samples"][3]["input"] = "Something else?"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    said = refused(capsys, INSPECT[0], str(tmp_path / "other.json"))
+    assert "is another one in B than in A" in said
+    odd = log("poor")
+    odd["samples"][3]["scores"]["match"]["value"] = "maybe"
+    (tmp_path / "odd.json").write_text(json.dumps(odd))
+    said = refused(capsys, INSPECT[0], str(tmp_path / "odd.json"))
+    assert "odd.json, sample 4: scores: match: expected a number" in said
+    text = (RUNS / "eee_good_samples.jsonl").read_text()
+    (tmp_path / "eee_samples.jsonl").write_text(text + '{"sample_id": 3}\n')
+    said = refused(capsys, str(tmp_path / "eee.json"), EVERY[1])
+    assert "eee_samples.jsonl, line 41" in said
+
+
+def generated(folder, rows, **task):
+    """A folder of lm-eval whose answers were written."""
+    folder.mkdir()
+    results = {
+        "config": {"model": "hf", "model_args": {"pretrained": folder.name}},
+        "configs": {
+            "said": {
+                "output_type": "generate_until",
+                "metric_list": [{"metric": "exact_match"}],
+                **task,
+            }
+        },
+        "results": {"said": {"exact_match,none_stderr": float("nan")}},
+    }
+    (folder / "results_1.json").write_text(json.dumps(results))
+    lines = (json.dumps(row) for row in rows)
+    (folder / "samples_said_1.jsonl").write_text("\n".join(lines) + "\n")
+    return str(folder)
+
+
+def sample(n, score, **more):
+    return {
+        "doc_id": n,
+        "doc": {"context": f"passage {n // 2}", "text": f"{n}?"},
+        "doc_hash": f"hash {n}",
+        "arguments": {"gen_args_0": {"arg_0": f"{n}?", "arg_1": {"until": ["."]}}},
+        "resps": [["a"]],
+        "filter": "none",
+        "exact_match": score,
+        "f1": score / 2,
+        **more,
+    }
+
+
+def test_written_answers_of_lm_eval(capsys, tmp_path):
+    """0.4 has a number a document; 0.5 one a repeat, where there are several."""
+    a = generated(tmp_path / "a", [sample(n, float(n % 5 > 0)) for n in range(40)])
+    b = generated(
+        tmp_path / "b",
+        [
+            sample(n, 0.5, scores_per_repeat={"exact_match": [1.0, 0.0]})
+            for n in range(40)
+        ],
+    )
+    out = shown(capsys, a, b)
+    assert "said: 40 questions, 20 clusters (context), exact_match" in out
+    assert "+30.0%" in out
+    assert "over answers" in out
+    assert "+15.0%" in shown(capsys, a, b, "--metric", "f1")
+    said = refused(capsys, a, b, "--metric", "bleu")
+    assert (
+        "line 1: bleu: there is none; --metric NAME takes one of exact_match, f1"
+        in said
+    )
+    other = [sample(n, 1.0, doc_hash="another") for n in range(40)]
+    c = generated(tmp_path / "c", other)
+    assert "is another one" in refused(capsys, a, c)
+
+
+def scores(name, values, **more):
+    rows = [Score(str(n), value) for n, value in enumerate(values)]
+    return [Scores("t", "score", {"model": name}, rows, **more)]
+
+
+def test_runs_of_a_model_answer_questions_as_one_side():
+    a = [scores("a", [float(n % 4 > 0) for n in range(s, s + 80)]) for s in (0, 1)]
+    b = [scores("b", [float(n % 2) for n in range(80)])]
+    [found] = compare({"A": a, "B": b})
+    assert found.accuracy is None
+    assert found.scores == pytest.approx((0.75, 0.5))
+    assert found.decided
+    low = {"lower_is_better": True}
+    cost = {
+        "A": [scores("a", [2.0, 3.0] * 20, **low)],
+        "B": [scores("b", [1.0, 2.5] * 20, **low)],
+    }
+    [found] = compare(cost)
+    assert "B is better: B has 0.75" in found.verdict
+    assert "less score" in found.verdict
+
+
+def test_many_models_are_ranked_with_what_holds_together():
+    gains = {"A": 0.0, "B": 1.0, "C": 1.02, "D": 3.0}
+    numbered = enumerate(gains.items(), start=4)
+    sides = {name: [[record(g, seed=k)]] for k, (name, g) in numbered}
+    found = compare(sides)
+    [ranking] = rank(found)
+    assert [name for name, _ in ranking.models][::3] == ["D", "A"]
+    assert ranking.letters["B"] == ranking.letters["C"]
+    assert len({*ranking.letters.values()}) == 3
+    assert "D is better than every other model; 5 of 6 pairs" in ranking.verdict
+    [alone] = compare({name: sides[name] for name in "AB"})
+    together = found[0]
+    assert together.adjusted > alone.p_value == together.p_value
+    assert "ranking" in as_text(found)
+    assert rows(found)[0]["p"] == together.adjusted
+
+
+def test_what_chance_may_do_among_many_is_not_decided():
+    """A difference that alone is decided, and with nine others is not."""
+    base = [0.0] * 40
+    near = [1.0] * 7 + base[7:]
+    sides = {name: [scores(name, base)] for name in "ABCD"} | {"E": [scores("E", near)]}
+    alone = compare({name: sides[name] for name in "AE"})
+    assert alone[0].decided, "premise"
+    found = compare(sides)
+    assert not any(each.decided for each in found)
+    assert "of so many comparisons" in found[3].verdict
+    assert len(rank(found)[0].groups) == 1
+
+
+def test_subtasks_of_a_group_are_clusters():
+    def run(share):
+        return [
+            Scores(
+                f"task {n}",
+                "acc",
+                {"model": "m", "groups": ["all"]},
+                [Score(str(q), float((q + n) % 10 < share)) for q in range(20)],
+            )
+            for n in range(12)
+        ]
+
+    *single, group = compare({"A": [run(8)], "B": [run(3)]})
+    assert len(single) == 12
+    assert group.task == "all"
+    assert (group.difference.num_texts, group.difference.num_clusters) == (240, 12)
+    assert group.decided
+
+
+def test_copies_of_a_text_are_one():
+    def twice(made):
+        again = [type(a)(**{**vars(a), "index": a.index + 60}) for a in made.answers]
+        return type(made)(made.task, made.settings, [*made.answers, *again])
+
+    a, b = record(1.0), record(0.0, seed=1)
+    [once] = compare({"A": [[a]], "B": [[b]]})
+    [both] = compare({"A": [[twice(a)]], "B": [[twice(b)]]})
+    assert both.difference.interval == pytest.approx(once.difference.interval)
+    assert "120 texts in 60 clusters (text)" in as_text([both])
+
+
+def test_a_column_is_a_side(capsys, tmp_path):
+    path = tmp_path / "scores.csv"
+    lines = [f"q{n},{n // 3},{n % 5},{n % 3 == 0:d},1" for n in range(45)]
+    path.write_text("\n".join(["id,source,first,second,third", *lines]))
+    out = shown(capsys, str(path), "--cluster", "source")
+    assert "15 clusters (source)" in out
+    assert "scores: ranking" in out
+    assert "column second" in out
+    path.write_text("id,first\n1,2\n")
+    assert "expected a head of different names" in refused(capsys, str(path))
+    path.write_text("id,a,b\n1,2,x\n")
+    assert "row 2: b: expected a number, not 'x'" in refused(capsys, str(path))
+
+
+def test_a_column_of_log_likelihoods_has_rates(tmp_path):
+    path = tmp_path / "scores.csv"
+    lines = [f"{n},100,{-120 - n % 3},{-121.5 - n % 2}" for n in range(30)]
+    path.write_text("\n".join(["id,bytes,a,b", *lines]))
+    [found] = compare({name: [run] for name, run in columns.read(path).items()})
+    assert [*found.units] == ["bytes", "words"]
+    assert found.difference.value == pytest.approx(-0.01)

@@ -1,0 +1,303 @@
+"""Blocks and rules of unmasking against all that can be written, listed."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, product
+
+import pytest
+import torch
+
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.mdm import bound, llada, orders
+from lm_latent_eval.wrappers.mdm.batches import answer_all
+from lm_latent_eval.wrappers.mdm.orders import PLAIN
+from lm_latent_eval.wrappers.mdm.predictions import Blocks, TargetTokens
+from lm_latent_eval.wrappers.mdm.unmasking import NAMES, Unmasking
+from tests.wrappers.mdm import tiny
+from tests.wrappers.mdm.listed import MASK, WORDS, Listed
+
+RULES_OF_ALL = [
+    *(Unmasking(name, k) for name in NAMES for k in (1, 2)),
+    *(
+        Unmasking(name, k, threshold)
+        for name in ("confidence", "low_confidence")
+        for k in (1, 2)
+        for threshold in (0.4, 0.7)
+    ),
+]
+
+
+def log_p(network, rule, blocks=None):
+    """Log p of every text by the implementation, and passes of each."""
+    texts = list(product(WORDS, repeat=network.length))
+    cut = Blocks(blocks, MASK)
+    jobs, owner = [], []
+    for n, text in enumerate(texts):
+        for block in cut.of(TargetTokens((), text)):
+            sums = orders.log_p_path if rule.follows else orders.log_p_exact
+            jobs.append((block, sums(len(block), rule)))
+            owner.append(n)
+    total, passes = [0.0] * len(texts), [0] * len(texts)
+    for job, found in answer_all(network.reader(), rule, jobs):
+        value = found.value[0] if rule.follows else found.value
+        total[owner[job]] += value
+        passes[owner[job]] += found.passes
+    return dict(zip(texts, total, strict=True)), passes
+
+
+@pytest.mark.parametrize("blocks", [None, 2])
+@pytest.mark.parametrize("rule", RULES_OF_ALL, ids=str)
+def test_every_text_has_the_probability_of_all_that_can_be_drawn(rule, blocks):
+    network = Listed(ties=blocks is None)
+    wanted = network.written(rule, blocks)
+    found, _ = log_p(network, rule, blocks)
+    assert math.fsum(map(math.exp, found.values())) == pytest.approx(1, abs=1e-12)
+    for text, value in found.items():
+        assert math.exp(value) == pytest.approx(wanted[text], abs=1e-12)
+
+
+def test_a_block_takes_a_pass_for_every_set_of_its_masks():
+    """Counted where the network is asked: 2^m - 1 a block, in float32 as well."""
+    text = (0, 2, 1, 1, 0, 2, 2)
+    for length, blocks in ((7, None), (7, 4), (6, 3), (5, 1)):
+        network = Listed(length)
+        jobs = [
+            (block, orders.log_p_exact(len(block)))
+            for block in Blocks(blocks, MASK).of(TargetTokens((), text[:length]))
+        ]
+        assert network.read == 0
+        list(answer_all(network.reader(), PLAIN, jobs))
+        assert network.read == sum(2 ** len(block) - 1 for block, _ in jobs)
+
+
+def test_what_options_share_is_read_once():
+    """Nine texts of two tokens: all masked once, and each of six tokens shown."""
+    network = Listed(2)
+    texts = list(product(WORDS, repeat=2))
+    jobs = [(TargetTokens((), text), orders.log_p_exact(2)) for text in texts]
+    found = dict(answer_all(network.reader(), PLAIN, jobs))
+    assert network.read == 1 + 2 * len(WORDS)
+    assert all(each.passes == 3 for each in found.values())
+    total = math.fsum(math.exp(each.value) for each in found.values())
+    assert total == pytest.approx(1, abs=1e-12)
+
+
+def test_steps_of_several_tokens_take_fewer_passes():
+    """Only sets of 0, 2 and 4 of six places are read: 1 + 15 + 15."""
+    network, pairs = Listed(6), Unmasking("any_order", 2)
+    job = TargetTokens((), (0, 1, 2, 2, 1, 0)), orders.log_p_exact(6, pairs)
+    [(_, found)] = answer_all(network.reader(), pairs, [job])
+    assert network.read == found.passes == 31
+
+
+def test_rounding_of_float32():
+    """A block of eight, 255 passes: within the rounding of its eight factors."""
+    network, text = Listed(8, seed=2), (0, 2, 1, 1, 0, 2, 2, 1)
+    values = []
+    for dtype in (torch.float64, torch.float32):
+        network.scores = network.scores.to(dtype)
+        jobs = [(TargetTokens((), text), orders.log_p_exact(8))]
+        [(_, found)] = answer_all(network.reader(), PLAIN, jobs)
+        values.append(found.value)
+    # Scores and log-softmax of up to 8 nats, rounded twice for each of eight tokens.
+    assert 0 < abs(values[0] - values[1]) < 8 * 2 * 8 * torch.finfo(torch.float32).eps
+
+
+def test_blocks_of_one_are_the_path_from_the_left():
+    network, left = Listed(5), Unmasking("left_to_right")
+    for text in [(0, 1, 2, 0, 1), (2, 2, 0, 1, 1)]:
+        target = TargetTokens((), text)
+        ones = [(b, orders.log_p_exact(1)) for b in Blocks(1, MASK).of(target)]
+        each = dict(answer_all(network.reader(), PLAIN, ones))
+        path = answer_all(
+            network.reader(), left, [(target, orders.log_p_path(5, left))]
+        )
+        [(_, found)] = path
+        total = math.fsum(found.value for found in each.values())
+        assert total == pytest.approx(found.value[0], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Unmasking("any_order", 2),
+        Unmasking("low_confidence"),
+        Unmasking("low_confidence", 2),
+        Unmasking("low_confidence", 1, 0.4),
+    ],
+    ids=str,
+)
+def test_paths_are_drawn_without_bias(rule):
+    """All weights of four tokens, to five standard errors of each text's mean."""
+    network, number = Listed(4, seed=3), 6000
+    for text in [(0, 1, 2, 0), (2, 2, 1, 0)]:
+        target = TargetTokens((), text)
+        drawn = orders.log_weights(4, number, Streams([7], number), unmasking=rule)
+        exact = orders.log_p_exact(4, rule)
+        jobs = [(target, exact), (target, drawn)]
+        found = dict(answer_all(network.reader(), rule, jobs))
+        ratio = (found[1].value - found[0].value).exp()
+        stderr = float(ratio.std()) / math.sqrt(number)
+        assert 0 < stderr < 0.05, "premise: precise enough to notice an error"
+        assert abs(float(ratio.mean()) - 1) < 5 * stderr
+
+
+def test_more_sets_than_can_be_weighed_are_refused_by_name():
+    rule = Unmasking("low_confidence", 1, 0.9)
+    asking = orders.log_weights(13, 2, Streams([1], 2), unmasking=rule)
+    with pytest.raises(ValueError, match=r"8,191 sets of 13 places.*smaller block_len"):
+        next(asking)
+
+
+# -- whole scorers -------------------------------------------------------------------
+
+TEXT = "the fox saw Ada . a Bo"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.mdm("bert")
+
+
+def scored(model, text=TEXT, **options):
+    [answer] = model.scorer(options, quiet=True).score_texts([Query(0, "q", text)])
+    return answer.estimate
+
+
+@pytest.mark.parametrize("block_length", [3, 4, 7])
+def test_the_process_of_blocks_is_bounded_from_both_sides(model, block_length):
+    """Lower and upper estimates on average over seeds, to their own errors."""
+    exact = scored(model, block_length=block_length, bounds="both")
+    assert str(exact.bound) == "exact"
+    assert exact.upper == exact.log_evidence and exact.upper_stderr == 0
+    number = 60
+    how = {"estimator": "is", "num_samples": 4, "bounds": "both"}
+    scorer = model.scorer({"block_length": block_length, **how}, quiet=True)
+    copies = [Query(n, f"q/{n}", TEXT) for n in range(number)]
+    each = [answer.estimate for answer in scorer.score_texts(copies)]
+    low, high = (
+        torch.tensor(values, dtype=torch.float64)
+        for values in zip(*((e.log_evidence, e.upper) for e in each), strict=True)
+    )
+    for side, sign in ((low, -1), (high, 1)):
+        stderr = float(side.std()) / math.sqrt(number)
+        gap = sign * (float(side.mean()) - exact.log_evidence)
+        assert gap > -3 * stderr
+    assert all(e.upper_stderr > 0 for e in each)
+    # With fixed psi the bound is linear in p-hat: its error is that of p-hat.
+    one = each[0]
+    assert one.upper_stderr < 3 * one.draws_stderr * math.exp(one.upper - low.min() + 1)
+
+
+def test_what_takes_too_many_passes_is_estimated(model):
+    """Of seven tokens in blocks of four: 15 passes, and 7 of the last three."""
+    few = scored(model, block_length=4, num_samples=8)
+    assert str(few.bound) == "stochastic lower" and few.estimator == "exact+is"
+    most = scored(model, block_length=4, num_samples=15)
+    assert str(most.bound) == "exact" and most.estimator == "exact"
+    assert abs(few.log_evidence - most.log_evidence) < 6 * few.draws_stderr
+
+
+def test_one_block_of_all_is_the_whole_text(model):
+    whole = scored(model, estimator="exact").log_evidence
+    assert scored(model, block_length=9).log_evidence == pytest.approx(whole, abs=1e-12)
+    assert scored(model, block_length=2).log_evidence != pytest.approx(whole, abs=1e-3)
+
+
+def test_the_record_names_the_process(model):
+    said = {
+        model.scorer(options, quiet=True).fingerprint["process"]
+        for options in (
+            {},
+            {"block_length": 4},
+            {"block_length": 8},
+            {"block_length": 4, "unmasking": "low_confidence"},
+            {"block_length": 4, "unmasking": "low_confidence", "threshold": 0.9},
+            {"block_length": 4, "unmasking": "low_confidence", "tokens_per_step": 2},
+        )
+    }
+    assert len(said) == 6
+    assert (
+        "blocks of 4 from the left, later blocks read as masks; low_confidence, one "
+        "token a step, or all above a probability of 0.9"
+    ) in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threshold": 0.9}, "threshold=0.9: unmasking=any_order does not go by"),
+        ({"threshold": 1}, "threshold=1: expected a number between 0 and 1"),
+        ({"estimator": "elbo", "tokens_per_step": 2}, "elbo bounds orders of single"),
+        ({"estimator": "elbo", "bounds": "both"}, "bounds=both: an upper bound takes"),
+        ({"proposal": "adapted", "unmasking": "low_confidence"}, "adapted draws order"),
+        ({"convention": "llada", "block_length": 4}, "one program's loop over whole"),
+        ({"convention": "llada", "num_samples": 40}, "no whole number of its batches"),
+    ],
+)
+def test_what_is_not_computed_together_is_said(model, options, said):
+    with pytest.raises(ValueError, match=said):
+        scored(model, **options)
+
+
+# -- LLaDA's program -----------------------------------------------------------------
+
+
+def by_the_program(network, text):
+    """The loop's expectation, its masks listed: counts as torch rounds them."""
+    length, size, total = len(text), 32, 0.0
+    logits = {}
+    for first in range(1, length + 1):
+        x = torch.round(
+            torch.linspace(float(first), first + (size - 1) * (length / size), size)
+        ).long()
+        for count in (((x - 1) % length) + 1).tolist():
+            if count not in logits:
+                losses = []
+                for masked in combinations(range(length), count):
+                    state = [MASK if i in masked else t for i, t in enumerate(text)]
+                    rows = network.scores[tuple(state)].log_softmax(-1)
+                    losses.append(sum(float(rows[i, text[i]]) for i in masked))
+                logits[count] = sum(losses) / len(losses)
+            total += logits[count] * length / count / (size * length)
+    return total
+
+
+def test_the_convention_of_llada_is_its_program(model):
+    """On average over seeds what its loop expects; neither log p nor its bound."""
+    network, text = Listed(5, seed=4), (0, 1, 2, 2, 0)
+    reader = network.reader(mask_is_word=True)
+
+    def drawn(seed):
+        def numbers(batch, number):
+            generator = torch.Generator().manual_seed(1000 * seed + batch)
+            return torch.rand(number, generator=generator, dtype=torch.float64)
+
+        return numbers
+
+    jobs = [
+        (TargetTokens((), text), llada.log_p_llada(5, 64, drawn(seed)))
+        for seed in range(200)
+    ]
+    found = dict(answer_all(reader, PLAIN, jobs))
+    values = torch.tensor([f.value.value for f in found.values()], dtype=torch.float64)
+    stderr = float(values.std()) / math.sqrt(len(values))
+    wanted = by_the_program(network, text)
+    assert stderr < 0.05, "premise: precise enough to notice an error"
+    assert abs(float(values.mean()) - wanted) < 5 * stderr
+    bounded = orders_mean(network, text)
+    assert abs(wanted - bounded) > 0.3, "premise: it is another number"
+    estimate = scored(model, convention="llada", num_samples=64)
+    assert str(estimate.bound) == "none" and estimate.estimator == "llada"
+    assert estimate.stderr is None and estimate.draws_stderr > 0
+
+
+def orders_mean(network, text):
+    """The bound that the loop is meant to estimate: every set, every count alike."""
+    drawn = bound.elbo(len(text), 10**6, None)
+    [(_, found)] = answer_all(
+        network.reader(), PLAIN, [(TargetTokens((), text), drawn)]
+    )
+    return found.value.value

@@ -1,0 +1,135 @@
+"""Files of mixtures: what they may say, and how what they may not is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lm_latent_eval.text import strict_yaml
+from lm_latent_eval.wrappers.mixtures import files
+
+DOCUMENTS = '{"context": "q", "documents": [{"text": "a"}, {"text": "b", "weight": 3}]}'
+
+
+@pytest.fixture
+def read(tmp_path):
+    (tmp_path / "few.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    (tmp_path / "found.jsonl").write_text(DOCUMENTS)
+    (tmp_path / "odd.jsonl").write_text('{"text": 1}\n')
+    (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text"\n')
+
+    def read(content, name="mixture.yaml", **more):
+        path = tmp_path / name
+        path.write_text(content)
+        return files.read(path, **more)
+
+    return read
+
+
+WRONG = {
+    "": "the file is None: expected prompts",
+    "[1]": "the file is .1.: expected prompts",
+    "draws: 3": "nothing is mixed: expected one of prompts",
+    "promts: ['{context}']": "the file has 'promts'.*did you mean prompts",
+    "prompts: a": "prompts is 'a': expected a list",
+    "prompts: []": "prompt: there is none",
+    "prompts: [a]": r"prompts\[0\].text has {context} 0 times: expected once",
+    "prompts: ['{context}', '{context}']": "prompt: '{context}' is there twice",
+    "prompts: [{text: '{context}', weight: 0}]": r"prompts\[0\].weight is 0: expected",
+    "prompts: [{text: '{context}', weight: .inf}]": r"weight is inf: expected a pos",
+    "prompts: [{text: '{context}', weight: true}]": "weight is True: expected a pos",
+    "prompts: [{txt: '{context}'}]": r"prompts\[0\] has 'txt'.*did you mean text",
+    "permutations: some": "permutations is 'some': expected all or cyclic",
+    "few_shot: {file: few.jsonl, seeds: [1]}": "few_shot.number is None: expected",
+    "few_shot: {file: few.jsonl, number: 3, seeds: [1]}": "number is 3: .* has 2 rows",
+    "few_shot: {file: none.jsonl, number: 1, seeds: [1]}": "none.jsonl is no file",
+    "few_shot: {file: odd.jsonl, number: 1, seeds: [1]}": "odd.jsonl, line 1: text is",
+    "few_shot: {file: broken.jsonl, number: 1, seeds: [1]}": "broken.jsonl, line 2",
+    "few_shot: {file: few.jsonl, number: 1, seeds: [1, 1]}": "'seed 1' is there twice",
+    "documents: {template: a}": "expected either a file or a callable",
+    "documents: {file: found.jsonl, template: a}": "template has {document} 0 times",
+    "documents: {callable: a.b:c}": "names code .a.b:c.*trust_retriever=True in --mod",
+    "documents: {callable: a.b}": "callable is 'a.b': expected package.module:function",
+    "models: []": "models: there is none",
+    "models: [{args: {trust_remote_code: true}}]": "args has 'trust_remote_code'",
+    "models: [{args: {model: 'a:B'}}]": "args has 'model': expected pretrained",
+    "models: [{args: {estimator: 'a:B'}}]": "estimator names code",
+    "models: [{args: {pretrained: [a]}}]": "pretrained is .'a'.: expected text",
+    "models: [{name: a}, {name: a}]": "models: 'a' is there twice",
+    "permutations: all\ndraws: 0": "draws is 0: expected a whole number of 1",
+    "permutations: all\nseed: x": "seed is 'x': expected a whole number",
+    "permutations: all\npermutations: all": "line 2: 'permutations' stands twice",
+    "a: &x [1]\nb: *x": r"line 2 has an alias",
+    "a: !!python/object/apply:os.getcwd []": "cannot be read .could not determine",
+    "a: [": "cannot be read",
+    "[" * 5000: "cannot be read .nested too deeply",
+}
+
+
+@pytest.mark.parametrize("content", WRONG)
+def test_what_a_file_may_not_say_is_told_in_one_line(read, content):
+    with pytest.raises(ValueError, match=WRONG[content]) as told:
+        read(content).of_models  # noqa: B018
+    assert "mixture.yaml" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_json_and_yaml_are_the_same(read):
+    content = {"prompts": ["{context}", {"text": "a {context}", "weight": 2}]}
+    one, other = read(json.dumps(content), "m.json"), read(json.dumps(content))
+    assert one.digest == other.digest
+
+
+def test_documents_are_those_of_the_context(read):
+    mixture = read("documents: {file: found.jsonl}")
+    [factor] = mixture.factors
+    listed = factor.variants(" q\n")
+    assert [v.rewrite("q", " a")[0] for v in listed] == ["a\n\nq", "b\n\nq"]
+    with pytest.raises(ValueError, match=r"found\.jsonl has no line with this context"):
+        factor.variants("other")
+
+
+def retrieved(context):
+    return [{"text": f"about {context}"}, {"name": "none", "text": "nothing"}]
+
+
+def broken(context):
+    raise KeyError(context)
+
+
+def odd(context):
+    return ["a text"]
+
+
+def test_a_function_retrieves_with_consent(read):
+    said = f"documents: {{callable: '{__name__}:retrieved'}}"
+    with pytest.raises(ValueError, match="trust_retriever"):
+        read(said)
+    [factor] = read(said, trust_retriever=True).factors
+    assert [v.name for v in factor.variants("q")] == ["about q", "none"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("broken", "ends in KeyError"),
+        ("odd", "is 'a text': expected name, text, weight"),
+    ],
+)
+def test_a_function_that_fails_is_named(read, name, why):
+    said = f"documents: {{callable: '{__name__}:{name}'}}"
+    [factor] = read(said, trust_retriever=True).factors
+    with pytest.raises(ValueError, match=f"{name}.*{why}"):
+        factor.variants("q")
+
+
+def test_a_function_that_is_not_there_is_told(read):
+    with pytest.raises(ValueError, match="'json:nothing' cannot be imported"):
+        read("documents: {callable: 'json:nothing'}", trust_retriever=True)
+
+
+def test_plain_yaml_is_read(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("a: [1, 2.5, yes, {b: null}]\n")
+    assert strict_yaml.read(path) == {"a": [1, 2.5, True, {"b": None}]}

@@ -1,0 +1,351 @@
+"""Laws of mixtures: splits, permutations, totals; draws against the exact sum."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    probability_interval,
+)
+from lm_latent_eval.estimators.mixtures import log_mixture, split_variance
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.mixtures import files
+from lm_latent_eval.wrappers.mixtures.factors import Listing, Orders
+from lm_latent_eval.wrappers.mixtures.scorer import Found, MixtureScorer
+from lm_latent_eval.wrappers.mixtures.worth import Option, Question, worth
+
+ASKED = "Which barks?\nA. a cat\nB. a dog\nC. a hen\nAnswer:"
+ANSWERS = (" A", " B", " C")
+ROUNDING = 1e-12
+"""Of sums of a few float64 numbers of about 1."""
+
+
+def log_p(context: str, text: str) -> float:
+    """A lopsided distribution over three answers, another one after every context."""
+    logits = [
+        6 * hashlib.sha256(f"{context}|{answer}".encode()).digest()[0] / 255
+        for answer in ANSWERS
+    ]
+    total = math.log(sum(map(math.exp, logits)))
+    return logits[ANSWERS.index(text)] - total
+
+
+def model(name):
+    """Return a model; another name, another distribution after the same context."""
+    return lambda asked: [
+        Found(log_p(f"{each.context}{name}", each.text), 1, False) for each in asked
+    ]
+
+
+def scorer(folder, content, **more):
+    path = folder / "mixture.yaml"
+    path.write_text(yaml.safe_dump(content))
+    read = files.read(path, **more)
+    names = [each.name for each in read.models] or [""]
+    return MixtureScorer(read, {name: model(name) for name in names}, {}, {})
+
+
+def answers(found, context=ASKED, name="task/0"):
+    queries = [Query(n, name, text, context) for n, text in enumerate(ANSWERS)]
+    return sorted(found.score_continuations(queries), key=lambda answer: answer.index)
+
+
+def numbers(found, **more):
+    return [answer.estimate.log_evidence for answer in answers(found, **more)]
+
+
+PROMPTS = [
+    {"name": "plain", "text": "{context}", "weight": 1},
+    {"name": "polite", "text": "Please.\n{context}", "weight": 2},
+    {"name": "after", "text": "{context}\nSay:", "weight": 0.5},
+]
+
+
+@pytest.fixture
+def everything(tmp_path):
+    """A mixture with a factor of every kind, and the files that it names."""
+    rows = [{"text": f"Example {n}."} for n in range(5)]
+    (tmp_path / "few.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    texts = [
+        {"name": "bones", "text": "Dogs bark.", "weight": 3},
+        {"name": "eggs", "text": "Hens lay eggs."},
+    ]
+    row = {"context": ASKED, "documents": texts}
+    (tmp_path / "found.jsonl").write_text(json.dumps(row))
+    return {
+        "prompts": PROMPTS,
+        "few_shot": {"file": "few.jsonl", "number": 2, "seeds": [0, 1, 2]},
+        "permutations": "all",
+        "documents": {"file": "found.jsonl"},
+        "models": [{"name": "one", "weight": 3}, {"name": "two"}],
+    }
+
+
+def test_a_mixture_is_the_sum_that_it_says(tmp_path, everything):
+    found = answers(scorer(tmp_path, everything))
+    options = ["a cat", "a dog", "a hen"]
+    lines = [f"Example {n}." for n in range(5)]
+    total = dict.fromkeys(ANSWERS, 0.0)
+    for order in itertools.permutations(range(3)):
+        listed = "\n".join(f"{'ABC'[n]}. {options[o]}" for n, o in enumerate(order))
+        for document, share in (("Dogs bark.", 0.75), ("Hens lay eggs.", 0.25)):
+            for seed in range(3):
+                shown = np.random.Generator(np.random.Philox(seed)).permutation(5)[:2]
+                few = "".join(f"{lines[n]}\n\n" for n in shown)
+                for prompt in PROMPTS:
+                    inner = f"{few}{document}\n\nWhich barks?\n{listed}\nAnswer:"
+                    context = prompt["text"].replace("{context}", inner)
+                    weight = prompt["weight"] / 3.5 * share / 3 / 6
+                    for option, answer in enumerate(ANSWERS):
+                        asked = ANSWERS[order.index(option)]
+                        for name, of in (("one", 0.75), ("two", 0.25)):
+                            p = math.exp(log_p(context + name, asked))
+                            total[answer] += weight * of * p
+    for answer, text in zip(found, ANSWERS, strict=True):
+        p = math.exp(answer.estimate.log_evidence)
+        assert p == pytest.approx(total[text], rel=ROUNDING)
+        assert answer.estimate.bound is Bound.EXACT
+        assert len(answer.parts.log_p) == 3 * 3 * 6 * 2 * 2
+    assert sum(total.values()) == pytest.approx(1, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_mixtures_over_any_split_of_components_agree(tmp_path, cut):
+    whole = numbers(scorer(tmp_path, {"prompts": PROMPTS}))
+    halves = [PROMPTS[:cut], PROMPTS[cut:]]
+    shares = [math.log(sum(p["weight"] for p in half) / 3.5) for half in halves]
+    parts = [numbers(scorer(tmp_path, {"prompts": half})) for half in halves]
+    for together, *apart in zip(whole, *parts, strict=True):
+        assert log_mixture(shares, apart) == pytest.approx(together, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("draws", [None, 5])
+def test_permuting_components_moves_nothing(tmp_path, everything, draws):
+    turned = json.loads(json.dumps(everything))
+    for name in ("prompts", "models"):
+        turned[name].reverse()
+    turned["few_shot"]["seeds"] = [2, 0, 1]
+    for content in (everything, turned):
+        content.update({} if draws is None else {"draws": draws})
+    one, other = scorer(tmp_path, everything), scorer(tmp_path, turned)
+    assert numbers(one) == numbers(other)
+    assert one.fingerprint == other.fingerprint
+
+
+@pytest.mark.parametrize("draws", [None, 7])
+@pytest.mark.parametrize("kind", ["all", "cyclic"])
+def test_all_answers_total_one(tmp_path, kind, draws):
+    content = {"prompts": PROMPTS, "permutations": kind}
+    found = numbers(scorer(tmp_path, content | ({"draws": draws} if draws else {})))
+    assert sum(map(math.exp, found)) == pytest.approx(1, rel=ROUNDING)
+
+
+def test_draws_are_of_the_weights_and_their_intervals_hold(tmp_path):
+    """Questions of one text: the mean is the sum, and intervals miss it seldom."""
+    content = {"prompts": PROMPTS, "permutations": "all"}
+    exact = numbers(scorer(tmp_path, content))
+    drawn = scorer(tmp_path, content | {"draws": 12})
+    trials = 400
+    queries = [Query(n, f"task/{n}", " A", ASKED) for n in range(trials)]
+    plans = [drawn._plan(query, whole=False) for query in queries]
+    rows = [
+        [log_p(each.context, each.text) for each in asked]
+        for asked in ([p.asked[c][1] for c in p.chosen] for p in plans)
+    ]
+    log_w = torch.tensor(rows).double()
+    p = log_w.exp().mean(1)
+    error = p.std() / math.sqrt(trials)
+    assert 0 < error < 0.02, "premise"
+    assert abs(p.mean() - math.exp(exact[0])) < 4 * error
+    at_least, at_most = probability_interval(log_w)
+    inside = (at_least <= exact[0]) & (exact[0] <= at_most)
+    assert inside.double().mean() >= 0.95
+    found = answers(drawn, name="task/3")[0]
+    assert [*found.parts.log_p] == rows[3]
+    ends = found.estimate.at_least, found.estimate.at_most
+    assert ends == pytest.approx((at_least[3].item(), at_most[3].item()), rel=1e-6)
+
+
+def test_as_many_draws_as_components_are_the_sum(tmp_path):
+    content = {"prompts": PROMPTS}
+    summed = scorer(tmp_path, content)
+    drawn = scorer(tmp_path, content | {"draws": 3})
+    assert numbers(drawn) == numbers(summed)
+    assert all(a.estimate.bound is Bound.EXACT for a in answers(drawn))
+
+
+def test_numbers_do_not_depend_on_company(tmp_path, everything):
+    found = scorer(tmp_path, everything | {"draws": 4})
+    alone = [
+        next(found.score_continuations([Query(0, "task/0", text, ASKED)]))
+        for text in ANSWERS
+    ]
+    assert [a.estimate.log_evidence for a in alone] == numbers(found)
+
+
+def test_orders_move_labels_with_their_options():
+    asked = Listing.of("Examples:\nA. x\nB. y\nAnswer: A\n\n" + ASKED)
+    assert asked.labels == ("A", "B", "C"), "the last list"
+    every = Orders("all").variants(ASKED)
+    assert len({v.name for v in every}) == 6
+    for variant in every:
+        context, answer = variant.rewrite(ASKED, " B")
+        line = next(row for row in context.split("\n") if row.endswith("a dog"))
+        assert line.startswith(answer.strip())
+        assert variant.rewrite(ASKED, " a dog")[1] == " a dog"
+    assert [v.name for v in Orders("cyclic").variants(ASKED)] == [
+        *("A B C", "B C A", "C A B")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("context", "text", "why"),
+    [
+        ("Which barks?\nAnswer:", " A", "lists no options"),
+        (ASKED, " D", "' D' is no label"),
+        ("1. 2\n2. 1\nAnswer:", " 2", "both a label and an option"),
+    ],
+)
+def test_what_has_no_other_order_is_refused(tmp_path, context, text, why):
+    found = scorer(tmp_path, {"permutations": "all"})
+    with pytest.raises(ValueError, match=f"task/0 .*{why}"):
+        [*found.score_continuations([Query(0, "task/0", text, context)])]
+
+
+def test_an_answer_without_a_context_is_asked_of_models_alone(tmp_path):
+    models = [{"name": "one", "weight": 3}, {"name": "two"}]
+    found = scorer(tmp_path, {"permutations": "all", "models": models})
+    [answer] = found.score_continuations([Query(0, "task/0", " A", "")])
+    p = 0.75 * math.exp(log_p("one", " A")) + 0.25 * math.exp(log_p("two", " A"))
+    assert answer.estimate.log_evidence == pytest.approx(math.log(p))
+    assert answer.parts.factors == ("model",)
+
+
+def test_errors_of_components_count_by_their_shares(tmp_path):
+    def estimated(asked):
+        found = []
+        for each in asked:
+            log_w = torch.tensor([0.5, 1.5]).double().log() + log_p(*strings(each))
+            answer = Answer(0, Estimate.from_log_weights(log_w, num_tokens=1))
+            found.append(Found(answer.estimate.log_evidence, 1, False, answer))
+        return found
+
+    def strings(each):
+        return each.context, each.text
+
+    exact = scorer(tmp_path, {"prompts": PROMPTS})
+    drawn = MixtureScorer(exact.mixture, {"base": estimated}, {}, {})
+    for one, other in zip(answers(exact), answers(drawn), strict=True):
+        assert other.estimate.log_evidence == pytest.approx(one.estimate.log_evidence)
+        assert other.estimate.bound is Bound.STOCHASTIC_LOWER
+        assert other.estimate.stderr is None
+        [carried] = Option("", other.parts).carriers().values()
+        share = math.hypot(*carried.values())
+        each = math.sqrt(0.5**2 + 0.5**2) / 2  # of the mean of 0.5 and 1.5, by draws
+        assert other.estimate.draws_stderr == pytest.approx(share * each)
+
+
+def test_a_weight_above_one_is_an_error_that_names_the_component(tmp_path):
+    read = scorer(tmp_path, {"prompts": PROMPTS}).mixture
+    wrong = MixtureScorer(
+        read, {"base": lambda asked: [Found(0.1, 1, False) for _ in asked]}, {}, {}
+    )
+    with pytest.raises(
+        ValueError, match=r"task/0 .*component after has a log p of 0.1"
+    ):
+        answers(wrong)
+
+
+def test_an_answer_that_no_component_gives_is_named(tmp_path):
+    read = scorer(tmp_path, {"prompts": PROMPTS}).mixture
+    none = [Found(-math.inf, 1, False)]
+    never = MixtureScorer(read, {"base": lambda asked: none * len(asked)}, {}, {})
+    with pytest.raises(MissedSupportError, match=r"task/0.*none of 3 components"):
+        answers(never)
+
+
+def test_whole_texts_take_models_alone(tmp_path):
+    with pytest.raises(ValueError, match="no context that order, prompt could"):
+        scorer(tmp_path, {"prompts": PROMPTS, "permutations": "all"}).score_texts(
+            [Query(0, "task/0", "a")]
+        )
+
+
+def test_variances_are_those_of_the_listed_components(tmp_path, everything):
+    """Against sums over all components by hand, a factor at a time."""
+    found = answers(scorer(tmp_path, everything))
+    option = Option(ANSWERS[0], found[0].parts)
+    weights, p = np.exp(option.parts.log_weights), np.exp(option.parts.log_p)
+    mean = weights @ p
+    names = np.array(option.parts.names)
+    split = option.variance()
+    for place, factor in enumerate(option.parts.factors):
+        moved = 0.0
+        for variant in set(names[:, place]):
+            of = names[:, place] == variant
+            alone = weights[of] @ p[of] / weights[of].sum()
+            moved += weights[of].sum() * (alone - mean) ** 2
+        assert split[factor] == pytest.approx(moved, rel=1e-9)
+    assert sum(split.values()) == pytest.approx(weights @ (p - mean) ** 2, rel=1e-9)
+    assert all(value > 0 for value in split.values()), "premise: all of them move it"
+
+
+def test_what_questions_move_and_what_components_move_is_all(tmp_path):
+    contexts = [ASKED, ASKED.replace("barks", "mews"), ASKED.replace("barks", "lays")]
+    mixture = scorer(tmp_path, {"prompts": PROMPTS, "permutations": "cyclic"})
+    questions = []
+    for n, context in enumerate(contexts):
+        found = answers(mixture, context=context, name=f"task/{n}")
+        options = [Option(t, a.parts) for t, a in zip(ANSWERS, found, strict=True)]
+        right = tuple(float(place == n) for place in range(3))
+        questions.append(Question(n, options, right))
+    said = worth(questions)
+    weights = np.exp(questions[0].carried.parts.log_weights)
+    for kind, place in (("share", 0), ("accuracy", 1)):
+        values = np.array([q.by_component()[place] for q in questions])  # (3, C)
+        mean = (values @ weights).mean()
+        total = ((values - mean) ** 2 @ weights).mean()
+        assert sum(said["variance"][kind].values()) == pytest.approx(total, rel=1e-9)
+    accuracy = np.array([q.by_component()[1] for q in questions]).mean(0)
+    prompts = accuracy.reshape(3, 3).mean(0)  # after, plain, polite
+    share = np.array([0.5, 1, 2]) / 3.5
+    moved = math.sqrt(share @ (prompts - share @ prompts) ** 2)
+    assert said["variance"]["accuracy_moved_by"]["prompt"] == pytest.approx(moved)
+    told = {row["name"]: row["accuracy"] for row in said["factors"]["prompt"]}
+    assert [told[n] for n in ("after", "plain", "polite")] == pytest.approx([*prompts])
+    for row in said["carriers"]:
+        assert set(row["carried_by"]) == {"prompt", "order"}
+
+
+def test_shares_of_what_is_drawn_total_one(tmp_path):
+    mixture = scorer(tmp_path, {"prompts": PROMPTS, "draws": 2})
+    questions = [
+        Question(n, [Option(" A", answers(mixture, name=f"task/{n}")[0].parts)], None)
+        for n in range(8)
+    ]
+    rows = worth(questions)["factors"]["prompt"]
+    assert {row["questions"] for row in rows} != {8}, "premise: not all are drawn"
+    for name in ("weight", "carries"):
+        assert sum(row[name] for row in rows) == pytest.approx(1)
+
+
+def test_a_factor_that_does_nothing_moves_nothing():
+    rng = np.random.default_rng(0)
+    column = rng.random((4, 1))
+    weights = [np.full(4, 0.25), np.array([0.2, 0.3, 0.5])]
+    alone, other, together = split_variance(np.tile(column, (1, 3)), weights)
+    assert alone == pytest.approx(column.var())
+    assert other == pytest.approx(0, abs=1e-15)
+    assert together == pytest.approx(0, abs=1e-15)
