@@ -41,7 +41,7 @@ WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 IMPOSSIBLE = -9999.0
 """What vLLM writes for minus infinity, which JSON has not."""
 UNFAIR = math.log(1e6)
-"""Log of the capital at which draws are refused: by chance in one run of a million."""
+"""Log of the capital at which draws are refused, see ``Honesty``."""
 
 
 class ServerError(ValueError):
@@ -224,8 +224,8 @@ class Honesty:
 
     The most probable token of a place is drawn with its probability. A temperature,
     top-p, top-k or a penalty that the server applies all the same draws it more often
-    or less, and a bet on that wins: by chance its capital reaches a million in one run
-    of a million, however long the run is (Ville's inequality).
+    or less, and a bet on that wins: by chance one of the two reaches a million in two
+    runs of a million, however long they are (Ville's inequality).
     """
 
     def __init__(self) -> None:
