@@ -33,6 +33,8 @@ settings.load_profile("untimed")
 
 PROJECT = Path(__file__).parents[1]
 
+collect_ignore = ["reference/runs/make.py"]  # needs packages that tests do not
+
 
 def pytest_collection_modifyitems(items):
     """Skip what needs a CUDA device where there is none."""

@@ -99,7 +99,7 @@ def outputs(tmp_path_factory, resume):
     with records.journal(root / f"r{records.UNFINISHED}", SETTINGS) as add:
         for answer in answers:
             add("t", answer)
-    about = {"task": "t", "close": "natural", "proposal": "model"}
+    about = {"task": "t", "close": "natural", "proposal": "prior"}
     about |= {"num_samples": 3, "max_think_tokens": 3, "seed": 0}
     thoughts.write(
         root / "thoughts.parquet",

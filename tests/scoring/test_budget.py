@@ -152,7 +152,7 @@ def test_the_pilots_draws_are_not_those_of_the_estimate(checkpoint):
 
 def test_an_upper_bound_takes_draws_of_its_own(checkpoint):
     queries = [Query(0, "a", "Ada saw the fox")]
-    how = {"num_samples": 20, "estimator": "mixed"}
+    how = {"num_samples": 100, "estimator": "mixed"}
     [one] = Scorer(checkpoint, ScoringOptions.parse(**how), quiet=True).score_texts(
         queries
     )
@@ -160,6 +160,6 @@ def test_an_upper_bound_takes_draws_of_its_own(checkpoint):
     [two] = Scorer(checkpoint, both, quiet=True).score_texts(queries)
     assert one.estimate.upper is None
     assert two.estimate.log_evidence == one.estimate.log_evidence
-    assert (one.evaluations, two.evaluations) == (20, 40)
+    assert (one.evaluations, two.evaluations) == (100, 200)
     assert two.estimate.upper > two.estimate.log_evidence - 1
     assert two.estimate.upper != two.estimate.log_evidence
