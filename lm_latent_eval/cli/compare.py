@@ -48,6 +48,12 @@ def add_to(commands: Commands, said: str) -> None:
         help="say which words of --data the difference is in: every word is scored "
         "after what is before it, which takes a text's length as many queries",
     )
+    compare.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="write a page of HTML, too, which colours the words of --words",
+    )
     add_comparing(compare)
     add_format(compare)
     add_scoring(compare)
@@ -131,6 +137,12 @@ def _compare(args: argparse.Namespace) -> None:
         idle = ("data", "option", *opened, *scored)
         say_idle(args, idle, "no side is a checkpoint that is scored now")
     labels, sides = read_sides(args.sides, args)
+    if args.page:
+        from lm_latent_eval.report.page import page
+
+        page.write(
+            sides, labels, args.page, options=page.Options(comparing(args), args.power)
+        )
     found = compare(sides, comparing(args))
     wanted = [] if args.power is None else [more(each, args.power) for each in found]
     if kind != "text":

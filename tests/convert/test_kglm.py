@@ -161,6 +161,7 @@ def test_names_are_cut_into_words(tmp_path):
 # -- end to end ---------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_command_and_the_harness_without_a_proposal(tmp_path, capsys):
     arguments = written(tmp_path, "acl2020")
     command = ["convert", "kglm", "--output", str(tmp_path / "out")]

@@ -297,6 +297,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_file_of_tomotopy_is_refused(tmp_path, tomotopy_file, kind):
     good = tomotopy_file.read_bytes()

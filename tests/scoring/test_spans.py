@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,7 +87,11 @@ def test_kinds_of_words_add_up_to_the_difference(folders, tmp_path, capsys):
     data.write_text("\n".join(TEXTS))
     sides = [str(folders[name]) for name in "kg"]
     options = ["--data", str(data), "--words", "--num-samples", "9"]
-    assert main(["compare", *sides, *options]) == 0
+    page = tmp_path / "page.html"
+    assert main(["compare", *sides, *options, "--page", str(page)]) == 0
+    span = r'class="[ab]" style="--s: [\d.]+" title="[^"]+ bits">'
+    coloured = re.findall(span, page.read_text())
+    assert len(coloured) >= 2, "words, coloured by the side that predicts them better"
     shown = capsys.readouterr().out
     assert "names (2):" in shown
     assert "Half of A - B is in" in shown

@@ -20,6 +20,8 @@ from lm_latent_eval.ledger.folder import read
 from lm_latent_eval.ledger.one_writer import LOCK_FILE
 from lm_latent_eval.text.corpora import read_texts
 
+pytestmark = pytest.mark.nightly
+
 MINI = Path(__file__).with_name("mini.json")
 PHRASES = ["the plum", "a river", "she sold", "his house", "we know", "by day"]
 FIGURES = [*range(1, 14), "latent"]
