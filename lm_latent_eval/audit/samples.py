@@ -117,7 +117,8 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
 
     Exact binomial tests, whose level is shared equally. A scorer of one sequence of
     tokens a string, or of words with their spacing, scores a part of what writes the
-    string: it may be written more often than it scores, never less often.
+    string: it may be written more often than it scores, never less often. A vocabulary
+    of words scores unknown ones, and writes none: only those that it has written count.
     """
     if session.kind is Kind.ANSWERS:
         return untold(SAMPLES, "what is written before an answer is not scored")
@@ -141,6 +142,10 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
         (pair, reply, _count(texts, pair[1], session.kind), reply.p)
         for pair, reply in asked
     ]
+    if session.kind is Kind.WORDS:
+        rows = [row for row in rows if row[2] > 0]
+        if not rows:
+            return untold(SAMPLES, f"none of {len(asked)} options was written")
     for pair, reply, count, p in rows:
         slack = math.exp(session.room(reply, comparisons=tests))
         few = binom.cdf(count, number, min(p / slack, 1.0))
