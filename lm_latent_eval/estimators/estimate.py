@@ -20,7 +20,7 @@ from lm_latent_eval.estimators.importance import (
     log_evidence,
     stderr,
 )
-from lm_latent_eval.estimators.pareto import pareto_k
+from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K, pareto_k
 from lm_latent_eval.estimators.rates import perplexity
 from lm_latent_eval.estimators.unseen import stderr_with_unseen
 
@@ -96,7 +96,8 @@ class Estimate:
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
 
     upper_stderr: float | None = None
-    """Error of ``upper`` by the draws, nats; 0 of what is exact, None without it."""
+    """Error of ``upper`` by the draws, nats; 0 of what is exact, None without it, and
+    where the draws do not tell it."""
 
     at_least: float | None = None
     """What log p(x) is at least, nats, by draws whose weights are bounded
@@ -417,16 +418,20 @@ class Estimate:
     def with_tangent(self, log_psi: float) -> Self:
         """Add that bound where it is known that draws miss nothing, and its error.
 
-        The error is that of p-hat: the bound holds for whatever psi was drawn.
+        The error is that of p-hat: the bound holds for whatever psi was drawn. There is
+        none where p-hat may rest on weights that were not drawn: where Pareto k is
+        above 0.7, or too few draws tell it.
 
         Args:
             log_psi: Log p-hat of other draws, nats.
         """
         ratio = math.exp(min(self.log_evidence - log_psi, 700.0))
+        told = self.pareto_k is None or self.pareto_k <= RELIABLE_PARETO_K
+        error = ratio * self.draws_stderr if told else None
         return replace(
             self,
             upper=log_psi + ratio - 1,
-            upper_stderr=ratio * self.draws_stderr if self.draws_stderr else 0.0,
+            upper_stderr=error if self.draws_stderr else 0.0,
         )
 
 

@@ -14,6 +14,9 @@ from lm_latent_eval.estimators.checks import checked_weights
 MIN_PARETO_SAMPLES = 30
 """Fewest positive weights to whose largest fifth, six, a distribution is fitted."""
 
+RELIABLE_PARETO_K = 0.7
+"""Above it, neither an estimate nor its error can be relied on."""
+
 EQUAL_LOG_WEIGHTS = 1e-9
 """Nats within which the weights of a tail count as equal (rounding of float64)."""
 

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K
 from lm_latent_eval.estimators.rounding import tied
 from lm_latent_eval.estimators.undecided import is_undecided
 from lm_latent_eval.scoring.answer import Answer
-
-UNRELIABLE_PARETO_K = 0.7
 
 
 class Summary:
@@ -56,7 +55,7 @@ class Summary:
             summary["effective_sample_size_median"] = statistics.median(sizes)
             summary["effective_sample_size_minimum"] = min(sizes)
         if shapes:
-            bad = sum(k > UNRELIABLE_PARETO_K for k in shapes)
+            bad = sum(k > RELIABLE_PARETO_K for k in shapes)
             summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
         if asked := self._options():
             summary["questions"] = len(asked)

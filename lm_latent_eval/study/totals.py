@@ -36,8 +36,8 @@ from lm_latent_eval.estimators import (
     perplexity,
     stderr,
 )
+from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.scoring.summary import UNRELIABLE_PARETO_K
 from lm_latent_eval.study.draws import DrawnRows, Key
 
 RECOMBINED = 500
@@ -120,7 +120,7 @@ class Totals:
     def _diagnose(self, log_w: Tensor) -> None:
         self.variance += stderr(log_w).square().sum().item()
         self.sample_sizes += effective_sample_size(log_w).tolist()
-        self.unreliable += int((pareto_k(log_w) > UNRELIABLE_PARETO_K).sum())
+        self.unreliable += int((pareto_k(log_w) > RELIABLE_PARETO_K).sum())
 
     def _chance(self, key: Key) -> Tensor:
         """Return numbers in [0, 1) that choose a text's replicates, (RECOMBINED,)."""

@@ -94,11 +94,12 @@ def test_blocks_are_models_of_their_own(opened):
     for length in (1, 2, 4):
         [(exact, _)] = opened(block_length=length).loglikelihood(asked)
         found[length] = float(exact)
-        how = {"estimator": "is", "num_samples": 8, "bounds": "both"}
+        how = {"estimator": "is", "num_samples": 64, "bounds": "both"}
         [(drawn, _)] = opened(block_length=length, **how).loglikelihood(asked)
         estimate = drawn.estimate
         assert float(drawn) - 5 * estimate.draws_stderr <= float(exact) + 1e-3
-        assert float(exact) - 1e-3 <= estimate.upper + 5 * estimate.upper_stderr
+        if estimate.upper_stderr is not None:  # else a weight stands out
+            assert float(exact) - 1e-3 <= estimate.upper + 5 * estimate.upper_stderr
     [(left, _)] = opened(unmasking="left_to_right").loglikelihood(asked)
     assert found[1] == pytest.approx(float(left), abs=1e-3)
     assert len({round(each, 3) for each in found.values()}) == 3

@@ -18,9 +18,6 @@ from lm_latent_eval.scoring.records import Document, Record
 DELTA = 0.05
 """Risk that a stochastic bound is none."""
 
-RELIABLE = 0.7
-"""Pareto k above which errors of draws, and so upper bounds, are not relied on."""
-
 Key = tuple[str, int]
 """A text's digest, and which of its copies it is."""
 
@@ -159,8 +156,6 @@ def _at_its_best(answer: Answer) -> Answer | None:
     found = answer.estimate
     if found.upper is None or found.upper_stderr is None:
         return None
-    if found.pareto_k is not None and found.pareto_k > RELIABLE:
-        return None  # draws that miss p make such a bound too low
     error = found.upper_stderr
     known = replace(
         found,

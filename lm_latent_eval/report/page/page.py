@@ -16,6 +16,7 @@ import lm_latent_eval
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound, Estimate, log_grid, sample_size_curve
 from lm_latent_eval.estimators.paired import PairedDifference
+from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K
 from lm_latent_eval.extras import require
 from lm_latent_eval.report.compare import (
     Asked,
@@ -49,8 +50,6 @@ MOST_PAIRS = 6
 """Differences that the first screen of a task says in words."""
 FULL, LONGEST = 4.0, 1200
 """Bits of a word that are shown in full colour, and characters of a text."""
-UNRELIABLE = 0.7
-"""Pareto k above which an error is not known."""
 
 Sides = Mapping[str, Sequence[Sequence[Run]]]
 
@@ -503,7 +502,7 @@ def _tails(first: dict[str, Record]) -> dict[str, Any]:
     return {
         "title": "Pareto k",
         "drawn": charts.shares(
-            known, [*first], "k", "share of these texts above", mark=UNRELIABLE
+            known, [*first], "k", "share of these texts above", mark=RELIABLE_PARETO_K
         )
         if known
         else None,
